@@ -1,0 +1,246 @@
+"""`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
+
+import functools
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro.infer import HMC, MCMC, NUTS
+from numpyro.infer.util import log_density
+
+from ldpbayes.inference.release import Release
+from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.sketch import PanelSketch, Sketch
+
+__all__ = ["ConvergenceWarning", "SketchWarning", "fit"]
+
+TOLERANCE = 1e-3  # nats: the largest difference between sketch and records that is let pass
+CERTIFICATE_DRAWS = 64
+REFINEMENTS = 3  # each by a factor 4, so up to 64 times as many panels
+MAX_RHAT = 1.01
+MIN_ESS_PER_CHAIN = 100
+HMC_STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
+
+
+class ConvergenceWarning(UserWarning):
+    """The chains have not converged well enough to be trusted; the message names the parameters."""
+
+
+class SketchWarning(UserWarning):
+    """A sketch was too coarse for the posterior; the message says what was done about it."""
+
+
+def fit(
+    model,
+    *args,
+    seed=0,
+    kernel=NUTS,
+    num_warmup=1000,
+    num_samples=1000,
+    num_chains=4,
+    progress_bar=True,
+    **kwargs,
+):
+    """Posterior of a NumPyro model, as an ArviZ structure that carries the mechanisms and their privacy statements.
+
+    Chains run vectorised on one device and in parallel on several. Everything runs in double precision.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model, called as ``model(*args, **kwargs)``.
+    *args, **kwargs
+        Arguments of the model, releases and sketches among them.
+    seed : int
+        Results are a function of the seed, the data and the library versions.
+    kernel : callable or numpyro.infer.mcmc.MCMCKernel
+        A kernel class (or factory) called with the model, or a kernel of your own making.
+    num_warmup, num_samples : int
+        Iterations a chain.
+    num_chains : int
+    progress_bar : bool
+
+    Returns
+    -------
+    arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
+        Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data).
+        Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (a sketch's largest log-likelihood error
+        in nats at posterior draws, and its panels), ``convergence_warnings``.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Divergences, R-hat above 1.01, or bulk or tail effective sample size below 100 a chain.
+    SketchWarning
+        A sketch that is off by more than 1e-3 nats: it is refined, and the posterior sampled again.
+
+    Raises
+    ------
+    ValueError
+        If no argument is a valid release (as the release's own checks say) or the numbers of draws are not positive.
+    """
+    for name, value, least in (("num_samples", num_samples, 1), ("num_warmup", num_warmup, 0), ("num_chains", num_chains, 1)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    simulated = [r for r in _leaves((args, kwargs)) if isinstance(r, Release) and r.values is None]
+    if simulated:
+        raise ValueError("fit needs released values; a release with only a count is for simulation (numpyro's Predictive)")
+    with jax.enable_x64(True):
+        run = functools.partial(_sample, model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)
+        mcmc = run(args, kwargs)
+        certificates = []
+        if any(isinstance(leaf, PanelSketch) for leaf in _leaves((args, kwargs))):
+            finer, report = _certify(model, args, kwargs, mcmc)
+            certificates.append(report)
+            if finer is not None:
+                args, kwargs = finer
+                mcmc = run(args, kwargs)
+                finer, report = _certify(model, args, kwargs, mcmc)
+                certificates.append(report)
+                if finer is not None or report["error_nats"] > TOLERANCE:
+                    warnings.warn(
+                        f"after refinement the sketch is still off by {report['error_nats']:.2g} nats at posterior draws; "
+                        "fit the release itself",
+                        SketchWarning,
+                        stacklevel=2,
+                    )
+        return _result(mcmc, args, kwargs, certificates, seed)
+
+
+def _leaves(tree):
+    return jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, (Release, Sketch)))
+
+
+def _map_sketches(function, tree):
+    return jax.tree.map(
+        lambda leaf: function(leaf) if isinstance(leaf, PanelSketch) else leaf,
+        tree,
+        is_leaf=lambda x: isinstance(x, (Release, Sketch)),
+    )
+
+
+def _sample(model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar, args, kwargs):
+    mcmc = MCMC(
+        kernel(model) if callable(kernel) else kernel,
+        num_warmup=int(num_warmup),
+        num_samples=int(num_samples),
+        num_chains=int(num_chains),
+        chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else "vectorized",
+        progress_bar=progress_bar,
+    )
+    # kernels other than HMC and NUTS keep other statistics, or none
+    fields = HMC_STATISTICS if isinstance(mcmc.sampler, HMC) else ()
+    mcmc.run(jax.random.key(seed), *args, extra_fields=fields, **kwargs)
+    return mcmc
+
+
+def _certify(model, args, kwargs, mcmc):
+    """Compare every sketch with a more exact one at posterior draws; the refined arguments if they differ too much."""
+    error = _error(model, args, kwargs, _map_sketches(lambda s: s.reference, (args, kwargs)), mcmc)
+    report = {"error_nats": error, "panels": [len(s.edges) - 1 for s in _leaves((args, kwargs)) if isinstance(s, PanelSketch)]}
+    if error <= TOLERANCE:
+        return None, report
+    lattice = True if _has_discrete_base(model, args, kwargs) else None
+    finer = (args, kwargs)
+    for _ in range(REFINEMENTS):
+        finer = _map_sketches(lambda s: s.refine(lattice=lattice) or s, finer)
+        if all(new is old for new, old in zip(_leaves(finer), _leaves((args, kwargs)), strict=True)):
+            warnings.warn(
+                f"the sketch is off by {error:.2g} nats at posterior draws and holds no records to refine itself; "
+                "make it with more panels, or with keep_records=True",
+                SketchWarning,
+                stacklevel=3,
+            )
+            return None, report
+        if _error(model, *finer, _map_sketches(lambda s: s.reference, finer), mcmc) <= TOLERANCE:
+            break
+    panels = [len(s.edges) - 1 for s in _leaves(finer) if isinstance(s, PanelSketch)]
+    warnings.warn(
+        f"the sketch of {report['panels']} panels was off by {error:.2g} nats at posterior draws; refined to {panels} panels "
+        "and sampled again",
+        SketchWarning,
+        stacklevel=3,
+    )
+    return finer, report
+
+
+def _error(model, args, kwargs, reference, mcmc):
+    draws = {name: value for name, value in mcmc.get_samples().items() if name in _latent_sites(model, args, kwargs)}
+    total = len(next(iter(draws.values())))
+    pick = np.unique(np.linspace(0, total - 1, CERTIFICATE_DRAWS).astype(int))
+    draws = {name: value[pick] for name, value in draws.items()}
+
+    def difference(draw):
+        return log_density(model, args, kwargs, draw)[0] - log_density(model, *reference, draw)[0]
+
+    return float(jnp.max(jnp.abs(jax.jit(jax.vmap(difference))(draws))))
+
+
+def _trace(model, args, kwargs):
+    return numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
+
+
+def _latent_sites(model, args, kwargs):
+    trace = _trace(model, args, kwargs)
+    return {name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+
+
+def _has_discrete_base(model, args, kwargs):
+    sites = [site["fn"] for site in _trace(model, args, kwargs).values() if site["type"] == "sample"]
+    return any(isinstance(fn, Privatized) and fn.base_dist.support.is_discrete for fn in sites)
+
+
+def _result(mcmc, args, kwargs, certificates, seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.2x announces its own refactoring at import
+        import arviz as az
+
+    data = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, (Release, Sketch))]
+    weights = {f"weights_{i}" if i else "weights": d.weights for i, d in enumerate(data) if isinstance(d, Sketch)}
+    # named here, since ArviZ's own inference of them cannot compare traces whose sites carry arrays as scale
+    dims = {
+        name: [frame.name for frame in sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)]
+        for name, site in _trace(mcmc.sampler.model, args, kwargs).items()
+        if site["type"] in ("sample", "deterministic")
+    }
+    dims = {name: names for name, names in dims.items() if names}
+    result = az.from_numpyro(mcmc, log_likelihood=False, constant_data=weights or None, dims=dims, pred_dims={})
+    problems = _convergence_problems(az, mcmc, result)
+    result.attrs.update(
+        mechanisms=json.dumps([d.mechanism.spec() for d in data]),
+        privacy=json.dumps([d.mechanism.guarantee.statement() for d in data]),
+        certificates=json.dumps(certificates),
+        convergence_warnings=json.dumps(problems),
+        seed=int(seed),
+    )
+    for problem in problems:
+        warnings.warn(problem, ConvergenceWarning, stacklevel=4)
+    return result
+
+
+def _convergence_problems(az, mcmc, result):
+    problems = []
+    diverging = mcmc.get_extra_fields().get("diverging")
+    if diverging is not None and np.any(diverging):
+        problems.append(
+            f"{int(np.sum(diverging))} of {diverging.size} draws diverged; raise target_accept_prob or reparametrise"
+        )
+    posterior = result["posterior"]
+    posterior = posterior.to_dataset() if hasattr(posterior, "to_dataset") else posterior
+    draws = posterior.sizes["draw"]
+    if draws < 4:
+        return problems
+    rhat = az.rhat(posterior) if posterior.sizes["chain"] > 1 else None
+    enough = MIN_ESS_PER_CHAIN * posterior.sizes["chain"]
+    ess = {method: az.ess(posterior, method=method) for method in ("bulk", "tail")}
+    for name in posterior.data_vars:
+        if rhat is not None and not float(rhat[name].max()) <= MAX_RHAT and posterior[name].std() > 0:
+            problems.append(f"{name}: R-hat is {float(rhat[name].max()):.3f}, above {MAX_RHAT}; run longer chains")
+        for method, values in ess.items():
+            least = float(values[name].min())
+            if least < enough:
+                problems.append(f"{name}: {method} effective sample size is {least:.0f}, below {enough}; run longer chains")
+    return problems

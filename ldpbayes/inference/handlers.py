@@ -1,0 +1,131 @@
+"""The analyst's two words: `observe` a release in a new model, `privatize` a model that was written without us."""
+
+import numpyro
+from jax import lax
+from numpyro.primitives import Messenger
+
+from ldpbayes.inference.release import Release
+from ldpbayes.likelihood.privatized import Privatized, privatized
+from ldpbayes.likelihood.sketch import Sketch
+from ldpbayes.mechanisms import Mechanism
+
+__all__ = ["observe", "privatize"]
+
+
+class _weighted(numpyro.handlers.scale):
+    """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative."""
+
+    def __init__(self, weights):
+        self.scale = weights
+        Messenger.__init__(self, None)
+
+
+def observe(name, base_dist, data, **options):
+    """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
+
+    Parameters
+    ----------
+    name : str
+        Site name.
+    base_dist : numpyro.distributions.Distribution
+        Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
+        regression on public covariates). Wrappers of plates and masks are respected.
+    data : Release or Sketch
+        A release without values is simulated, so the same model is its own prior predictive.
+    **options
+        ``method`` and ``panels`` of `Privatized`.
+
+    Returns
+    -------
+    Array
+        The released values (a sketch's nodes).
+
+    Raises
+    ------
+    TypeError
+        If ``data`` is neither a release nor a sketch.
+    ValueError
+        If ``base_dist`` has a law per record where a sketch is given, or a batch shape that does not fit the release.
+    """
+    if isinstance(data, Sketch):
+        if base_dist.batch_shape != ():
+            raise ValueError(
+                f"site {name!r}: a sketch stands for records with one common law, but the base distribution has batch "
+                f"shape {base_dist.batch_shape}; pass the release itself, or one sketch a group"
+            )
+        # at a sketch's few nodes the channel's one matrix product is faster than any closed form (docs/benchmarks.md)
+        options = {"method": "channel", "panels": data.latent_panels} | options
+        with _weighted(data.weights):
+            return numpyro.sample(name, Privatized(base_dist, data.mechanism, **options), obs=data.nodes)
+    if not isinstance(data, Release):
+        raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, got {type(data).__name__}")
+    shape = (data.count,)
+    try:
+        fits = lax.broadcast_shapes(base_dist.batch_shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"site {name!r}: the base distribution has batch shape {base_dist.batch_shape}, "
+            f"but the release has {data.count} records"
+        )
+    site = privatized(base_dist, data.mechanism, **options)
+    return numpyro.sample(name, site.expand(shape), obs=data.values)
+
+
+class privatize(Messenger):
+    """Privatized version of an ordinary NumPyro model: named sites are seen only through their mechanisms.
+
+    Plates, `scale`, `mask`, `Predictive`, SVI and every kernel keep working; observed values are now released values, and
+    an unobserved site is simulated through its mechanism.
+
+    Parameters
+    ----------
+    model : callable
+        A NumPyro model.
+    mechanisms : dict
+        Site name to `Mechanism`.
+    **options
+        ``method`` and ``panels`` of `Privatized`.
+
+    Raises
+    ------
+    TypeError
+        If a value of ``mechanisms`` is not a mechanism.
+    ValueError
+        When the model is run and has no sample site of one of the names.
+
+    Examples
+    --------
+    >>> private = privatize(model, {"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)})  # doctest: +SKIP
+    """
+
+    def __init__(self, model, mechanisms, **options):
+        for name, value in mechanisms.items():
+            if not isinstance(value, Mechanism):
+                raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}")
+        self.mechanisms, self.options = dict(mechanisms), options
+        self._sites = []
+        super().__init__(model)
+
+    def __enter__(self):
+        """Start a run of the model."""
+        self._sites = []
+        return super().__enter__()
+
+    def __exit__(self, exc_type, exc_value, traceback):
+        """End a run of the model and check that every named site occurred."""
+        super().__exit__(exc_type, exc_value, traceback)
+        missing = set(self.mechanisms) - set(self._sites)
+        if exc_type is None and missing:
+            raise ValueError(
+                f"the model has no sample site {', '.join(map(repr, sorted(missing)))}; its sites are {', '.join(self._sites)}"
+            )
+
+    def process_message(self, msg):
+        """Replace a named site's distribution by its privatized version."""
+        if msg["type"] != "sample":
+            return
+        self._sites.append(msg["name"])
+        if msg["name"] in self.mechanisms:
+            msg["fn"] = privatized(msg["fn"], self.mechanisms[msg["name"]], **self.options)

@@ -1,0 +1,196 @@
+"""A release: released values, the mechanism that made them, and nothing that was not released."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+from ldpbayes.likelihood.sketch import sketch
+from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
+
+__all__ = ["Release"]
+
+SPEC_KEY = "ldpbayes.mechanism"  # Parquet schema metadata
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
+
+    Parameters
+    ----------
+    values : array_like (N,) or None
+        One released value a record.
+    mechanism : Mechanism
+        Parameters are scalars, or arrays of shape (N,) for personal budgets.
+    count : int, optional
+        Number of records; only without values.
+
+    Raises
+    ------
+    TypeError
+        If ``mechanism`` is not a mechanism.
+    ValueError
+        For an empty, non-finite, non-numeric or not one-dimensional release, values outside the mechanism's support,
+        personal budgets of another length, or a count that contradicts the values.
+    """
+
+    values: object
+    mechanism: Mechanism
+    count: int | None = None
+
+    def __post_init__(self):
+        """Check everything before any computation."""
+        if not isinstance(self.mechanism, Mechanism):
+            raise TypeError(f"mechanism must be an ldpbayes mechanism, got {type(self.mechanism).__name__}")
+        if self.values is None:
+            if isinstance(self.count, bool) or not isinstance(self.count, (int, np.integer)) or self.count < 1:
+                raise ValueError(f"a release without values needs count, a positive number of records; got {self.count!r}")
+        elif isinstance(self.values, jax.core.Tracer):
+            object.__setattr__(self, "count", self.values.shape[0])
+        else:
+            values = np.asarray(self.values)
+            if self.count is not None and self.count != values.size:
+                raise ValueError(f"count is {self.count}, but there are {values.size} values; leave count out")
+            object.__setattr__(self, "values", _checked(values, self.mechanism))
+            object.__setattr__(self, "count", len(values))
+        for leaf in jax.tree.leaves(self.mechanism):
+            if np.ndim(leaf) and np.shape(leaf) not in ((1,), (self.count,)):
+                raise ValueError(
+                    f"the mechanism's parameters have shape {np.shape(leaf)}, but there are {self.count} records: "
+                    "give one budget, or one a record"
+                )
+
+    def __len__(self):
+        """Number of records."""
+        return self.count
+
+    def sketch(self, *, panels=None, lattice=None, keep_records=True):
+        """Compress to weighted nodes, after which the cost of a posterior does not depend on the number of records.
+
+        Parameters and errors as in `ldpbayes.likelihood.sketch.sketch`; and ValueError for a release without values.
+
+        Returns
+        -------
+        Sketch
+        """
+        if self.values is None:
+            raise ValueError("a release without values cannot be sketched; simulate first")
+        return sketch(self.values, self.mechanism, panels=panels, lattice=lattice, keep_records=keep_records)
+
+    def save(self, path):
+        """Write to ``.npz`` or ``.parquet``; see `Release.load` for both formats.
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        ValueError
+            For another ending, or a release without values.
+        """
+        path = pathlib.Path(path)
+        if self.values is None:
+            raise ValueError("a release without values cannot be saved")
+        spec = json.dumps(self.mechanism.spec())
+        if path.suffix == ".npz":
+            np.savez(path, values=self.values, mechanism=np.array(spec))
+        elif path.suffix == ".parquet":
+            pa, parquet = _pyarrow()
+            table = pa.table({"value": self.values}).replace_schema_metadata({SPEC_KEY: spec})
+            parquet.write_table(table, path)
+        else:
+            raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+
+    @classmethod
+    def load(cls, path):
+        """Read a release file.
+
+        ``.npz`` holds ``values``, shape (N,), and ``mechanism``, the mechanism's JSON spec as a string. ``.parquet``
+        holds a column ``value``, and the spec in the schema metadata under ``ldpbayes.mechanism``.
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        ValueError
+            If the file is not of this form, or the release it holds is invalid.
+        FileNotFoundError
+            If there is no such file.
+        """
+        path = pathlib.Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"no release file {path}")
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                missing = {"values", "mechanism"} - set(file.files)
+                if missing:
+                    raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
+                values, spec = file["values"], str(file["mechanism"])
+        elif path.suffix == ".parquet":
+            _, parquet = _pyarrow()
+            table = parquet.read_table(path)
+            metadata = table.schema.metadata or {}
+            if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
+                raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+            values, spec = table["value"].to_numpy(), metadata[SPEC_KEY.encode()].decode()
+        else:
+            raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+        try:
+            parsed = json.loads(spec)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
+        return cls(values, mechanism_from_spec(parsed))
+
+
+def _unflatten(count, children):
+    release = object.__new__(Release)  # without the checks: leaves may be tracers, or anything
+    for name, value in zip(("values", "mechanism", "count"), (*children, count), strict=True):
+        object.__setattr__(release, name, value)
+    return release
+
+
+jax.tree_util.register_pytree_node(Release, lambda r: ((r.values, r.mechanism), r.count), _unflatten)
+
+
+def _checked(values, mechanism):
+    if values.ndim != 1:
+        raise ValueError(f"values must be one-dimensional, one released value a record; got shape {values.shape}")
+    if values.size == 0:
+        raise ValueError("values is empty: a release holds at least one record")
+    if values.dtype == bool:
+        values = values.astype(int)
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"values must be numbers, got dtype {values.dtype}")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise ValueError(f"values must be finite; {bad.sum()} are not, the first ({values[bad][0]}) at {np.argmax(bad)}")
+    support = mechanism.support
+    if support.is_discrete:
+        low, high = int(support.lower_bound), int(support.upper_bound)
+        bad = (values < low) | (values > high) | (values != np.round(values))
+        if bad.any():
+            raise ValueError(
+                f"values must be integers in {low}..{high} under {type(mechanism).__name__}; "
+                f"{bad.sum()} are not, the first ({values[bad][0]:g}) at {np.argmax(bad)}"
+            )
+        values = values.astype(np.int32)
+    return values
+
+
+def _pyarrow():
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError("Parquet release files need pyarrow: pip install 'ldpbayes[parquet]', or use .npz") from None
+    return pyarrow, pyarrow.parquet

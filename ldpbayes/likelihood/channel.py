@@ -1,0 +1,200 @@
+"""The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters.
+
+On each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx is
+integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
+distribution and any mechanism, at the price of one small matrix product.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, gauss_legendre, is_concrete, latent
+
+__all__ = ["Channel", "channel"]
+
+INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
+MAX_ENTRIES = 1 << 27  # one gigabyte in double precision
+CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A discretised mechanism at given released values.
+
+    Attributes
+    ----------
+    latent : Latent
+        Nodes of x; the last two rows of ``matrix`` belong to its ends.
+    matrix : array (n + 2, *z)
+        ∫ ℓ_k(x) p(z | x) dx, divided by exp(log_scale).
+    log_scale : array (*z)
+        Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
+    """
+
+    latent: Latent
+    matrix: object
+    log_scale: object
+
+    def log_prob(self, base):
+        """Log density of the released values when x ~ base.
+
+        Parameters
+        ----------
+        base : numpyro.distributions.Distribution
+            Batch shape () or one that broadcasts with the shape of z.
+
+        Returns
+        -------
+        Array
+            Broadcast shape of z and ``base.batch_shape``.
+        """
+        log_density = self.latent.log_density(base)
+        # the shift only keeps exp() in range, so its gradient is nobody's business
+        shift = jax.lax.stop_gradient(jnp.max(log_density, axis=0))
+        shift = jnp.where(jnp.isfinite(shift), shift, 0.0)
+        density = jnp.exp(log_density - shift)
+        if base.batch_shape == ():
+            total = jnp.tensordot(density, self.matrix, axes=(0, 0))
+        else:
+            total = jnp.sum(density * self.matrix, axis=0)
+        tiny = jnp.finfo(total.dtype).tiny
+        return self.log_scale + shift + jnp.log(jnp.maximum(total, tiny))
+
+
+def channel(base, mechanism, z, panels=None):
+    """Build the channel of a mechanism for a base distribution's support, at released values z.
+
+    Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
+    NumPy and double precision; otherwise as part of the traced function.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+    mechanism : Mechanism
+    z : array_like
+        Released values.
+    panels : int, optional
+        Panels on the latent domain; see `ldpbayes.likelihood.latent.latent`.
+
+    Returns
+    -------
+    Channel
+
+    Raises
+    ------
+    ValueError
+        If the matrix would be larger than a gigabyte: sketch the release instead.
+    """
+    grid = latent(base, mechanism, panels)
+    n = grid.nodes.shape[0] + 2
+    shape = np.broadcast_shapes(np.shape(z), grid.nodes.shape[1:], base.batch_shape, jnp.shape(getattr(mechanism, "epsilon", 0.0)))
+    concrete = is_concrete(z, mechanism, grid.nodes)
+    # while it is built, a row takes this many times its own room; only a concrete one can be built in chunks
+    build = 3
+    if n * int(np.prod(shape)) * (1 if concrete else build) > MAX_ENTRIES:
+        raise ValueError(
+            f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
+            f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use release.sketch(), or fewer panels"
+            + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
+        )
+    if not concrete:
+        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.asarray(z)))
+    z = np.asarray(z, dtype=float)
+    width = max(1, CHUNK // (n * build))
+    # the host part is double precision whatever the caller's setting, and never becomes part of a trace
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        if z.ndim == 1 and z.size > width and grid.nodes.ndim == 1 and not np.ndim(getattr(mechanism, "epsilon", 0.0)):
+            parts = [_matrix(np, grid, mechanism, z[i : i + width]) for i in range(0, z.size, width)]
+            matrix, log_scale = np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts])
+        else:
+            matrix, log_scale = _matrix(np, grid, mechanism, z)
+    return Channel(grid, matrix, log_scale)
+
+
+def _matrix(xp, grid, mechanism, z):
+    """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
+
+    def log_kernel(x):
+        return xp.asarray(_log_prob(mechanism, z, x))
+
+    batch = np.broadcast_shapes(z.shape, grid.nodes.shape[1:])
+
+    def align(array):  # one axis of nodes or edges, then batch axes
+        return array.reshape(array.shape[:1] + (1,) * (1 + len(batch) - array.ndim) + array.shape[1:])
+
+    ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
+    if grid.edges is None:
+        inside = log_kernel(align(grid.nodes))
+        log_scale = xp.maximum(inside.max(axis=0), ends.max(axis=0))
+        return xp.exp(xp.concatenate([inside, ends]) - log_scale), log_scale
+
+    # every panel by one Gauss rule whose nodes all released values share ...
+    edges = align(xp.asarray(grid.edges))
+    panels = len(edges) - 1
+    left, right = edges[:-1], edges[1:]
+    t, w = gauss_legendre(INTEGRATION_ORDER)
+    column = (-1,) + (1,) * len(batch)
+    log_values = log_kernel(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape(column)))
+    cuts = xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)  # (m, *z)
+    peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
+    log_scale = functools.reduce(xp.maximum, peaks, xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0)))
+    basis = (np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1) @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
+    values = xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
+    inside = 0.5 * (right - left)[:, None] * xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
+    # ... then those that a kink cuts again, piece by piece
+    number = np.arange(panels).reshape(column)
+    for cut in cuts:
+        index = (edges[1:-1] <= cut).sum(axis=0)
+        start, stop = (
+            xp.take_along_axis(xp.broadcast_to(edge, (panels,) + batch), xp.broadcast_to(index, batch)[None], axis=0)[0]
+            for edge in (left, right)
+        )
+        pieces = _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts)
+        inside = xp.where((number == index)[:, None], pieces, inside)
+    inside = inside.reshape((-1,) + batch)
+    return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
+
+
+def _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts):
+    """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
+    bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
+    t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
+    half = 0.5 * (bounds[1:] - bounds[:-1])
+    x = bounds[:-1] + half * (1 + t)  # (order, m + 1, *z)
+    values = xp.exp(log_kernel(x) - log_scale) * (w * half)
+    local = (2 * x - start - stop) / xp.where(stop > start, stop - start, 1.0)
+    previous, current = xp.ones_like(local), local
+    moments = [values.sum(axis=(0, 1)), (values * current).sum(axis=(0, 1))]
+    for n in range(1, QUADRATURE_ORDER - 1):
+        previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
+        moments.append((values * current).sum(axis=(0, 1)))
+    return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
+
+
+@jax.jit
+def _log_prob(mechanism, z, x):
+    return mechanism.log_prob(z, x)
+
+
+def lagrange_from_legendre(order, moments=None):
+    """Matrix that turns Legendre moments into weights at Gauss-Legendre nodes, exactly for polynomials.
+
+    Parameters
+    ----------
+    order : int
+        Number of nodes.
+    moments : int, optional
+        Number of moments used (at most ``order``, the default).
+
+    Returns
+    -------
+    ndarray (moments, order)
+        C with ℓ_k(t) = Σ_n C[n, k] P_n(t).
+    """
+    t, w = gauss_legendre(order)
+    n = np.arange(moments or order)
+    return (n[:, None] + 0.5) * np.polynomial.legendre.legvander(t, len(n) - 1).T * w

@@ -1,0 +1,132 @@
+"""`Privatized(base, mechanism)`: the law of a released value as a NumPyro distribution."""
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+
+from ldpbayes.likelihood.channel import channel
+from ldpbayes.likelihood.closed_forms import closed_form
+from ldpbayes.likelihood.latent import latent
+
+__all__ = ["Privatized", "privatized"]
+
+_METHODS = ("auto", "closed_form", "channel")
+
+
+class Privatized(dist.Distribution):
+    """Law of z = mechanism(x) with x ~ base, the latent x integrated out of ``log_prob``.
+
+    Parameters
+    ----------
+    base_dist : numpyro.distributions.Distribution
+        Univariate (event shape ()).
+    mechanism : Mechanism
+        Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
+    method : {"auto", "closed_form", "channel"}
+        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair.
+    panels : int, optional
+        Panels of the channel; see `ldpbayes.likelihood.latent.latent`.
+
+    Raises
+    ------
+    ValueError
+        If the base is not univariate, the method is unknown, or no closed form is registered where one is asked for.
+
+    Notes
+    -----
+    Source: Kulkarni et al., sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
+    `ldpbayes.likelihood.channel`.
+    """
+
+    arg_constraints = {}
+    pytree_data_fields = ("base_dist", "mechanism")
+    pytree_aux_fields = ("method", "panels")
+
+    def __init__(self, base_dist, mechanism, *, method="auto", panels=None, validate_args=None):
+        if base_dist.event_shape:
+            raise ValueError(f"base_dist must be univariate, got {type(base_dist).__name__} of event shape {base_dist.event_shape}")
+        if method not in _METHODS:
+            raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
+        self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
+        if method == "closed_form" and self._closed_form() is None:
+            raise ValueError(
+                f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; use method='channel'"
+            )
+        parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
+        batch_shape = lax.broadcast_shapes(base_dist.batch_shape, *parameters)
+        super().__init__(batch_shape, (), validate_args=validate_args)
+
+    def _closed_form(self):
+        return None if self.method == "channel" else closed_form(type(self._law), type(self.mechanism))
+
+    @property
+    def _law(self):
+        """The base without its expansion, which only repeats it."""
+        law = self.base_dist
+        while isinstance(law, dist.ExpandedDistribution):
+            law = law.base_dist
+        return law
+
+    @property
+    def support(self):
+        """Support of the released values."""
+        return self.mechanism.support
+
+    def sample(self, key, sample_shape=()):
+        """Draw released values: x from the base, then the mechanism; for simulation and studies."""
+        x_key, z_key = jax.random.split(key)
+        x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
+        return self.mechanism.randomize(z_key, x)
+
+    def log_prob(self, value, intermediates=None):
+        """Log density of released values, shape ``broadcast(value.shape, batch_shape)``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        base, function = self._law, self._closed_form()
+        if function is not None:
+            log_prob = function(base, self.mechanism, value)
+        else:
+            log_prob = channel(base, self.mechanism, value, self.panels).log_prob(base)
+        return jnp.broadcast_to(log_prob, lax.broadcast_shapes(jnp.shape(value), self.batch_shape))
+
+    def _moment(self, function):
+        grid = latent(self._law, self.mechanism, self.panels)
+        return jnp.broadcast_to(grid.expectation(self._law, function), self.batch_shape)
+
+    @property
+    def mean(self):
+        """E[z], by quadrature over the latent x."""
+        return self._moment(lambda x: self.mechanism.moments(x)[0])
+
+    @property
+    def variance(self):
+        """Var[z], by quadrature over the latent x."""
+        mean = self.mean
+        return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
+
+
+def privatized(distribution, mechanism, **options):
+    """Wrap a distribution as it stands in a model: expanded by plates, masked or reinterpreted as an event.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+    mechanism : Mechanism
+    **options
+        Passed on to `Privatized`.
+
+    Returns
+    -------
+    numpyro.distributions.Distribution
+        `Privatized` inside the same wrappers.
+    """
+    if isinstance(distribution, dist.ExpandedDistribution):
+        inner = privatized(distribution.base_dist, mechanism, **options)
+        return inner.expand(lax.broadcast_shapes(distribution.batch_shape, inner.batch_shape))
+    if isinstance(distribution, dist.MaskedDistribution):
+        return privatized(distribution.base_dist, mechanism, **options).mask(distribution._mask)
+    if isinstance(distribution, dist.Independent):
+        inner = privatized(distribution.base_dist, mechanism, **options)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
+    return Privatized(distribution, mechanism, **options)

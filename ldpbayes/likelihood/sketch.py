@@ -1,0 +1,274 @@
+"""A release compressed to a few hundred weighted nodes, whose log-likelihood is that of all records to rounding error.
+
+For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the integral of a smooth function against the
+empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes with
+the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds, under
+Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
+"""
+
+import dataclasses
+import math
+from functools import cached_property
+
+import jax
+import numpy as np
+
+from ldpbayes.likelihood.channel import lagrange_from_legendre
+from ldpbayes.likelihood.latent import gauss_legendre
+
+__all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
+
+PANELS = 40
+ORDER = 8  # nodes a panel
+MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
+CHUNK = 1 << 15  # records at a time: their temporaries stay in a core's cache
+MAX_LATTICE = 128
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sketch:
+    """Weighted nodes that stand for a release; see `PanelSketch` and `CountSketch`.
+
+    Attributes
+    ----------
+    nodes, weights : array (nodes,)
+        Released values and how many records each of them stands for (weights can be negative: they integrate
+        polynomials, they are not counts).
+    mechanism : Mechanism
+    """
+
+    def __add__(self, other):
+        """Sketch of the two releases together; both must come from the same mechanism on the same panels."""
+        if type(self) is not type(other):
+            return NotImplemented
+        if self.mechanism != other.mechanism:
+            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
+        return self._merge(other)
+
+    def __radd__(self, other):
+        """Let ``sum`` start from 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PanelSketch(Sketch):
+    """Legendre moments of the released values on panels.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        With one budget for all records.
+    moments : array (panels, 12)
+        Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
+    tails : array (2, 2)
+        Count and sum of the values below the first and above the last panel; only where log p is linear there.
+    edges : tuple of float
+        Panel edges.
+    order : int
+        Nodes a panel (8; 12 uses every moment and serves as the reference of the certificate).
+    records : tuple of arrays, optional
+        The values the sketch was made from, as long as it is to refine itself.
+    """
+
+    mechanism: object
+    moments: object
+    tails: object
+    edges: tuple
+    order: int = ORDER
+    records: tuple | None = None
+
+    @property
+    def size(self):
+        """Number of records."""
+        return self.moments[..., 0].sum() + self.tails[..., 0].sum()
+
+    @cached_property
+    def nodes(self):
+        """Node values, shape (panels × order + 2,); the last two are the means of the tails."""
+        edges = np.asarray(self.edges)
+        t, _ = gauss_legendre(self.order)
+        inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
+        count, total = self.tails[:, 0], self.tails[:, 1]
+        xp = np if isinstance(count, np.ndarray) else jax.numpy
+        means = xp.where(count > 0, total / xp.where(count > 0, count, 1.0), edges[[0, -1]])
+        return xp.concatenate([inner, means])
+
+    @cached_property
+    def weights(self):
+        """Node weights, shape (panels × order + 2,); they sum to the number of records."""
+        inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
+        xp = np if isinstance(inner, np.ndarray) else jax.numpy
+        return xp.concatenate([inner.ravel(), self.tails[:, 0]])
+
+    @property
+    def latent_panels(self):
+        """Panels of the channel that goes with the sketch: as fine as the sketch, twice as fine for its reference."""
+        return (len(self.edges) - 1) * (2 if self.order == MOMENTS else 1)
+
+    @property
+    def reference(self):
+        """The same moments on 12 nodes a panel, and a finer channel: what `fit` certifies the sketch against."""
+        return dataclasses.replace(self, order=MOMENTS)
+
+    def refine(self, factor=4, lattice=None):
+        """Sketch the records again on panels ``factor`` times narrower.
+
+        Parameters
+        ----------
+        factor : int
+        lattice : bool, optional
+            Cut at the integers (for counts); see `sketch`.
+
+        Returns
+        -------
+        PanelSketch or None
+            None where the records were not kept.
+        """
+        if self.records is None:
+            return None
+        panels = factor * (len(self.edges) - 1)
+        return sum(sketch(values, self.mechanism, panels=panels, lattice=lattice) for values in self.records)
+
+    def _merge(self, other):
+        if self.edges != other.edges:
+            raise ValueError(
+                f"sketches on different panels do not add ({len(self.edges) - 1} and {len(other.edges) - 1} panels); "
+                "make both with the same panels="
+            )
+        keep = self.records is not None and other.records is not None
+        return PanelSketch(
+            self.mechanism,
+            self.moments + other.moments,
+            self.tails + other.tails,
+            self.edges,
+            min(self.order, other.order),
+            self.records + other.records if keep else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CountSketch(Sketch):
+    """Distinct released values and how often each occurs: exact, for mechanisms with discrete outputs.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+    nodes, weights : array (distinct values,)
+    """
+
+    mechanism: object
+    nodes: object
+    weights: object
+
+    @property
+    def size(self):
+        """Number of records."""
+        return self.weights.sum()
+
+    latent_panels = None  # the channel's default; a discrete latent variable needs no panels
+
+    def _merge(self, other):
+        nodes, index = np.unique(np.concatenate([self.nodes, other.nodes]), return_inverse=True)
+        weights = np.bincount(index, np.concatenate([self.weights, other.weights]), len(nodes))
+        return CountSketch(self.mechanism, nodes, weights)
+
+
+jax.tree_util.register_dataclass(PanelSketch, ["mechanism", "moments", "tails"], ["edges", "order"], drop_fields=["records"])
+jax.tree_util.register_dataclass(CountSketch, ["mechanism", "nodes", "weights"], [])
+
+
+def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):
+    """Compress released values to weighted nodes, in one streaming pass.
+
+    Parameters
+    ----------
+    values : array (N,)
+        Released values; a NumPy memory map is read in chunks.
+    mechanism : Mechanism
+        With one budget for all records.
+    panels : int, optional
+        Panels over the released range. Default: 40, more where the mechanism's noise is narrow.
+    lattice : bool, optional
+        Cut the panels at the integers, where a count's log-likelihood has kinks under Laplace noise. Default: where at
+        most 128 integers lie between the bounds.
+    keep_records : bool
+        Keep a reference to ``values`` so that `fit` can refine a sketch that turns out too coarse.
+
+    Returns
+    -------
+    PanelSketch or CountSketch
+
+    Raises
+    ------
+    ValueError
+        For personal budgets (sketch each budget's records apart), a mechanism that names no released range, values
+        that the mechanism cannot have released, or a non-positive number of panels.
+    """
+    if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
+        raise ValueError(
+            "only records with one common budget can be sketched, and this mechanism's parameters are arrays; "
+            "sketch the records of each budget on their own, or fit the release itself"
+        )
+    values = np.asarray(values)
+    if mechanism.support.is_discrete:
+        nodes, counts = np.unique(values, return_counts=True)
+        return CountSketch(mechanism, nodes, counts.astype(float))
+    edges = panel_edges(mechanism, panels, lattice)
+    moments, tails = _moments(values, edges)
+    if not mechanism.linear_tails and tails[:, 0].any():
+        worst = values[np.argmax(np.abs(values - 0.5 * (edges[0] + edges[-1])))]
+        raise ValueError(
+            f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, {edges[-1]:g}], "
+            "which it leaves less than once in 10^32 records; check the mechanism's parameters"
+        )
+    return PanelSketch(mechanism, moments, tails, tuple(edges.tolist()), records=(values,) if keep_records else None)
+
+
+def panel_edges(mechanism, panels=None, lattice=None):
+    """Panel edges over a mechanism's released range, shape (panels + 1,); arguments and errors as in `sketch`."""
+    if mechanism.released_range is None:
+        raise ValueError(f"{type(mechanism).__name__} names no released_range, so its releases cannot be sketched")
+    if panels is not None and not (isinstance(panels, (int, np.integer)) and panels > 0):
+        raise ValueError(f"panels must be a positive integer, got {panels!r}")
+    low, high = (float(end) for end in mechanism.released_range)
+    lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
+    if panels is None:
+        # log p bends on the scale of the noise, and between two atoms at the bounds on that of noise²/range
+        bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
+        panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
+    first, last = math.ceil(low), math.floor(high)
+    if lattice is None:
+        lattice = mechanism.linear_tails and last - first < MAX_LATTICE
+    cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
+    cells = np.unique(np.concatenate([[low], cuts, [high]]))
+    width = (high - low) / panels
+    pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
+    starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
+    return np.concatenate([*starts, [high]])
+
+
+def _moments(values, edges):
+    panels = len(edges) - 1
+    widths = np.diff(edges)
+    uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
+    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 2))
+    for start in range(0, len(values), CHUNK):
+        z = np.asarray(values[start : start + CHUNK], dtype=float)
+        below, above = z < edges[0], z > edges[-1]
+        for row, mask in enumerate((below, above)):
+            outside = z[mask]
+            tails[row] += len(outside), outside.sum()
+        z = z[~(below | above)]
+        if uniform:
+            scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
+            index = np.minimum(scaled.astype(np.intp), panels - 1)
+        else:
+            index = np.minimum(np.searchsorted(edges, z, side="right") - 1, panels - 1)
+        t = (z - edges[index]) * (2.0 / widths[index]) - 1.0
+        previous, current = np.ones_like(t), t
+        moments[0] += np.bincount(index, minlength=panels)
+        moments[1] += np.bincount(index, t, panels)
+        for n in range(1, MOMENTS - 1):
+            previous, current = current, ((2 * n + 1) / (n + 1)) * t * current - (n / (n + 1)) * previous
+            moments[n + 1] += np.bincount(index, current, panels)
+    return moments.T.copy(), tails

@@ -1,0 +1,298 @@
+"""The protocol that every mechanism follows, and the registry that finds mechanisms by name.
+
+A mechanism is a frozen dataclass and a JAX pytree. Numbers and arrays of numbers are leaves, kept on the host in double
+precision until a traced function needs them; a field declared with ``dataclasses.field(metadata={"static": True})``
+fixes a shape and is part of the tree's structure.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.tree_util import GetAttrKey, register_pytree_with_keys
+from jax.typing import ArrayLike
+from numpyro.distributions.constraints import Constraint
+
+from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy.tradeoff import checked
+
+__all__ = ["Mechanism", "mechanism", "mechanism_from_spec", "mechanism_names", "register"]
+
+ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
+
+_registry: dict[str, type["Mechanism"]] = {}
+_M = TypeVar("_M", bound=type["Mechanism"])
+
+
+class Mechanism(abc.ABC):
+    """What happens to one record before it is released: x -> z with conditional density p(z | x).
+
+    Subclasses are decorated with ``@register("name")`` above ``@dataclasses.dataclass(frozen=True)``. They check their
+    fields in ``__post_init__`` with `_check`; unflattening a pytree bypasses it, since leaves may then be anything.
+    """
+
+    name: ClassVar[str]
+    """The name under which the class is registered."""
+
+    linear_tails: ClassVar[bool] = False
+    """Whether log p(z | theta) is exactly linear in z outside `released_range`, for any law of x."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # a dataclass keeps the methods a class already has; its own == fails on array fields
+        for method in ("__eq__", "__repr__"):
+            if method not in cls.__dict__:
+                setattr(cls, method, getattr(Mechanism, method))
+
+    @abc.abstractmethod
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw z given x, in the broadcast shape of `x` and the parameters.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
+        floating point, such as OpenDP's.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key.
+        x : array_like
+            Records. Clipped, or checked where concrete, as part of the mechanism.
+
+        Returns
+        -------
+        jax.Array
+            Released values.
+
+        Raises
+        ------
+        ValueError
+            If `x` is concrete and holds values that the mechanism does not take.
+        """
+
+    @abc.abstractmethod
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`.
+
+        The reference measure is Lebesgue's for a continuous `support` and counting for a discrete one. Clipping is
+        part of the mechanism, hence of this function.
+        """
+
+    @property
+    @abc.abstractmethod
+    def domain(self) -> Constraint:
+        """NumPyro constraint on x (after clipping)."""
+
+    @property
+    @abc.abstractmethod
+    def support(self) -> Constraint:
+        """NumPyro constraint on z."""
+
+    @property
+    @abc.abstractmethod
+    def guarantee(self) -> Guarantee:
+        """The privacy that the mechanism promises; computed on the host, outside traced functions."""
+
+    @abc.abstractmethod
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of z given x, both in the broadcast shape of `x` and the parameters."""
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """Points in x where p(z | x) is not smooth: an array of shape ``z.shape + (m,)``, here m = 0.
+
+        NumPy in, NumPy out; JAX in, JAX out.
+        """
+        return _array(z)[..., None][..., :0]
+
+    @property
+    def resolution(self) -> Any:
+        """Shortest length in x on which p(z | x) varies, a float if concrete; None for a discrete domain."""
+        return None
+
+    @property
+    def released_range(self) -> tuple[Any, Any] | None:
+        """Interval (low, high) of z that needs panels when a release is compressed; None for discrete outputs."""
+        return None
+
+    def spec(self) -> dict[str, Any]:
+        """Return the mechanism as a JSON-able dict, which `mechanism_from_spec` inverts."""
+        return {"mechanism": self.name} | {name: np.asarray(getattr(self, name)).tolist() for name in _parameters(self)}
+
+    def _check(self, name: str, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
+        """Make field `name` a float or a float64 array that passes `ok`; leave a tracer alone."""
+        value = getattr(self, name)
+        if not isinstance(value, Tracer):
+            object.__setattr__(self, name, checked(name, value, allowed, ok))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare class and fields; fields being traced are equal only if they are the same object."""
+        if type(self) is not type(other):
+            return NotImplemented
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)]
+        return all(
+            a is b or (not isinstance(a, Tracer) and not isinstance(b, Tracer) and bool(np.array_equal(a, b)))
+            for a, b in pairs
+        )
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        """Return the call that makes the mechanism, long arrays abridged."""
+        return f"{type(self).__name__}({', '.join(f'{n}={_show(getattr(self, n))}' for n in _parameters(self))})"
+
+
+def register(name: str) -> Callable[[_M], _M]:
+    """Class decorator: make a frozen dataclass derived from `Mechanism` a pytree and known as `name`.
+
+    Parameters
+    ----------
+    name : str
+        What `mechanism`, `Mechanism.spec` and the command line call it.
+
+    Raises
+    ------
+    TypeError
+        If the class is not a frozen dataclass derived from `Mechanism`.
+    ValueError
+        If another class has the name already, or the class another name.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
+
+    def decorate(cls: _M) -> _M:
+        if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
+            raise TypeError(f"mechanism {name!r} must be a subclass of ldpbayes.mechanisms.Mechanism, got {cls!r}")
+        if "__dataclass_params__" not in cls.__dict__ or not cls.__dataclass_params__.frozen:
+            raise TypeError(
+                f"mechanism {name!r} must be a frozen dataclass: @dataclasses.dataclass(frozen=True), got {cls!r}"
+            )
+        if _registry.get(name) is cls:
+            return cls
+        if "name" in cls.__dict__:
+            raise ValueError(f"{cls!r} is registered as {cls.name!r} already, cannot be {name!r} too")
+        known = _registry.get(name, cls)
+        # running a notebook cell again defines the same class anew
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"mechanism name {name!r} is taken by {known!r}; register {cls!r} under another name")
+        cls.name = name
+        _register_pytree(cls)
+        _registry[name] = cls
+        return cls
+
+    return decorate
+
+
+def mechanism(name: str, /, **params: Any) -> Mechanism:
+    """Make the mechanism called `name`.
+
+    Parameters
+    ----------
+    name : str
+        One of `mechanism_names`.
+    **params
+        The constructor's arguments, by name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
+    """
+    if name not in _registry:
+        _load_entry_points()
+    if name not in _registry:
+        raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
+    cls = _registry[name]
+    known = _parameters(cls)
+    unknown = sorted(set(params) - set(known))
+    missing = [n for n, required in known.items() if required and n not in params]
+    for problem, names in (("unknown", unknown), ("missing", missing)):
+        if names:
+            raise ValueError(
+                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
+                f"which takes {', '.join(known)}"
+            )
+    return cls(**params)
+
+
+def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
+    """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
+
+    Parameters
+    ----------
+    spec : mapping
+        The name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists.
+
+    Raises
+    ------
+    ValueError
+        If `spec` names no mechanism, or for the reasons `mechanism` has.
+    """
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
+        raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
+    params = dict(spec)
+    return mechanism(params.pop("mechanism"), **params)
+
+
+def mechanism_names() -> list[str]:
+    """Return the sorted names of all mechanisms, those of installed third parties included."""
+    _load_entry_points()
+    return sorted(_registry)
+
+
+def _load_entry_points() -> None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            cls = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ImportError(f"entry point {point.name} = {point.value} of {ENTRY_POINT_GROUP}: {error}") from error
+        register(point.name)(cls)
+
+
+def _register_pytree(cls: type[Mechanism]) -> None:
+    fields = dataclasses.fields(cls)
+    static = tuple(f.name for f in fields if f.metadata.get("static", False))
+    leaves = tuple(f.name for f in fields if f.name not in static)
+
+    def flatten_with_keys(tree: Mechanism) -> tuple[tuple, tuple]:
+        return tuple((GetAttrKey(n), getattr(tree, n)) for n in leaves), tuple(getattr(tree, n) for n in static)
+
+    def unflatten(aux: tuple, children: tuple) -> Mechanism:
+        tree = object.__new__(cls)
+        for field, value in zip(leaves + static, (*children, *aux), strict=True):
+            object.__setattr__(tree, field, value)
+        return tree
+
+    register_pytree_with_keys(cls, flatten_with_keys, unflatten)
+
+
+def _parameters(cls: type[Mechanism] | Mechanism) -> dict[str, bool]:
+    """Names of the constructor's arguments, and whether each is required."""
+    missing = dataclasses.MISSING
+    return {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
+
+
+def _array(value: ArrayLike) -> Any:
+    return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def _concrete(*values: Any) -> bool:
+    return not any(isinstance(value, Tracer) for value in values)
+
+
+def _extreme(which: str, value: Any) -> Any:
+    """Smallest ("min") or largest ("max") entry: a float if concrete."""
+    return float(getattr(np, which)(value)) if _concrete(value) else getattr(jnp, which)(value)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, (np.ndarray, jax.Array)) and _concrete(value):
+        array = np.asarray(value)
+        if array.size <= 6:
+            return repr(array.tolist())
+        return f"<{'x'.join(map(str, array.shape))} values in [{array.min():.4g}, {array.max():.4g}]>"
+    return repr(value)

@@ -1,0 +1,19 @@
+"""What is promised: trade-off functions, guarantees, and the noise that keeps them. NumPy and SciPy only."""
+
+from ldpbayes.privacy.calibrate import gaussian_scale
+from ldpbayes.privacy.tradeoff import (
+    GaussianTradeoff,
+    Guarantee,
+    LaplaceTradeoff,
+    RandomizedResponseTradeoff,
+    Tradeoff,
+)
+
+__all__ = [
+    "GaussianTradeoff",
+    "Guarantee",
+    "LaplaceTradeoff",
+    "RandomizedResponseTradeoff",
+    "Tradeoff",
+    "gaussian_scale",
+]

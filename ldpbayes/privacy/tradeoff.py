@@ -1,0 +1,295 @@
+"""Trade-off functions: the exact privacy of a mechanism, from which every (epsilon, delta) pair follows.
+
+For two neighbouring inputs, ``f(alpha)`` is the smallest type II error of any test between them at level ``alpha``
+(Dong, Roth & Su 2022, "Gaussian differential privacy", arXiv:1905.02383, Definition 2.1). Each class below is the curve
+of the worst pair of inputs and is attained, not a bound. ``delta(epsilon)`` is the hockey-stick divergence of the same
+pair and follows from the curve by convex conjugation: ``delta(epsilon) = 1 + f*(-exp(epsilon))`` (ibid., Section 2.4).
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+from scipy.optimize import elementwise
+
+__all__ = ["GaussianTradeoff", "Guarantee", "LaplaceTradeoff", "RandomizedResponseTradeoff", "Tradeoff", "checked"]
+
+_UNITS = ("record", "attribute", "label")
+_TRUST_MODELS = ("local", "central")
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
+    """Return a number as a float, an array as a read-only float64 copy, or say what is wrong with it.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : array_like
+        Any shape but an empty one.
+    allowed : str
+        What is allowed, in words: the message reads "`name` must be `allowed`, got ...".
+    ok : callable
+        Elementwise test of a float64 array; NaN must fail it.
+
+    Raises
+    ------
+    ValueError
+        If `value` is empty, not numeric, or fails the test; names the first entry that does.
+    """
+    try:
+        kind = np.asarray(value).dtype.kind
+    except ValueError:  # a ragged list
+        kind = "O"
+    if kind not in "iuf" or np.size(value) == 0:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    array = np.array(value, dtype=np.float64)
+    bad = np.argwhere(~np.asarray(ok(array)))
+    if len(bad):
+        where = f"{name}[{', '.join(map(str, bad[0]))}] = " if array.ndim else ""
+        raise ValueError(f"{name} must be {allowed}, got {where}{float(array[tuple(bad[0])])!r}")
+    array.setflags(write=False)
+    return array if array.ndim else float(array)
+
+
+def _positive(name: str, value: ArrayLike) -> Any:
+    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+
+
+def _epsilon(value: ArrayLike) -> Any:
+    return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+
+
+def _probability(name: str, value: ArrayLike) -> Any:
+    return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
+
+
+class Tradeoff(abc.ABC):
+    """The trade-off function of a worst pair of inputs; parameters may be arrays, one entry for each personal budget.
+
+    Methods broadcast their argument against the parameters and return float64.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha` in [0, 1]; ValueError outside."""
+
+    @abc.abstractmethod
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Smallest delta at which (epsilon, delta)-differential privacy holds; ValueError unless 0 <= epsilon < inf."""
+
+    @abc.abstractmethod
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Smallest epsilon at which (epsilon, delta)-differential privacy holds; ValueError unless 0 <= delta <= 1."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaplaceTradeoff(Tradeoff):
+    """Two Laplace laws of unit scale whose centres are `budget` apart (Dong, Roth & Su 2022).
+
+    The likelihood ratio is exp(+-budget) beyond the centres and exp(2 z - budget) between them, hence three pieces:
+    a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon: sensitivity over noise scale, positive and finite.
+    """
+
+    budget: ArrayLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", _positive("epsilon", self.budget))
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        alpha, budget = np.asarray(_probability("alpha", alpha)), self.budget
+        with np.errstate(divide="ignore", over="ignore"):
+            log_alpha = np.log(alpha)
+            steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
+            middle = np.exp(-budget - log_alpha) / 4
+        shallow = np.exp(-budget) * (1 - alpha)
+        return np.where(log_alpha < -budget - np.log(2), steep, np.where(alpha > 0.5, shallow, middle))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
+        return -np.expm1(np.minimum(_epsilon(epsilon) - self.budget, 0.0) / 2)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`; 0 where 0 is enough."""
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(_probability("delta", delta))), 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomizedResponseTradeoff(Tradeoff):
+    """Two inputs of k-ary randomized response: kept with p = exp(budget) q, each other category with probability q.
+
+    The likelihood ratio takes three values, exp(budget), 1 (on the k - 2 outputs that favour neither input) and
+    exp(-budget); the curve is the convex polygon with those slopes (Neyman-Pearson with randomization at the ties).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon, positive and finite.
+    categories : int
+        k, at least 2.
+    """
+
+    budget: ArrayLike
+    categories: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", _positive("epsilon", self.budget))
+        checked("categories", self.categories, "an integer of at least 2", lambda k: (k >= 2) & (k == np.floor(k)))
+
+    @property
+    def _log_keep(self) -> Any:
+        """Log p = -log(1 + (k - 1) exp(-budget)), which cannot overflow."""
+        return -np.log1p((self.categories - 1) * np.exp(-np.asarray(self.budget)))
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`: a convex polygon is the maximum of its lines."""
+        alpha = np.asarray(_probability("alpha", alpha))
+        with np.errstate(divide="ignore"):
+            steep = -np.expm1(np.minimum(self.budget + np.log(alpha), 0.0))
+        middle = self.categories * np.exp(self._log_keep - self.budget) - alpha
+        return np.maximum(np.maximum(steep, middle), np.exp(-np.asarray(self.budget)) * (1 - alpha))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Return p - exp(epsilon) q up to the budget, then 0."""
+        return -np.exp(self._log_keep) * np.expm1(np.minimum(_epsilon(epsilon) - self.budget, 0.0))
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`; 0 where 0 is enough."""
+        share = np.minimum(np.asarray(_probability("delta", delta)) * np.exp(-self._log_keep), 1.0)
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.budget + np.log1p(-share), 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianTradeoff(Tradeoff):
+    """Two unit normal laws, `mu` apart (Dong, Roth & Su 2022, Equation 6 and Corollary 2.13; Balle & Wang 2018).
+
+    Parameters
+    ----------
+    mu : array_like
+        Sensitivity over noise standard deviation, positive and finite.
+    """
+
+    mu: ArrayLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mu", _positive("mu", self.mu))
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        return special.ndtr(-special.ndtri(_probability("alpha", alpha)) - self.mu)
+
+    def log_delta(self, epsilon: ArrayLike) -> Any:
+        """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
+        return _gaussian_log_delta(self.mu, _epsilon(epsilon))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation."""
+        return np.exp(self.log_delta(epsilon))
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0."""
+        delta, mu = np.broadcast_arrays(_probability("delta", delta), self.mu)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            target = np.log(delta)
+            # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon that makes Phi(-a) = delta is too large
+            high = mu * (mu / 2 - special.ndtri_exp(target)) * (1 + 1e-9)
+            found = elementwise.find_root(
+                lambda epsilon, mu, target: _gaussian_log_delta(mu, epsilon) - target,
+                (np.zeros_like(high), high),
+                args=(mu, target),
+            )
+            enough = target >= _gaussian_log_delta(mu, 0.0)
+        return np.where(enough, 0.0, np.where(delta > 0, found.x, np.inf))[()]
+
+
+def _gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
+    """Log delta of two normals, through Mills ratios: delta = phi(a) (R(a) - R(b)), a, b = epsilon/mu -+ mu/2."""
+    mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
+    a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    log_density = -(a**2) / 2 - np.log(2 * np.pi) / 2
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        # near: R(a) - R(b) cancels, but it is the integral of -R' > 0 over a short interval
+        points = a[..., None] + mu[..., None] * (1 + _NODES) / 2
+        near = log_density + np.log(mu / 2 * np.sum(_WEIGHTS * _minus_mills_slope(points), axis=-1))
+        apart = log_density + np.log(_mills(a) - _mills(b))
+        # large: delta is near one, so add up what is missing
+        large = np.log1p(-(special.ndtr(a) + np.exp(log_density) * _mills(b)))
+    return np.where(mu < 1, near, np.where(a > -1, apart, large))
+
+
+def _mills(t: np.ndarray) -> np.ndarray:
+    """Mills ratio R(t) = Phi(-t) / phi(t)."""
+    return np.sqrt(np.pi / 2) * special.erfcx(t / np.sqrt(2))
+
+
+def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
+    """-R'(t) = 1 - t R(t), by its asymptotic series t^-2 (1 - 3 t^-2 (1 - 5 t^-2 (...))) where that cancels."""
+    far = np.maximum(t, 25.0)
+    series = np.ones_like(far)
+    for odd in range(19, 1, -2):
+        series = 1 - odd / far**2 * series
+    return np.where(t > 25, series / far**2, 1 - t * _mills(t))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guarantee:
+    """What a mechanism promises: a trade-off function, what it protects, and against whom.
+
+    Parameters
+    ----------
+    tradeoff : Tradeoff
+        The exact curve of the worst pair of neighbouring inputs.
+    unit : {"record", "attribute", "label"}
+        What neighbours may differ in.
+    trust_model : {"local", "central"}
+        Whether each value is perturbed before anybody else sees it, or by a trusted curator.
+    stated_delta : array_like
+        The delta of the pair that `statement` quotes; zero for pure differential privacy.
+    """
+
+    tradeoff: Tradeoff
+    unit: str = "record"
+    trust_model: str = "local"
+    stated_delta: ArrayLike = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Smallest delta at `epsilon`; see `Tradeoff.delta`."""
+        return self.tradeoff.delta(epsilon)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Smallest epsilon at `delta`; see `Tradeoff.epsilon`."""
+        return self.tradeoff.epsilon(delta)
+
+    def statement(self) -> str:
+        """Return the guarantee as one plain sentence; personal budgets are quoted as a range."""
+        power = np.max(1 - self.tradeoff(0.05))
+        return (
+            f"Each {self.unit} is protected by {self.trust_model} differential privacy with "
+            f"epsilon {_quote(self.epsilon(self.stated_delta))} and delta {_quote(self.stated_delta)}: "
+            f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
+            f"detects the truth more than {100 * power:.3g}% of the time."
+        )
+
+
+def _quote(value: ArrayLike) -> str:
+    low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
+    return f"= {low}" if low == high else f"between {low} and {high}"

@@ -1,0 +1,12 @@
+"""NumPyro model factories for common releases; each is what you would write yourself with `ldpbayes.observe`.
+
+A factory takes priors (the paper's are the defaults) and returns a NumPyro model of a release or a sketch.
+"""
+
+from ldpbayes.models.clipped_counts import clipped_counts
+from ldpbayes.models.clipped_exponential import clipped_exponential
+from ldpbayes.models.clipped_gaussian import clipped_gaussian
+from ldpbayes.models.hierarchical import hierarchical
+from ldpbayes.models.warner import warner
+
+__all__ = ["clipped_counts", "clipped_exponential", "clipped_gaussian", "hierarchical", "warner"]

@@ -1,0 +1,28 @@
+"""A yes-or-no answer under randomized response."""
+
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import observe
+
+__all__ = ["warner"]
+
+
+def warner(theta=dist.Beta(1, 1)):
+    """Posterior of the share of true "yes" answers (Warner, 1965).
+
+    Parameters
+    ----------
+    theta : numpyro.distributions.Distribution
+        Prior on [0, 1].
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon, categories=2)``.
+    """
+
+    def model(release):
+        observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
+
+    return model

@@ -1,0 +1,29 @@
+import os
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture
+def x64():
+    """Double precision inside a test, as `fit` and the studies run; the global setting stays as it was."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """The directory of real data that LDPBAYES_DATA names."""
+    path = os.environ.get("LDPBAYES_DATA")
+    if not path or not pathlib.Path(path).is_dir():
+        pytest.skip("LDPBAYES_DATA names no directory of data")
+    return pathlib.Path(path)

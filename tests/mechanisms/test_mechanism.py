@@ -1,0 +1,199 @@
+"""What all mechanisms share: names, specs, entry points, equality and being a pytree."""
+
+import dataclasses
+import json
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+from ldpbayes.mechanisms import (
+    GaussianMechanism,
+    LaplaceMechanism,
+    Mechanism,
+    RandomizedResponse,
+    mechanism,
+    mechanism_from_spec,
+    mechanism_names,
+    register,
+)
+
+BUDGETS = np.array([[0.1, 1.0, 1 / 3]])
+EVERY = [
+    LaplaceMechanism(1.0, -5, 5),
+    LaplaceMechanism(BUDGETS, -5, 5),
+    GaussianMechanism(1.0, 1e-5, -5, 5),
+    GaussianMechanism(BUDGETS, 1e-5, -5, 5),
+    RandomizedResponse(1.0),
+    RandomizedResponse(BUDGETS, 7),
+]
+each = pytest.mark.parametrize("instance", EVERY, ids=lambda m: f"{m.name}-{np.ndim(m.epsilon)}d")
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """Undo what a test registers."""
+    module = sys.modules[Mechanism.__module__]
+    monkeypatch.setattr(module, "_registry", dict(module._registry))
+    return module._registry
+
+
+@each
+def test_spec_survives_json(instance):
+    again = mechanism_from_spec(json.loads(json.dumps(instance.spec())))
+    assert again == instance and type(again == instance) is bool
+    assert again.spec() == instance.spec()
+
+
+def test_specs_read_like_constructors():
+    assert EVERY[0].spec() == {"mechanism": "laplace", "epsilon": 1.0, "lower": -5.0, "upper": 5.0}
+    assert list(EVERY[2].spec()) == ["mechanism", "epsilon", "delta", "lower", "upper"]
+    assert EVERY[5].spec() == {"mechanism": "randomized_response", "epsilon": BUDGETS.tolist(), "categories": 7}
+    assert repr(EVERY[2]) == "GaussianMechanism(epsilon=1.0, delta=1e-05, lower=-5.0, upper=5.0)"
+    assert "epsilon=<1000 values in [1, 3]>" in repr(LaplaceMechanism(np.linspace(1, 3, 1000), 0, 1))
+
+
+def test_names_find_their_classes():
+    assert {"gaussian", "laplace", "randomized_response"} <= set(mechanism_names())
+    assert mechanism_names() == sorted(mechanism_names())
+    assert mechanism("laplace", epsilon=1.0, lower=-5, upper=5) == EVERY[0]
+    assert mechanism("randomized_response", epsilon=1.0).categories == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"mechanism": "laplce"}, "mechanism must be one of gaussian, laplace, .*, got 'laplce'"),
+        ({"epsilon": 1.0}, 'spec must be a dict with the mechanism\'s name under "mechanism"'),
+        ("laplace", "spec must be a dict"),
+        ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "missing parameter upper for mechanism 'laplace'"),
+        (
+            {"mechanism": "laplace", "epsilon": 1, "lower": 0, "upper": 1, "name": 1, "scale": 3},
+            "unknown parameters name, scale for mechanism 'laplace', which takes epsilon, lower, upper",
+        ),
+        ({"mechanism": "gaussian", "epsilon": 1, "delta": 2, "lower": 0, "upper": 1}, "delta must be between"),
+    ],
+)
+def test_bad_specs_say_what_is_wrong(spec, message):
+    with pytest.raises(ValueError, match=message):
+        mechanism_from_spec(spec)
+
+
+@each
+def test_pytree_round_trip_through_jit_and_foreign_leaves(instance):
+    leaves, tree = jax.tree.flatten(instance)
+    assert jax.tree.unflatten(tree, leaves) == instance
+    assert all(a is b for a, b in zip(leaves, jax.tree.leaves(jax.tree.unflatten(tree, leaves)), strict=True))
+    marks = [object() for _ in leaves]
+    assert jax.tree.leaves(jax.tree.unflatten(tree, marks)) == marks
+    with jax.enable_x64(True):
+        assert jax.jit(lambda m: m)(instance) == instance
+        # a static field is a Python value under jit, a leaf is traced
+        assert jax.jit(lambda m: m.epsilon * 2)(instance) == pytest.approx(np.multiply(instance.epsilon, 2))
+
+
+def test_leaves_are_named_and_static_fields_shape_the_tree():
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(EVERY[2])]
+    assert paths == [".epsilon", ".delta", ".lower", ".upper", ".scale"]
+    assert jax.tree.structure(RandomizedResponse(1.0, 2)) != jax.tree.structure(RandomizedResponse(1.0, 3))
+
+
+def test_mechanisms_differ_by_class_and_by_any_field():
+    assert LaplaceMechanism(1.0, 0, 1) == LaplaceMechanism(np.float32(1), 0.0, 1.0)
+    for other in (LaplaceMechanism(2.0, 0, 1), LaplaceMechanism([1.0], 0, 1), RandomizedResponse(1.0), "laplace"):
+        assert LaplaceMechanism(1.0, 0, 1) != other
+    assert RandomizedResponse(1.0, 2) != RandomizedResponse(1.0, 3)
+    assert LaplaceMechanism(BUDGETS, 0, 1) != LaplaceMechanism(BUDGETS * 2, 0, 1)
+
+
+def test_fields_cannot_be_changed_even_in_place():
+    budgets = np.ones(3)
+    instance = LaplaceMechanism(budgets, 0, 1)
+    budgets[0] = -1
+    assert instance.epsilon[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        instance.epsilon[0] = -1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        instance.epsilon = 2.0
+
+
+def test_register_refuses_what_is_no_mechanism_and_names_that_are_taken(registry):
+    @dataclasses.dataclass(frozen=True)
+    class Other(LaplaceMechanism):
+        pass
+
+    with pytest.raises(ValueError, match="mechanism name 'laplace' is taken by"):
+        register("laplace")(Other)
+    with pytest.raises(TypeError, match=r"must be a subclass of ldpbayes\.mechanisms\.Mechanism"):
+        register("dict")(dict)
+    with pytest.raises(TypeError, match="must be a frozen dataclass"):
+        register("plain")(type("Plain", (LaplaceMechanism,), {}))
+    with pytest.raises(TypeError, match="name must be a non-empty string"):
+        register(Other)
+
+
+def test_running_a_class_definition_again_replaces_it(registry):
+    def define():
+        @register("again")
+        @dataclasses.dataclass(frozen=True)
+        class Again(LaplaceMechanism):
+            pass
+
+        return Again
+
+    first, second = define(), define()
+    assert first is not second and registry["again"] is second
+    assert mechanism("again", epsilon=1, lower=0, upper=1) == second(1, 0, 1)
+    with pytest.raises(ValueError, match="is registered as 'again' already"):
+        register("once more")(second)
+
+
+def install(folder, monkeypatch, package, entry_point, source):
+    """Lay out an installed distribution: a module and the metadata that pip would write."""
+    (folder / f"{package}.py").write_text(textwrap.dedent(source))
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[ldpbayes.mechanisms]\n{entry_point}\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+SOURCE = """
+    import dataclasses
+    from ldpbayes.mechanisms import LaplaceMechanism, register
+
+    {decorator}
+    @dataclasses.dataclass(frozen=True)
+    class Theirs(LaplaceMechanism):
+        pass
+"""
+
+
+@pytest.mark.parametrize("decorator", ["", '@register("theirs")'], ids=["undecorated", "decorated"])
+def test_third_parties_register_through_an_entry_point(tmp_path, monkeypatch, registry, decorator):
+    package = f"third_party_{bool(decorator)}"
+    install(tmp_path, monkeypatch, package, f"theirs = {package}:Theirs", SOURCE.format(decorator=decorator))
+    assert package not in sys.modules
+    made = mechanism_from_spec({"mechanism": "theirs", "epsilon": 1.0, "lower": 0, "upper": 1})
+    assert type(made).__module__ == package and "theirs" in mechanism_names()
+    assert made.spec()["mechanism"] == "theirs"
+    assert len(jax.tree.leaves(made)) == 3
+
+
+@pytest.mark.parametrize(
+    ("package", "entry_point", "decorator", "error", "message"),
+    [
+        ("clashing", "laplace = clashing:Theirs", "", ValueError, "mechanism name 'laplace' is taken by"),
+        ("renaming", "a = renaming:Theirs", '@register("b")', ValueError, "is registered as 'b' already"),
+        ("wrong", "wrong = wrong:dataclasses", "", TypeError, "mechanism 'wrong' must be a subclass"),
+        ("absent", "absent = absent:Nothing", "", ImportError, "entry point absent = absent:Nothing of ldpbayes"),
+    ],
+)
+def test_broken_entry_points_are_named(
+    tmp_path, monkeypatch, registry, package, entry_point, decorator, error, message
+):
+    install(tmp_path, monkeypatch, package, entry_point, SOURCE.format(decorator=decorator))
+    with pytest.raises(error, match=message):
+        mechanism_names()

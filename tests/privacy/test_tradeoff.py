@@ -1,0 +1,158 @@
+"""Trade-off functions against hypothesis tests and 50-digit arithmetic that do not use the formulas."""
+
+import itertools
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, RandomizedResponseTradeoff
+
+CURVES = [
+    pytest.param(LaplaceTradeoff(0.3), id="laplace-0.3"),
+    pytest.param(LaplaceTradeoff(4.0), id="laplace-4"),
+    pytest.param(RandomizedResponseTradeoff(0.3, 2), id="rr2-0.3"),
+    pytest.param(RandomizedResponseTradeoff(4.0, 7), id="rr7-4"),
+    pytest.param(GaussianTradeoff(0.2), id="gaussian-0.2"),
+    pytest.param(GaussianTradeoff(3.0), id="gaussian-3"),
+]
+
+
+def exact_gaussian_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    """Two normal tails in high precision, enough digits for the cancellation between them."""
+    with mpmath.workdps(80):
+        mu, epsilon = mpmath.mpf(float(mu)), mpmath.mpf(float(epsilon))
+        tail = [mpmath.erfc((epsilon / mu + sign * mu / 2) / mpmath.sqrt(2)) / 2 for sign in (-1, 1)]
+        return tail[0] - mpmath.exp(epsilon) * tail[1]
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_curve_is_convex_decreasing_symmetric_and_below_perfect_privacy(curve):
+    alpha = np.linspace(0, 1, 2001)
+    beta = curve(alpha)
+    assert beta[0] == 1 and beta[-1] == 0
+    assert np.all(beta <= 1 - alpha + 1e-15)
+    assert np.all(np.diff(beta) <= 0)
+    assert np.all(np.diff(beta, 2) >= -1e-14)
+    # symmetric about the diagonal: swapping the neighbours changes nothing
+    strict = beta > 0
+    np.testing.assert_allclose(curve(np.minimum(beta[strict], 1)), alpha[strict], atol=1e-12)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_delta_is_the_convex_conjugate_of_the_curve(curve):
+    alpha = np.unique(np.concatenate([np.geomspace(1e-9, 1, 200_001), np.linspace(0, 1, 100_001)]))
+    for epsilon in (0.0, 0.1, 0.7, 2.0, 3.9):
+        supremum = np.max(1 - np.exp(epsilon) * alpha - curve(alpha))
+        assert curve.delta(epsilon) == pytest.approx(max(supremum, 0), abs=1e-5)  # the spacing of alpha
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_epsilon_inverts_delta(curve):
+    for epsilon in (0.01, 0.1, 0.29):
+        assert curve.epsilon(curve.delta(epsilon)) == pytest.approx(epsilon, rel=1e-11)
+    assert curve.epsilon(curve.delta(0.0) * 1.01) == 0
+    assert curve.epsilon(1.0) == 0
+
+
+@pytest.mark.parametrize("distance", [0.3, 2.0])
+@pytest.mark.parametrize("law", [stats.norm, stats.laplace])
+def test_delta_is_the_hockey_stick_integral(law, distance):
+    curve = (GaussianTradeoff if law is stats.norm else LaplaceTradeoff)(distance)
+    z, h = np.linspace(-40, 42, 2_000_001, retstep=True)
+    p, q = law.pdf(z - distance), law.pdf(z)
+    for epsilon in (0.0, 0.1, 1.0):
+        integral = h * np.sum(np.maximum(p - np.exp(epsilon) * q, 0))
+        assert curve.delta(epsilon) == pytest.approx(integral, abs=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "k"), [(0.01, 2), (1.0, 2), (1.0, 5), (4.0, 30)])
+def test_randomized_response_delta_is_the_hockey_stick_sum(epsilon, k):
+    p = np.exp(epsilon) / (np.exp(epsilon) + k - 1)
+    first, second = np.full(k, (1 - p) / (k - 1)), np.full(k, (1 - p) / (k - 1))
+    first[0] = second[1] = p
+    for at in (0.0, epsilon / 2, epsilon, 2 * epsilon):
+        total = np.sum(np.maximum(first - np.exp(at) * second, 0))
+        assert RandomizedResponseTradeoff(epsilon, k).delta(at) == pytest.approx(total, abs=1e-15)
+
+
+def test_pure_mechanisms_have_delta_zero_from_their_budget_on_even_where_exp_overflows():
+    for budget in (1e-3, 1.0, 700.0, 2000.0):
+        for curve in (LaplaceTradeoff(budget), RandomizedResponseTradeoff(budget, 2)):
+            assert curve.delta(budget) == 0 and curve.delta(2 * budget) == 0
+            assert curve.epsilon(0.0) == budget
+            assert np.all(np.isfinite(curve([0.0, 1e-300, 0.5, 1.0])))
+            assert curve(0.0) == 1
+
+
+def test_gaussian_delta_matches_mpmath_from_one_down_to_1e_300_and_beyond():
+    largest = 0.0
+    for mu, epsilon in itertools.product([1e-4, 1e-2, 0.3, 0.99, 1.01, 4, 12], [0.0, 1e-3, 0.01, 0.5, 5, 50, 200]):
+        exact = exact_gaussian_delta(mu, epsilon)
+        log_exact = float(mpmath.log(exact))
+        tradeoff = GaussianTradeoff(mu)
+        # log space: relative to the logarithm where delta underflows
+        assert tradeoff.log_delta(epsilon) == pytest.approx(log_exact, rel=1e-13, abs=1e-14)
+        if log_exact > -691:
+            largest = max(largest, abs(float(tradeoff.delta(epsilon) / exact - 1)))
+    assert largest < 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.3])
+def test_gaussian_epsilon_solves_the_exact_equation(epsilon, delta):
+    # a mu at which this delta is reached: bisection on the exact function
+    low, high = mpmath.mpf("1e-6"), mpmath.mpf(100)
+    for _ in range(70):
+        mid = mpmath.sqrt(low * high)
+        low, high = (mid, high) if exact_gaussian_delta(mid, epsilon) < delta else (low, mid)
+    assert GaussianTradeoff(float(low)).epsilon(delta) == pytest.approx(epsilon, rel=1e-11)
+
+
+def test_gaussian_epsilon_is_infinite_at_delta_zero():
+    assert GaussianTradeoff(1.0).epsilon(0.0) == np.inf
+
+
+def test_personal_budgets_broadcast():
+    budgets = np.array([0.5, 1.0, 2.0])
+    for make in (LaplaceTradeoff, lambda b: RandomizedResponseTradeoff(b, 4), GaussianTradeoff):
+        together, alpha = make(budgets), np.array([[0.0], [0.3], [1.0]])
+        for method, argument in ((together, alpha), (together.delta, alpha), (together.epsilon, alpha / 10)):
+            assert method(argument).shape == (3, 3)
+        for i, budget in enumerate(budgets):
+            alone = make(budget)
+            np.testing.assert_allclose(together(alpha)[:, i], alone(alpha[:, 0]))
+            np.testing.assert_allclose(together.delta(0.3)[i], alone.delta(0.3))
+            np.testing.assert_allclose(together.epsilon(0.01)[i], alone.epsilon(0.01))
+
+
+def test_statement_is_one_sentence_with_the_stated_pair():
+    pure = Guarantee(LaplaceTradeoff(1.0), unit="attribute").statement()
+    assert "Each attribute" in pure and "local" in pure and "epsilon = 1 and delta = 0" in pure
+    personal = Guarantee(LaplaceTradeoff(np.array([0.5, 2.0]))).statement()
+    assert "epsilon between 0.5 and 2 " in personal
+    mu = GaussianTradeoff(0.25)
+    assert "delta = 1e-05" in Guarantee(mu, trust_model="central", stated_delta=1e-5).statement()
+    assert pure.count(". ") == 0 and pure.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LaplaceTradeoff(0.0), "epsilon must be positive and finite, got 0.0"),
+        (lambda: GaussianTradeoff([1.0, np.nan]), r"mu must be positive and finite, got mu\[1\] = nan"),
+        (lambda: RandomizedResponseTradeoff(1.0, 1), "categories must be an integer of at least 2, got 1"),
+        (lambda: LaplaceTradeoff(1.0)(1.5), r"alpha must be in \[0, 1\], got 1.5"),
+        (lambda: GaussianTradeoff(1.0).delta(-1.0), "epsilon must be non-negative and finite, got -1.0"),
+        (lambda: GaussianTradeoff(1.0).epsilon(2), r"delta must be in \[0, 1\], got 2"),
+        (
+            lambda: Guarantee(LaplaceTradeoff(1.0), unit="row"),
+            "unit must be one of record, attribute, label, got 'row'",
+        ),
+        (lambda: Guarantee(LaplaceTradeoff(1.0), trust_model="x"), "trust_model must be one of local, central"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
