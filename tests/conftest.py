@@ -8,6 +8,12 @@ import pytest
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 
+def pytest_configure(config):
+    """Share compiled functions between tests, workers and runs: compilation is most of the suite's time."""
+    jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
 @pytest.fixture
 def x64():
     """Double precision inside a test, as `fit` and the studies run; the global setting stays as it was."""

@@ -3,6 +3,7 @@
 import functools
 import json
 import warnings
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,8 @@ def fit(
 ):
     """Posterior of a NumPyro model, as an ArviZ structure that carries the mechanisms and their privacy statements.
 
-    Chains run vectorised on one device and in parallel on several. Everything runs in double precision.
+    Chains run vectorised on one device (one after the other for kernels other than HMC and NUTS) and in parallel on
+    several. Everything runs in double precision.
 
     Parameters
     ----------
@@ -123,12 +125,15 @@ def _map_sketches(function, tree):
 
 
 def _sample(model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar, args, kwargs):
+    sampler = kernel(model) if callable(kernel) else kernel
+    # only HMC and NUTS start vectorised chains without being told where
+    vectorized = "vectorized" if isinstance(sampler, HMC) else "sequential"
     mcmc = MCMC(
-        kernel(model) if callable(kernel) else kernel,
+        sampler,
         num_warmup=int(num_warmup),
         num_samples=int(num_samples),
         num_chains=int(num_chains),
-        chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else "vectorized",
+        chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else vectorized,
         progress_bar=progress_bar,
     )
     # kernels other than HMC and NUTS keep other statistics, or none
@@ -143,7 +148,7 @@ def _certify(model, args, kwargs, mcmc):
     report = {"error_nats": error, "panels": [len(s.edges) - 1 for s in _leaves((args, kwargs)) if isinstance(s, PanelSketch)]}
     if error <= TOLERANCE:
         return None, report
-    lattice = True if _has_discrete_base(model, args, kwargs) else None
+    lattice = True if any(site.discrete_base for site in _sites(model, args, kwargs).values()) else None
     finer = (args, kwargs)
     for _ in range(REFINEMENTS):
         finer = _map_sketches(lambda s: s.refine(lattice=lattice) or s, finer)
@@ -168,29 +173,40 @@ def _certify(model, args, kwargs, mcmc):
 
 
 def _error(model, args, kwargs, reference, mcmc):
-    draws = {name: value for name, value in mcmc.get_samples().items() if name in _latent_sites(model, args, kwargs)}
-    total = len(next(iter(draws.values())))
+    samples = mcmc.get_samples()
+    latent = [name for name, site in _sites(model, args, kwargs).items() if site.latent]
+    total = len(samples[latent[0]])
     pick = np.unique(np.linspace(0, total - 1, CERTIFICATE_DRAWS).astype(int))
-    draws = {name: value[pick] for name, value in draws.items()}
 
     def difference(draw):
         return log_density(model, args, kwargs, draw)[0] - log_density(model, *reference, draw)[0]
 
-    return float(jnp.max(jnp.abs(jax.jit(jax.vmap(difference))(draws))))
+    return float(jnp.max(jnp.abs(jax.jit(jax.vmap(difference))({name: samples[name][pick] for name in latent}))))
 
 
-def _trace(model, args, kwargs):
-    return numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
+class _Site(NamedTuple):
+    latent: bool
+    discrete_base: bool
+    dims: list
 
 
-def _latent_sites(model, args, kwargs):
-    trace = _trace(model, args, kwargs)
-    return {name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+def _sites(model, args, kwargs):
+    """What the model's sites are, found by tracing it abstractly: nothing is computed."""
+    sites = {}
 
+    def run():
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
+        for name, site in trace.items():
+            if site["type"] in ("sample", "deterministic"):
+                fn = site.get("fn")
+                sites[name] = _Site(
+                    site["type"] == "sample" and not site["is_observed"],
+                    isinstance(fn, Privatized) and fn.base_dist.support.is_discrete,
+                    [frame.name for frame in sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)],
+                )
 
-def _has_discrete_base(model, args, kwargs):
-    sites = [site["fn"] for site in _trace(model, args, kwargs).values() if site["type"] == "sample"]
-    return any(isinstance(fn, Privatized) and fn.base_dist.support.is_discrete for fn in sites)
+    jax.eval_shape(run)
+    return sites
 
 
 def _result(mcmc, args, kwargs, certificates, seed):
@@ -201,12 +217,7 @@ def _result(mcmc, args, kwargs, certificates, seed):
     data = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, (Release, Sketch))]
     weights = {f"weights_{i}" if i else "weights": d.weights for i, d in enumerate(data) if isinstance(d, Sketch)}
     # named here, since ArviZ's own inference of them cannot compare traces whose sites carry arrays as scale
-    dims = {
-        name: [frame.name for frame in sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)]
-        for name, site in _trace(mcmc.sampler.model, args, kwargs).items()
-        if site["type"] in ("sample", "deterministic")
-    }
-    dims = {name: names for name, names in dims.items() if names}
+    dims = {name: site.dims for name, site in _sites(mcmc.sampler.model, args, kwargs).items() if site.dims}
     result = az.from_numpyro(mcmc, log_likelihood=False, constant_data=weights or None, dims=dims, pred_dims={})
     problems = _convergence_problems(az, mcmc, result)
     result.attrs.update(

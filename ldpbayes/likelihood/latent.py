@@ -54,30 +54,33 @@ def support_ends(base):
 
 @dataclass(frozen=True)
 class Latent:
-    """Nodes of the latent variable and what the base distribution puts on them; node axis first.
+    """Points of the latent variable and what the base distribution puts on them; point axis first.
 
     Attributes
     ----------
     nodes : array (n, *batch)
         Where the base density (or mass) is evaluated.
-    log_volume : array (n, *batch)
-        Log quadrature weights: exp(log density + log volume) is the mass that a node stands for; 0 if discrete.
+    ends : tuple of two arrays (*batch)
+        Values of x at which the mass below the first and above the last node's panel is placed.
+    volume : array (n + 2, *batch)
+        Quadrature weights of the nodes, then 1 for each end: density times volume is mass.
     edges : array (panels + 1, *batch) or None
         Panel edges; None for a discrete base.
-    ends : tuple of two arrays (*batch)
-        Values of x at which the mass below the first and above the last edge is placed.
     open_ends : tuple of two bools
         Whether the base's support goes on beyond the first and the last node (static).
     """
 
     nodes: object
-    log_volume: object
-    edges: object
     ends: tuple
+    volume: object
+    edges: object
     open_ends: tuple
 
-    def log_density(self, base):
-        """Log density (mass) of ``base`` at the nodes, then the log masses of both ends.
+    def density(self, base):
+        """Density (mass, for a discrete base) at the nodes and mass at both ends, normalised on the points.
+
+        Normalisation changes nothing, to rounding, where the nodes resolve the base. Where they do not (a standard
+        deviation far below their distance) it puts the mass on the nearest node instead of inventing or losing any.
 
         Parameters
         ----------
@@ -88,29 +91,33 @@ class Latent:
         Array (n + 2, *base.batch_shape)
         """
         inside = _log_prob_on_support(base, self.nodes)
-        if self.edges is None:
-            lower, upper = _discrete_ends(base, self, inside)
-        else:
-            lower, upper = _continuous_ends(base, self)
+        lower, upper = _discrete_ends(base, self, inside) if self.edges is None else _continuous_ends(base, self)
         ends = [jnp.broadcast_to(end, inside.shape[1:])[None] for end in (lower, upper)]
-        return jnp.concatenate([inside, *ends])
+        log_density = jnp.concatenate([inside, *ends])
+        # the shift only keeps exp() in range and cancels, so it needs no gradient
+        shift = jax.lax.stop_gradient(jnp.max(log_density, axis=0))
+        density = jnp.exp(log_density - jnp.where(jnp.isfinite(shift), shift, 0.0))
+        total = jnp.sum(density * _aligned(self.volume, density.ndim), axis=0)
+        return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
     def expectation(self, base, function):
-        """E[function(x)] with x ~ base clipped to the nodes' range, shape ``base.batch_shape``.
+        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``base.batch_shape``.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
         function : callable
-            Maps nodes (m, *batch) to values of the same shape.
+            Maps points (n + 2, *batch) to values of the same shape.
         """
-        log_mass = self.log_density(base)
-        n = self.nodes.shape[0]
-        volume = jnp.concatenate([jnp.asarray(self.log_volume), jnp.zeros((2,) + self.nodes.shape[1:])])
-        points = jnp.concatenate([jnp.asarray(self.nodes), *[jnp.broadcast_to(e, (1,) + self.nodes.shape[1:]) for e in self.ends]])
-        extra = (1,) * (log_mass.ndim - points.ndim)
-        values = function(points.reshape((n + 2,) + extra + points.shape[1:]))
-        return jnp.sum(jnp.exp(log_mass + volume.reshape((n + 2,) + extra + points.shape[1:])) * values, axis=0)
+        density = self.density(base)
+        ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
+        points = _aligned(jnp.concatenate([self.nodes, *ends]), density.ndim)
+        return jnp.sum(density * _aligned(self.volume, density.ndim) * function(points), axis=0)
+
+
+def _aligned(array, ndim):
+    """Insert batch axes behind the point axis until the array has ``ndim`` axes."""
+    return jnp.asarray(array).reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
 
 
 def latent(base, mechanism, panels=None):
@@ -169,9 +176,8 @@ def latent(base, mechanism, panels=None):
     half = 0.5 * (edges[1:] - edges[:-1])[:, None]
     flat = (-1,) + np.shape(span)
     nodes = (edges[:-1][:, None] + half * (1 + t)).reshape(flat)
-    with np.errstate(divide="ignore"):  # a support wholly outside the bounds leaves panels of no width
-        log_volume = xp.log(half * w).reshape(flat)
-    return Latent(nodes, log_volume, edges, (start, stop), (below, above))
+    volume = xp.concatenate([(half * w).reshape(flat), xp.ones((2,) + flat[1:])])
+    return Latent(nodes, (start, stop), volume, edges, (below, above))
 
 
 def _discrete_latent(base, mechanism, low, high, lower, upper):
@@ -188,21 +194,53 @@ def _discrete_latent(base, mechanism, low, high, lower, upper):
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     nodes = np.arange(int(start), max(int(stop), int(start) - 1) + 1, dtype=float)
-    return Latent(nodes, np.zeros(len(nodes)), None, (lower, upper), (math.isinf(low), math.isinf(high)))
+    return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
 
 
 def _log_prob_on_support(base, nodes):
     """Log density with nodes on the first axis; −inf, with zero gradient, outside the support."""
-    batch = base.batch_shape
-    nodes = jnp.asarray(nodes)
-    if nodes.ndim < 1 + len(batch):
-        nodes = nodes.reshape(nodes.shape[:1] + (1,) * (1 + len(batch) - nodes.ndim) + nodes.shape[1:])
+    nodes = _aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
     inside = base.support(nodes)
     feasible = base.support.feasible_like(nodes)
     points = jnp.where(inside, nodes, feasible)
     if base.support.is_discrete:
-        points = points.astype(jnp.int32)
+        return jnp.where(inside, _log_mass(base, points.astype(jnp.int32)), -jnp.inf)
     return jnp.where(inside, base.log_prob(points), -jnp.inf)
+
+
+def _log_mass(base, counts):
+    """Log mass of a discrete base at counts on the first axis, those of a negative binomial being 0, 1, 2, ...
+
+    NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas, which
+    lose their digits at a large concentration; products of ratios of neighbouring masses lose nothing.
+    """
+    law = _unexpanded(base)
+    if isinstance(law, dist.discrete.ZeroInflatedProbs):
+        inflated = jnp.log1p(-law.gate) + _log_mass(law.base_dist, counts)
+        return jnp.where(counts == 0, jnp.log(law.gate + jnp.exp(inflated)), inflated)
+    if isinstance(law, dist.GammaPoisson):
+        concentration, log_q, log_1mq = _negative_binomial(law)
+        ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
+        first = jnp.broadcast_to(concentration * log_1mq, (1, *jnp.broadcast_shapes(counts.shape[1:], law.batch_shape)))
+        return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
+    return base.log_prob(counts)
+
+
+def _unexpanded(base):
+    while isinstance(base, dist.ExpandedDistribution):
+        base = base.base_dist
+    return base
+
+
+def _negative_binomial(base):
+    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the exact parameters."""
+    if isinstance(base, dist.NegativeBinomialLogits):
+        log_q, log_1mq = -jax.nn.softplus(-base.logits), -jax.nn.softplus(base.logits)
+    elif isinstance(base, dist.NegativeBinomialProbs):
+        log_q, log_1mq = jnp.log(base.probs), jnp.log1p(-base.probs)
+    else:
+        log_q, log_1mq = -jnp.log1p(base.rate), -jnp.log1p(1.0 / base.rate)
+    return jnp.asarray(base.concentration, jnp.result_type(float)), log_q, log_1mq
 
 
 # --- masses beyond the nodes -------------------------------------------------------------------------------------------
@@ -275,7 +313,11 @@ def _discrete_ends(base, grid, inside):
         return nothing, nothing
     first, beyond = grid.nodes[0], grid.nodes[-1] + 1
     if not unbounded_below:
-        return nothing, log_survival(base, beyond, total)
+        law, log_kept = _unexpanded(base), 0.0
+        if isinstance(law, dist.discrete.ZeroInflatedProbs):  # the inflated zeros are not beyond anything
+            law, log_kept = _unexpanded(law.base_dist), jnp.log1p(-law.gate)
+            total = jax.nn.logsumexp(_log_prob_on_support(law, grid.nodes), axis=0)
+        return nothing, log_kept + log_survival(law, beyond, total)
     below = base.cdf(first - 1)
     above = 1.0 - base.cdf(beyond - 1) if unbounded_above else jnp.zeros_like(below)
     return tuple(jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1.0)), -jnp.inf) for mass in (below, above))
@@ -301,8 +343,6 @@ def log_survival(base, k, log_total_below):
         Shape ``base.batch_shape``.
     """
     complement = log1mexp(log_total_below)
-    while isinstance(base, dist.ExpandedDistribution):
-        base = base.base_dist
     log_v, log_w = _DE_LOG_Y.reshape((-1,) + (1,) * len(base.batch_shape)), _DE_LOG_W.reshape((-1,) + (1,) * len(base.batch_shape))
     v = np.exp(np.minimum(log_v, 6.5))
     log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
@@ -313,12 +353,18 @@ def log_survival(base, k, log_total_below):
         lead = k * jnp.log(base.rate) - jax.lax.lgamma(jnp.asarray(k, jnp.result_type(float)))
         tail = lead + jax.nn.logsumexp(log_w - base.rate * np.exp(-v), axis=0)
     elif isinstance(base, dist.GammaPoisson):
-        alpha, rate = jnp.asarray(base.concentration), jnp.asarray(base.rate)
-        q = 1.0 / (1.0 + rate)
-        log_beta = jax.lax.lgamma(alpha) + jax.lax.lgamma(jnp.asarray(k, alpha.dtype)) - jax.lax.lgamma(alpha + k)
-        # 1 - q e^-v = (rate + 1 - e^-v)·q, written so that nothing cancels
-        log_g = (alpha - 1.0) * (jnp.log(rate - np.expm1(-v)) + jnp.log(q))
-        tail = k * jnp.log(q) - log_beta + jax.nn.logsumexp(log_w + log_g, axis=0)
+        alpha, log_q, log_1mq = _negative_binomial(base)
+        # a small concentration puts weight on every scale of v above 1 - q, which needs a step that does not grow
+        log_v = np.arange(-55.0, 5.0, 0.15).reshape(-1, *log_v.shape[1:])
+        v = np.exp(log_v)
+        log_w = np.log(0.15) + log_v - k * v
+        ahead = np.arange(1, int(k)).reshape((-1,) + (1,) * len(base.batch_shape))
+        log_beta = -jnp.log(alpha) - jnp.sum(jnp.log1p(alpha / ahead), axis=0)
+        # 1 - q e^-v, written so that nothing cancels when q is near 0 or near 1
+        q = jnp.exp(log_q)
+        small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
+        log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
+        tail = k * log_q - log_beta + jax.nn.logsumexp(log_w + log_g, axis=0)
     else:
         return complement
-    return jnp.where(complement > -7.0, complement, tail)
+    return jnp.where(complement > -9.0, complement, tail)

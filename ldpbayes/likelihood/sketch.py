@@ -11,6 +11,7 @@ import math
 from functools import cached_property
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes.likelihood.channel import lagrange_from_legendre
@@ -84,21 +85,26 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self):
-        """Node values, shape (panels × order + 2,); the last two are the means of the tails."""
+        """Node values, shape (panels × order + 4,): they depend on the panels alone, so sketches can be stacked.
+
+        The last four carry the tails: a linear function is known from its values at an edge and one range further out.
+        """
         edges = np.asarray(self.edges)
         t, _ = gauss_legendre(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
-        count, total = self.tails[:, 0], self.tails[:, 1]
-        xp = np if isinstance(count, np.ndarray) else jax.numpy
-        means = xp.where(count > 0, total / xp.where(count > 0, count, 1.0), edges[[0, -1]])
-        return xp.concatenate([inner, means])
+        low, high = edges[0], edges[-1]
+        return np.concatenate([inner, [low, low - (high - low), high, high + (high - low)]])
 
     @cached_property
     def weights(self):
-        """Node weights, shape (panels × order + 2,); they sum to the number of records."""
+        """Node weights, shape (panels × order + 4,); they sum to the number of records."""
+        xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
-        xp = np if isinstance(inner, np.ndarray) else jax.numpy
-        return xp.concatenate([inner.ravel(), self.tails[:, 0]])
+        low, high = self.edges[0], self.edges[-1]
+        (below, sum_below), (above, sum_above) = self.tails
+        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low)
+        near = xp.stack([below, above]) - far
+        return xp.concatenate([inner.ravel(), xp.stack([near, far], axis=1).ravel()])
 
     @property
     def latent_panels(self):

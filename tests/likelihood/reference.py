@@ -129,7 +129,7 @@ def count_marginal(law, lower, upper, noise_density, noise, z, zeros=0):
     first, ratio = law
     last = int(mp.ceil(upper)) - 1
     masses = count_masses(first, ratio, last)
-    if ratio(last) < mp.mpf(9) / 10:
+    if max(ratio(last), ratio(mp.mpf(10) ** 9)) < mp.mpf(9) / 10:
         survival, term, k = mp.mpf(0), masses[-1] * ratio(last), last + 1
         while term > survival * mp.mpf(10) ** (-DIGITS):
             survival, term, k = survival + term, term * ratio(k), k + 1

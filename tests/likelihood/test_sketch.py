@@ -110,19 +110,20 @@ def test_too_narrow_a_law_is_seen_by_the_reference_and_mended_by_refinement():
 def test_weights_sum_to_the_number_of_records_and_integrate_polynomials(rng):
     z = rng.uniform(-5, 5, 1000)
     sketch = ldp.Release(z, LAPLACE).sketch(panels=4, lattice=False)
-    for power in range(8):
+    for power in range(8):  # the panels of 8 nodes reproduce degree 7
         scale = 5.0**power
         assert np.isclose(sketch.weights @ (sketch.nodes**power) / scale, np.sum(z**power) / scale, rtol=1e-11)
 
 
-def test_a_tail_is_one_node_with_the_tails_mean(rng):
-    z = np.array([-9.0, -7.0, 6.5, 0.0])
+def test_the_tails_weights_integrate_linear_functions(rng):
+    z = np.array([-9.0, -7.0, -5.5, 6.5, 0.0])
     sketch = ldp.Release(z, LAPLACE).sketch()
-    assert sketch.nodes[-2:].tolist() == [-8.0, 6.5]
-    assert sketch.weights[-2:].tolist() == [2.0, 1.0]
-    empty = ldp.Release(np.zeros(3), LAPLACE).sketch()
-    assert empty.weights[-2:].tolist() == [0.0, 0.0]
-    assert np.all(np.isfinite(empty.nodes))
+    assert np.isclose(sketch.weights.sum(), 5)
+    assert sketch.nodes[-4:].tolist() == [-5.0, -15.0, 5.0, 15.0]
+    for function in (lambda x: np.minimum(x, -5.0), lambda x: np.maximum(x, 5.0)):
+        assert np.isclose(sketch.weights @ function(sketch.nodes), function(z).sum(), rtol=1e-12)
+    inside = ldp.Release(np.zeros(3), LAPLACE).sketch()
+    assert inside.weights[-4:].tolist() == [0.0] * 4
 
 
 def test_discrete_outputs_collapse_to_exact_counts(rng):

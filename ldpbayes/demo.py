@@ -1,0 +1,287 @@
+"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways.
+
+Naive: the released values taken at face value. Noise-aware: the mechanism is part of the likelihood. Non-private: the
+original data, which an analyst would not have. All three use the same model and priors.
+"""
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from scipy import stats
+
+from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
+from ldpbayes.plots import plot_intervals, plot_release, plot_shares, pyplot
+
+__all__ = ["Demo", "draw", "fair", "load_fair", "load_randhie", "randhie", "table", "write"]
+
+EPSILONS = (0.5, 1.0, 2.0)
+VISITS = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)
+ANALYSES = ("naive", "noise-aware", "non-private")
+BETA_DRAWS = 4000
+
+
+@dataclasses.dataclass
+class Demo:
+    """What a part of the demo found.
+
+    Attributes
+    ----------
+    estimates : dict of str to dict of str to array
+        ``{quantity: {analysis: draws}}``.
+    posteriors : dict of str to ArviZ structure
+        The noise-aware fits, by the name of the file they are written to.
+    release : Release
+        The (last) release.
+    records : int
+    average : tuple of three floats
+        Mean of the released values with its 95 % normal interval; only for numbers.
+    """
+
+    estimates: dict
+    posteriors: dict
+    release: Release
+    records: np.ndarray
+    average: tuple | None = None
+
+
+def load_fair():
+    """Whether each of 6,366 respondents reports an affair (Fair 1978), integers 0 and 1, shape (6366,)."""
+    return (np.asarray(_datasets().fair.load_pandas().data["affairs"]) > 0).astype(int)
+
+
+def load_randhie():
+    """Outpatient visits to a doctor in a year (RAND health insurance experiment), integers, shape (20190,)."""
+    return np.asarray(_datasets().randhie.load_pandas().data["mdvis"]).astype(int)
+
+
+def _datasets():
+    try:
+        from statsmodels import datasets
+    except ImportError:
+        raise ImportError("the demo's data come with statsmodels: pip install 'ldpbayes[demo]'") from None
+    return datasets
+
+
+def fair(records, key, log, **options):
+    """Randomized response at three budgets, and the share of true "yes" answers.
+
+    Parameters
+    ----------
+    records : array (N,)
+        Zeros and ones.
+    key : jax.random.key
+    log : callable
+        Called as ``log(what)`` before each step, as a context manager.
+    **options
+        Passed on to `fit`.
+
+    Returns
+    -------
+    Demo
+    """
+    estimates, posteriors = {}, {}
+    rng = np.random.default_rng(options["seed"])
+
+    def beta(answers):  # the posterior of `models.warner` for answers without noise, under its Beta(1, 1) prior
+        return rng.beta(1 + answers.sum(), 1 + (1 - answers).sum(), BETA_DRAWS)
+
+    original = beta(records)
+    for epsilon, subkey in zip(EPSILONS, jax.random.split(key, len(EPSILONS)), strict=True):
+        release = simulate(RandomizedResponse(epsilon), subkey, records)
+        with log(f"affairs, epsilon = {epsilon:g}: noise-aware"):
+            posterior = fit(models.warner(), release.sketch(), **options)
+        posteriors[f"fair-epsilon-{epsilon:g}"] = posterior
+        estimates[f"affair, epsilon={epsilon:g}"] = {
+            "naive": beta(release.values),
+            "noise-aware": _draws(posterior, "theta"),
+            "non-private": original,
+        }
+    return Demo(estimates, posteriors, release, records)
+
+
+def randhie(records, key, log, **options):
+    """Doctor visits with Laplace noise, and their mean and the share without any visit.
+
+    Parameters and result as in `fair`; the records are counts.
+    """
+    release = simulate(VISITS, key, records.astype(float))
+    with log("doctor visits: noise-aware"):
+        posterior = fit(models.clipped_counts(), release.sketch(), **options)
+    # what becomes of them if one wants counts and ignores the noise: rounded, and nothing below 0
+    face_value = np.maximum(np.round(release.values), 0).astype(int)
+    fits = {"noise-aware": posterior}
+    for name, counts, top in (("naive", face_value, face_value.max() + 1), ("non-private", records, int(VISITS.upper))):
+        with log(f"doctor visits: {name}"):
+            fits[name] = fit(noiseless_counts, _frequencies(counts, top), **options)
+    estimates = {"mean visits": {}, "no visit": {}, "concentration": {}}
+    for name in ANALYSES:
+        mean, concentration = _draws(fits[name], "mean"), _draws(fits[name], "concentration")
+        estimates["mean visits"][name] = mean
+        estimates["no visit"][name] = visit_shares(mean, concentration)[:, 0]
+        estimates["concentration"][name] = concentration
+    centre, error = release.values.mean(), 1.96 * release.values.std(ddof=1) / np.sqrt(len(release))
+    average = (centre, centre - error, centre + error)
+    return Demo(estimates, {"randhie": posterior}, release, records, average)
+
+
+def noiseless_counts(frequencies):
+    """The model of `models.clipped_counts` for counts without noise.
+
+    Parameters
+    ----------
+    frequencies : array (k,)
+        How many records are 0, 1, ..., k - 2, and k - 1 or more.
+    """
+    mean, concentration = (
+        numpyro.sample("mean", dist.LogNormal(0, 2)),
+        numpyro.sample("concentration", dist.LogNormal(0, 1)),
+    )
+    below = jnp.exp(dist.NegativeBinomial2(mean, concentration).log_prob(np.arange(len(frequencies) - 1)))
+    rest = jnp.maximum(1 - below.sum(), 1e-12)  # floored, since far from the data it is rounding error
+    shares = jnp.append(below, rest)
+    numpyro.sample("x", dist.MultinomialProbs(shares, int(frequencies.sum())), obs=frequencies)
+
+
+def visit_shares(mean, concentration):
+    """Shares of records with 0, 1, ..., 19 and with 20 or more visits, shape (draws, 21)."""
+    below = stats.nbinom.pmf(
+        np.arange(VISITS.upper), concentration[:, None], (concentration / (concentration + mean))[:, None]
+    )
+    return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
+
+
+def simulate(mechanism, key, records):
+    """A release of the records, in double precision; a real one needs a cryptographically secure sampler."""
+    with jax.enable_x64(True):
+        return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
+
+
+def table(*parts):
+    """The estimates as text: a row a quantity, a column an analysis.
+
+    Parameters
+    ----------
+    *parts : Demo
+
+    Returns
+    -------
+    str
+    """
+    lines = [" " * 20 + "".join(f"{name:<21}" for name in ANALYSES).rstrip()]
+    for part in parts:
+        for quantity, by_analysis in part.estimates.items():
+            cells = [summary(by_analysis[name]) for name in ANALYSES]
+            lines.append(f"{quantity:<20}" + "".join(f"{cell:<21}" for cell in cells).rstrip())
+    return "\n".join(lines)
+
+
+def summary(draws):
+    """Mean and 95 % equal-tailed interval, as in ``0.32 [0.28, 0.37]``, to three significant digits of the mean."""
+    mean, (low, high) = np.mean(draws), np.quantile(draws, [0.025, 0.975])
+    digits = 3 if abs(mean) < 1 else 2
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def draw(affairs, visits):
+    """The demo's picture.
+
+    Parameters
+    ----------
+    affairs, visits : Demo
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    pyplot()  # says how to get Matplotlib where it is missing
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.6), layout="constrained", dpi=140)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.85, 1.25))
+    groups = {f"ε = {e:g}": v for e, v in zip(EPSILONS, affairs.estimates.values(), strict=True)}
+    plot_intervals(
+        {group: {name: draws[name] for name in ANALYSES[:2]} for group, draws in groups.items()},
+        reference=next(iter(groups.values()))["non-private"],
+        ax=left,
+    )
+    left.set_xlabel("share who report an affair, 95 % interval")
+    left.set_title("Randomized response", loc="left", pad=20)
+
+    plot_release(visits.release, bins=np.arange(-100, 121, 4), ax=middle)
+    beyond = np.mean((visits.release.values < -100) | (visits.release.values > 120))
+    middle.set_xlim(-100, 120)
+    middle.set_xlabel(f"doctor visits as released ({100 * beyond:.1f} % beyond)")
+    middle.set_ylabel("people")
+    middle.text(24, middle.get_ylim()[1], "clipping\nrange", color="#0072B2", va="top")
+    middle.set_title("Laplace noise, ε = 1 ...", loc="left", pad=20)
+
+    k = np.arange(VISITS.upper + 1)
+    original = _frequencies(visits.records) / len(visits.records)
+    right.bar(k, original, color="#C4C4C4", width=0.85)
+    shares = {
+        name: visit_shares(visits.estimates["mean visits"][name], visits.estimates["concentration"][name])
+        for name in ANALYSES[:2]
+    }
+    naive_end = shares["naive"][:, -1].mean()
+    plot_shares(k, shares, labels_at={"naive": (16.4, naive_end), "noise-aware": (2.7, 0.2)}, ax=right)
+    right.text(0.75, 0.95 * original[0], "original records", color="#4D4D4D", va="center")
+    right.set_xticks([0, 5, 10, 15, 20], ["0", "5", "10", "15", "20+"])
+    right.set_xlabel("doctor visits")
+    right.set_ylabel("share of people, 95 % interval")
+    right.set_title("... and the visits recovered from it", loc="left", pad=20)
+    return figure
+
+
+def write(affairs, visits, out):
+    """Write the picture and the noise-aware posteriors.
+
+    Parameters
+    ----------
+    affairs, visits : Demo
+    out : pathlib.Path
+        An existing folder.
+
+    Returns
+    -------
+    list of pathlib.Path
+    """
+    paths = [out / "demo.png"]
+    draw(affairs, visits).savefig(paths[0])
+    for name, posterior in (affairs.posteriors | visits.posteriors).items():
+        paths.append(out / f"{name}.nc")
+        posterior.to_netcdf(paths[-1], engine="h5netcdf")
+    return paths
+
+
+def _frequencies(counts, top=int(VISITS.upper)):
+    return np.bincount(np.minimum(counts, top), minlength=top + 1)
+
+
+def _draws(posterior, name):
+    return np.ravel(posterior["posterior"][name].values)
+
+
+class Steps:
+    """Context managers that print what is being done, and then how long it took."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __call__(self, what):
+        """Announce a step."""
+        self.what = what
+        return self
+
+    def __enter__(self):
+        """Print the step and start the clock."""
+        print(f"  {self.what} ... ", end="", file=self.stream, flush=True)
+        self.start = time.perf_counter()
+
+    def __exit__(self, exc_type, exc_value, traceback):
+        """Print the time, or nothing but the end of the line after an error."""
+        print(f"{time.perf_counter() - self.start:.0f} s" if exc_type is None else "", file=self.stream, flush=True)

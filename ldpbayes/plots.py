@@ -1,0 +1,167 @@
+"""Pictures of posteriors and releases: what was released, what was recovered, and how sure the analyst may be.
+
+Every function draws on a Matplotlib Axes and returns it; Matplotlib is imported when the first picture is drawn. The
+colours are Okabe and Ito's, which colour-blind readers can tell apart.
+"""
+
+import numpy as np
+
+__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_shares"]
+
+COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
+_MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def plot_intervals(estimates, *, reference=None, reference_label="non-private", prob=0.95, ax=None):
+    """Means and equal-tailed intervals, one row of the picture a group, one colour an analysis.
+
+    Parameters
+    ----------
+    estimates : mapping of str to mapping of str to array_like
+        ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups run from top to bottom.
+    reference : array_like, optional
+        Draws of a reference analysis: a grey line at its mean and a band over its interval, behind all groups.
+    reference_label : str
+        What is written at the reference.
+    prob : float
+        Probability of the intervals.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    ax = _axes(ax)
+    analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
+    colours = _colours(analyses)
+    offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
+    if reference is not None:
+        mean, low, high = _interval(reference, prob)
+        ax.axvspan(low, high, color=COLOURS["non-private"], alpha=0.18, linewidth=0)
+        ax.axvline(mean, color=COLOURS["non-private"], linewidth=1)
+        ax.annotate(
+            reference_label,
+            (mean, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            color=COLOURS["non-private"],
+        )
+    labelled = set()
+    for row, group in enumerate(estimates.values()):
+        for name, draws in group.items():
+            mean, low, high = _interval(draws, prob)
+            y = row + offsets[name]
+            ax.plot([low, high], [y, y], color=colours[name], linewidth=2.5, solid_capstyle="butt")
+            ax.plot(mean, y, "o", color=colours[name], markersize=6)
+            if name not in labelled:
+                labelled.add(name)
+                below = offsets[name] > 0
+                ax.annotate(
+                    name,
+                    (mean, y),
+                    xytext=(0, -7 if below else 7),
+                    textcoords="offset points",
+                    ha="center",
+                    va="top" if below else "bottom",
+                    color=colours[name],
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+                )
+    ax.set_yticks(range(len(estimates)), list(estimates))
+    ax.set_ylim(len(estimates) - 0.45, -0.65)
+    ax.tick_params(axis="y", length=0)
+    _bare(ax)
+    ax.spines["left"].set_visible(False)
+    return ax
+
+
+def plot_shares(x, shares, *, labels_at=None, prob=0.95, ax=None):
+    """Means and equal-tailed intervals of a probability mass function, an analysis beside the other.
+
+    Parameters
+    ----------
+    x : array_like (k,)
+        Values, one apart.
+    shares : mapping of str to array_like (draws, k)
+        Their probabilities at every posterior draw, by analysis.
+    labels_at : mapping of str to (float, float), optional
+        Where the analyses' names are written, in data coordinates. Without it there is a legend.
+    prob : float
+        Probability of the intervals.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    ax = _axes(ax)
+    colours = _colours(list(shares))
+    tail = (1 - prob) / 2
+    for i, (name, draws) in enumerate(shares.items()):
+        draws = np.atleast_2d(draws)
+        at = np.asarray(x) + 0.3 * (i - (len(shares) - 1) / 2)
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        ax.vlines(at, low, high, color=colours[name], linewidth=2)
+        ax.plot(at, draws.mean(axis=0), "o", color=colours[name], markersize=3.5, label=name)
+        if labels_at and name in labels_at:
+            ax.text(*labels_at[name], name, color=colours[name], va="center")
+    if not labels_at:
+        ax.legend(frameon=False)
+    _bare(ax)
+    return ax
+
+
+def plot_release(release, *, bins=60, ax=None):
+    """Histogram of the released values, with the range that the original records can have had.
+
+    Parameters
+    ----------
+    release : Release
+        With numeric released values.
+    bins : int or array_like
+        As in ``numpy.histogram``.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    ax = _axes(ax)
+    ax.hist(np.asarray(release.values), bins=bins, color="#999999")
+    domain = release.mechanism.domain
+    low, high = float(np.min(domain.lower_bound)), float(np.max(domain.upper_bound))
+    ax.axvspan(low, high, color=COLOURS["noise-aware"], alpha=0.25, linewidth=0)
+    ax.set_xlabel("released value")
+    ax.set_ylabel("records")
+    _bare(ax)
+    return ax
+
+
+def _interval(draws, prob):
+    draws = np.ravel(draws)
+    low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2])
+    return draws.mean(), low, high
+
+
+def _colours(names):
+    more = iter(_MORE_COLOURS * (1 + len(names) // len(_MORE_COLOURS)))
+    return {name: COLOURS[name] if name in COLOURS else next(more) for name in names}
+
+
+def _axes(ax):
+    return pyplot().gca() if ax is None else ax
+
+
+def pyplot():
+    """``matplotlib.pyplot``, or an ImportError that says how to get it."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ImportError("pictures need matplotlib: pip install 'ldpbayes[demo]'") from None
+    return pyplot
+
+
+def _bare(ax):
+    ax.spines[["top", "right"]].set_visible(False)

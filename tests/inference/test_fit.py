@@ -1,0 +1,192 @@
+"""`fit`: posteriors, what they carry, and what is said when something is wrong."""
+
+import json
+import warnings
+
+import arviz as az
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate
+
+import ldpbayes as ldp
+from ldpbayes.models import clipped_gaussian, hierarchical, warner
+
+LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
+SHORT = {"num_warmup": 300, "num_samples": 300, "num_chains": 2, "progress_bar": False}
+
+
+def simulate(base, mechanism, count, seed=0):
+    with jax.enable_x64(True):
+        return ldp.Release(ldp.Privatized(base, mechanism).sample(jax.random.key(seed), (count,)), mechanism)
+
+
+def quiet_fit(*args, **kwargs):
+    """Fit with chains too short for the package's own standards, on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ldp.ConvergenceWarning)
+        return ldp.fit(*args, **{**SHORT, **kwargs})
+
+
+def draws(result, name):
+    return np.asarray(result["posterior"][name])
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    release = simulate(dist.Normal(1.0, 2.0), LAPLACE, 20_000)
+    return release, quiet_fit(clipped_gaussian(), release.sketch(), seed=1)
+
+
+def test_the_posterior_of_warners_model_is_the_exact_one():
+    mechanism = ldp.RandomizedResponse(1.0)
+    yes, count = 430, 1000
+    result = quiet_fit(warner(), ldp.Release(np.arange(count) < yes, mechanism).sketch(), num_samples=2000)
+    theta = draws(result, "theta").ravel()
+    p = np.e / (1 + np.e)
+
+    def density(t):
+        share = p * t + (1 - p) * (1 - t)
+        return np.exp(yes * np.log(share / 0.43) + (count - yes) * np.log((1 - share) / 0.57))
+
+    moments = [integrate.quad(lambda t, k=k: t**k * density(t), 0, 1, epsabs=0)[0] for k in range(3)]
+    mean, sd = moments[1] / moments[0], np.sqrt(moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
+    ess = float(az.ess(theta.reshape(2, -1)))
+    assert abs(theta.mean() - mean) < 4 * sd / np.sqrt(ess)  # error rate 6e-5
+    assert abs(theta.std() / sd - 1) < 4 * np.sqrt(1 / (2 * ess)) * 1.5  # kurtosis of a nearly normal posterior, with slack
+
+
+def test_sketch_and_records_give_the_same_posterior(gaussian):
+    release, sketched = gaussian
+    whole = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:2000], LAPLACE), seed=1)
+    part = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:2000], LAPLACE).sketch(), seed=1)
+    for name in ("mu", "sigma"):
+        a, b = draws(whole, name), draws(part, name)
+        error = np.hypot(a.std() / np.sqrt(float(az.ess(a))), b.std() / np.sqrt(float(az.ess(b))))
+        assert abs(a.mean() - b.mean()) < 4 * error  # error rate 6e-5 each
+    assert draws(sketched, "mu").std() < draws(part, "mu").std()  # ten times the records say more
+
+
+def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaussian):
+    release, result = gaussian
+    posterior = result["posterior"]
+    assert set(posterior.data_vars) == {"mu", "sigma"}
+    assert dict(posterior.sizes) == {"chain": 2, "draw": 300}
+    assert {"diverging", "lp", "n_steps", "acceptance_rate", "step_size"} <= set(result["sample_stats"].data_vars)
+    sketch = release.sketch()
+    np.testing.assert_array_equal(np.asarray(result["observed_data"]["z"]), sketch.nodes)
+    np.testing.assert_array_equal(np.asarray(result["constant_data"]["weights"]), sketch.weights)
+    assert ldp.mechanism_from_spec(json.loads(result.attrs["mechanisms"])[0]) == LAPLACE
+    assert "epsilon = 1" in json.loads(result.attrs["privacy"])[0]
+    (certificate,) = json.loads(result.attrs["certificates"])
+    assert certificate["panels"] == [40]
+    assert certificate["error_nats"] < 1e-6
+    assert draws(result, "mu").dtype == np.float64
+    assert jax.numpy.ones(1).dtype == np.float32  # and the caller's JAX is as it was
+
+
+def test_the_truth_is_where_the_posterior_says(gaussian):
+    _, result = gaussian
+    for name, truth in (("mu", 1.0), ("sigma", 2.0)):
+        values = draws(result, name)
+        assert abs(values.mean() - truth) < 4 * values.std()  # error rate 6e-5 for a calibrated posterior
+
+
+def test_a_seed_fixes_the_draws_and_another_one_changes_them(gaussian):
+    release, result = gaussian
+    again = quiet_fit(clipped_gaussian(), release.sketch(), seed=1)
+    np.testing.assert_array_equal(draws(result, "mu"), draws(again, "mu"))
+
+
+def test_the_result_survives_netcdf(gaussian, tmp_path):
+    _, result = gaussian
+    result.to_netcdf(tmp_path / "posterior.nc")
+    loaded = az.from_netcdf(tmp_path / "posterior.nc")
+    np.testing.assert_array_equal(draws(result, "mu"), draws(loaded, "mu"))
+    assert loaded.attrs["mechanisms"] == result.attrs["mechanisms"]
+
+
+def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
+    release = simulate(dist.Normal(0.513, 0.02), LAPLACE, 1_000_000)  # σ is 0.2 % of the range
+
+    def model(data):  # the mean is known well, so that the posterior lies where the grid fails
+        mu = numpyro.sample("mu", dist.Normal(0.513, 0.01))
+        ldp.observe("z", dist.Normal(mu, numpyro.sample("sigma", dist.LogNormal(np.log(0.02), 0.1))), data)
+
+    with pytest.warns(ldp.SketchWarning, match=r"sketch of \[40\] panels was off by .* nats .*; refined to \[\d+\] panels"):
+        result = quiet_fit(model, release.sketch())
+    first, last = json.loads(result.attrs["certificates"])
+    assert first["error_nats"] > 1e-3 >= last["error_nats"]
+    assert last["panels"][0] > first["panels"][0] == 40
+
+
+def test_a_sketch_without_records_says_that_it_cannot_refine():
+    release = simulate(dist.Normal(0.513, 0.02), LAPLACE, 1_000_000)
+
+    def model(data):
+        ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.513, 0.01)), 0.02), data)
+
+    with pytest.warns(ldp.SketchWarning, match="holds no records to refine itself"):
+        quiet_fit(model, release.sketch(keep_records=False), num_warmup=50, num_samples=50)
+
+
+def test_counts_on_panels_that_miss_the_integers_are_refined_on_the_lattice():
+    mechanism = ldp.LaplaceMechanism(4.0, 0, 20)
+    release = simulate(dist.Poisson(1.5), mechanism, 1_000_000)
+
+    def model(data):
+        ldp.observe("z", dist.Poisson(numpyro.sample("rate", dist.Gamma(2, 1))), data)
+
+    with pytest.warns(ldp.SketchWarning, match="refined to"):
+        result = quiet_fit(model, release.sketch(panels=7, lattice=False), num_warmup=100, num_samples=100)
+    assert json.loads(result.attrs["certificates"])[-1]["error_nats"] <= 1e-3
+
+
+def test_groups_with_their_own_budgets_are_pooled():
+    truth = np.array([-1.0, 0.0, 2.0])
+    releases = [
+        simulate(dist.Normal(mean, 1.0), ldp.LaplaceMechanism(epsilon, -5, 5), 4000, seed=group)
+        for group, (mean, epsilon) in enumerate(zip(truth, (2.0, 1.0, 4.0), strict=True))
+    ]
+    result = quiet_fit(hierarchical(), [release.sketch() for release in releases])
+    theta = draws(result, "theta")
+    assert theta.shape == (2, 300, 3)
+    assert result["posterior"]["theta"].dims == ("chain", "draw", "theta_dim_0")
+    assert np.all(np.abs(theta.mean((0, 1)) - truth) < 4 * theta.std((0, 1)))  # error rate 2e-4
+    assert len(json.loads(result.attrs["mechanisms"])) == 3
+
+
+def test_any_numpyro_kernel_is_accepted():
+    mechanism = ldp.RandomizedResponse(1.0)
+    sketch = ldp.Release(np.arange(1000) < 430, mechanism).sketch()
+    result = quiet_fit(warner(), sketch, kernel=numpyro.infer.SA, num_warmup=500, num_samples=1000)
+    assert abs(draws(result, "theta").mean() - 0.35) < 0.1
+    kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9)
+    assert draws(quiet_fit(warner(), sketch, kernel=kernel), "theta").shape == (2, 300)
+
+
+def test_chains_that_did_not_converge_are_named_and_recorded():
+    sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
+    with pytest.warns(ldp.ConvergenceWarning, match="theta: bulk effective sample size is"):
+        result = ldp.fit(warner(), sketch, num_warmup=5, num_samples=20, num_chains=2, progress_bar=False)
+    assert any("theta" in problem for problem in json.loads(result.attrs["convergence_warnings"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
+        ({"num_chains": 2.5}, "num_chains must be an integer of at least 1, got 2.5"),
+        ({"num_warmup": -1}, "num_warmup must be an integer of at least 0, got -1"),
+    ],
+)
+def test_bad_numbers_of_draws_raise_before_anything_runs(options, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.fit(warner(), None, **options)
+
+
+def test_a_plan_cannot_be_fitted():
+    with pytest.raises(ValueError, match="a release with only a count is for simulation"):
+        ldp.fit(clipped_gaussian(), ldp.Release(None, LAPLACE, 10))

@@ -1,0 +1,161 @@
+"""`observe` and `privatize` inside NumPyro's own machinery."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.util import log_density
+
+import ldpbayes as ldp
+from ldpbayes.models import clipped_gaussian, hierarchical
+
+LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
+GROUP = np.repeat(np.arange(4), 25)
+
+
+def schools(y=None):
+    """An ordinary model, written without us: a hierarchical prior, plates, an observed site y."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(2))
+    with numpyro.plate("groups", 4):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    with numpyro.plate("records", 100):
+        return numpyro.sample("y", dist.Normal(theta[GROUP], 1.5), obs=y)
+
+
+def schools_by_hand(z):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(2))
+    theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([4]).to_event(1))
+    x = np.linspace(-5, 5, 20_001)
+    density = jnp.exp(dist.Normal(theta, 1.5).log_prob(x[:, None]))  # (nodes, groups)
+    noise = jnp.exp(-jnp.abs(z[:, None] - x) / 10.0) / 20.0  # (records, nodes)
+    trapezoid = np.r_[0.5, np.ones(len(x) - 2), 0.5] * (x[1] - x[0])
+    inside = jnp.sum(noise * trapezoid * density.T[GROUP], axis=1)
+    below, above = dist.Normal(theta, 1.5).cdf(-5.0)[GROUP], 1 - dist.Normal(theta, 1.5).cdf(5.0)[GROUP]
+    numpyro.factor("z", jnp.log(inside + below * noise[:, 0] + above * noise[:, -1]).sum())
+
+
+PARAMETERS = {"mu": 0.3, "tau": 1.2, "theta": np.array([-1.0, 0.2, 4.0, 1.0])}
+
+
+def released(key=0):
+    with jax.enable_x64(True):
+        return np.asarray(Predictive(ldp.privatize(schools, {"y": LAPLACE}), num_samples=1)(jax.random.key(key))["y"][0])
+
+
+def test_a_privatized_model_has_the_density_of_the_one_written_by_hand(x64):
+    z = released()
+    private, _ = log_density(ldp.privatize(schools, {"y": LAPLACE}), (z,), {}, PARAMETERS)
+    by_hand, _ = log_density(schools_by_hand, (z,), {}, PARAMETERS)
+    # the trapezoidal rule's relative error is at most h²·f''/12·range ≈ (5e-4)²/12·(1/1.5² + 1/10)·10 < 2e-7 a record
+    assert abs(private - by_hand) < 100 * 2e-7
+
+
+def test_observe_says_the_same_as_privatize(x64):
+    z = released()
+
+    def model(release):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        tau = numpyro.sample("tau", dist.HalfNormal(2))
+        with numpyro.plate("groups", 4):
+            theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        ldp.observe("y", dist.Normal(theta[GROUP], 1.5), release)
+
+    observed, _ = log_density(model, (ldp.Release(z, LAPLACE),), {}, PARAMETERS)
+    private, _ = log_density(ldp.privatize(schools, {"y": LAPLACE}), (z,), {}, PARAMETERS)
+    assert np.isclose(observed, private, rtol=1e-13)
+
+
+def test_scale_and_mask_keep_working(x64):
+    z = released()
+    keep = np.arange(100) < 60
+
+    def weighted(y):
+        theta = numpyro.sample("mu", dist.Normal(0, 5))
+        with numpyro.handlers.scale(scale=2.0), numpyro.plate("records", 100):
+            numpyro.sample("y", dist.Normal(theta, 1.5).mask(keep), obs=y)
+
+    private, _ = log_density(ldp.privatize(weighted, {"y": LAPLACE}), (z,), {}, {"mu": 0.5})
+    expected = 2.0 * ldp.Privatized(dist.Normal(0.5, 1.5), LAPLACE).log_prob(z[keep]).sum()
+    assert np.isclose(private, expected + dist.Normal(0, 5).log_prob(0.5), rtol=1e-12)
+
+
+def test_an_event_site_is_privatized_elementwise(x64):
+    z = np.array([0.5, -3.0, 9.0])
+
+    def vector(y):
+        numpyro.sample("y", dist.Normal(np.array([0.0, 1.0, 2.0]), 1.0).to_event(1), obs=y)
+
+    private, _ = log_density(ldp.privatize(vector, {"y": LAPLACE}), (z,), {}, {})
+    assert np.isclose(private, ldp.Privatized(dist.Normal(np.array([0.0, 1.0, 2.0]), 1.0), LAPLACE).log_prob(z).sum())
+
+
+def test_predictive_simulates_releases_whose_moments_are_the_privatized_laws():
+    draws = Predictive(ldp.privatize(schools, {"y": LAPLACE}), posterior_samples={k: np.stack([v] * 500) for k, v in PARAMETERS.items()})
+    y = np.asarray(draws(jax.random.key(1))["y"])
+    assert y.shape == (500, 100)
+    law = ldp.Privatized(dist.Normal(PARAMETERS["theta"][GROUP], 1.5), LAPLACE)
+    z_scores = (y.mean() - np.mean(law.mean)) / np.sqrt(np.mean(law.variance) / y.size)
+    assert abs(z_scores) < 4  # error rate 6e-5; the seed is fixed
+
+
+def test_svi_finds_the_optimum_of_the_privatized_model():
+    z = released()
+    model = ldp.privatize(schools, {"y": LAPLACE})
+    guide = AutoNormal(model)
+    svi = SVI(model, guide, numpyro.optim.Adam(0.05), Trace_ELBO())
+    result = svi.run(jax.random.key(0), 300, z, progress_bar=False)
+    assert np.all(np.isfinite(result.losses))
+    assert np.mean(result.losses[-50:]) < np.mean(result.losses[:50])
+
+
+def test_a_release_without_values_is_simulated_by_the_model_itself():
+    plan = ldp.Release(None, LAPLACE, 50)
+    prior = Predictive(clipped_gaussian(), num_samples=7)(jax.random.key(0), plan)
+    assert prior["z"].shape == (7, 50)
+    assert prior["mu"].shape == (7,)
+    groups = Predictive(hierarchical(), num_samples=3)(jax.random.key(0), [plan, ldp.Release(None, LAPLACE, 20)])
+    assert groups["z_0"].shape == (3, 50)
+    assert groups["z_1"].shape == (3, 20)
+
+
+def test_a_sketch_has_the_density_of_its_release_inside_a_model(x64):
+    z = np.random.default_rng(0).laplace(1.0, 10.0, 20_000)
+    release = ldp.Release(z, LAPLACE)
+    values = [log_density(clipped_gaussian(), (data,), {}, {"mu": 1.0, "sigma": 2.0})[0] for data in (release, release.sketch())]
+    assert abs(values[0] - values[1]) < 1e-7  # 2e4 terms of size 4, each with a few rounding errors
+
+
+def test_a_misspelt_site_is_an_error_that_lists_the_sites():
+    private = ldp.privatize(schools, {"x": LAPLACE})
+    with pytest.raises(ValueError, match=r"no sample site 'x'; its sites are mu, tau, theta, y"), numpyro.handlers.seed(rng_seed=0):
+        private(np.zeros(100))
+
+
+def test_privatize_and_observe_take_mechanisms_and_releases_only():
+    with pytest.raises(TypeError, match="site 'y' must be an ldpbayes mechanism, got float"):
+        ldp.privatize(schools, {"y": 1.0})
+    with pytest.raises(TypeError, match="site 'z': observe takes a Release or a Sketch, got ndarray"):
+        ldp.observe("z", dist.Normal(0, 1), np.zeros(3))
+
+
+def test_a_law_a_record_needs_the_records_and_as_many_of_them(rng):
+    release = ldp.Release(rng.normal(size=5), LAPLACE)
+    with pytest.raises(ValueError, match=r"one common law.*batch shape \(5,\)"):
+        ldp.observe("z", dist.Normal(np.zeros(5), 1.0), release.sketch())
+    with pytest.raises(ValueError, match=r"batch shape \(4,\), but the release has 5 records"):
+        ldp.observe("z", dist.Normal(np.zeros(4), 1.0), release)
+
+
+def test_only_univariate_laws_are_privatized():
+    with pytest.raises(ValueError, match="must be univariate"):
+        ldp.Privatized(dist.Dirichlet(np.ones(3)), LAPLACE)
+    with pytest.raises(ValueError, match="method must be one of"):
+        ldp.Privatized(dist.Normal(0, 1), LAPLACE, method="magic")
+    with pytest.raises(ValueError, match="no closed form for StudentT under LaplaceMechanism"):
+        ldp.Privatized(dist.StudentT(3.0, 0.0, 1.0), LAPLACE, method="closed_form")

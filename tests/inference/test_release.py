@@ -1,0 +1,114 @@
+"""Releases: checked before any computation, and written so that anyone can read them."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import ldpbayes as ldp
+
+LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
+BINARY = ldp.RandomizedResponse(1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "mechanism", "message"),
+    [
+        ([], LAPLACE, "values is empty"),
+        ([0.0, np.nan, 1.0], LAPLACE, r"must be finite; 1 are not, the first \(nan\) at 1"),
+        ([0.0, np.inf], LAPLACE, r"must be finite; 1 are not, the first \(inf\) at 1"),
+        ([[0.0, 1.0]], LAPLACE, r"one-dimensional.*shape \(1, 2\)"),
+        (["a", "b"], LAPLACE, "values must be numbers"),
+        ([0, 1, 2], BINARY, r"integers in 0..1 under RandomizedResponse; 1 are not, the first \(2\) at 2"),
+        ([0, -1], BINARY, r"the first \(-1\) at 1"),
+        ([0.0, 0.5], BINARY, r"the first \(0.5\) at 1"),
+        ([0.0, 1.0], ldp.LaplaceMechanism([1.0, 2.0, 3.0], 0, 1), r"shape \(3,\), but there are 2 records"),
+    ],
+)
+def test_bad_values_raise_with_the_value_and_what_is_allowed(values, mechanism, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.Release(values, mechanism)
+
+
+def test_a_release_needs_a_mechanism():
+    with pytest.raises(TypeError, match="must be an ldpbayes mechanism, got float"):
+        ldp.Release([0.0], 1.0)
+
+
+@pytest.mark.parametrize("count", [None, 0, -1, 2.5, True])
+def test_a_plan_needs_a_count(count):
+    with pytest.raises(ValueError, match="needs count, a positive number of records"):
+        ldp.Release(None, LAPLACE, count)
+
+
+def test_a_count_that_contradicts_the_values_is_refused():
+    with pytest.raises(ValueError, match="count is 3, but there are 2 values"):
+        ldp.Release([0.0, 1.0], LAPLACE, 3)
+
+
+def test_booleans_and_whole_floats_are_categories():
+    assert ldp.Release([True, False], BINARY).values.tolist() == [1, 0]
+    assert ldp.Release([1.0, 0.0], BINARY).values.dtype == np.int32
+
+
+def test_a_plan_cannot_be_sketched_or_saved(tmp_path):
+    plan = ldp.Release(None, LAPLACE, 10)
+    assert len(plan) == 10
+    with pytest.raises(ValueError, match="without values cannot be sketched"):
+        plan.sketch()
+    with pytest.raises(ValueError, match="without values cannot be saved"):
+        plan.save(tmp_path / "plan.npz")
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+@pytest.mark.parametrize(
+    "release",
+    [
+        ldp.Release([0.5, -7.0, 12.0], LAPLACE),
+        ldp.Release([0.5, -7.0], ldp.LaplaceMechanism([0.5, 2.0], -5, 5)),
+        ldp.Release([0, 1, 1], BINARY),
+        ldp.Release([0.1, 0.2], ldp.GaussianMechanism(1.0, 1e-6, 0, 1)),
+    ],
+    ids=["laplace", "personal budgets", "randomized response", "gaussian"],
+)
+def test_files_hold_the_values_and_the_mechanism(release, ending, tmp_path):
+    path = tmp_path / f"release.{ending}"
+    release.save(path)
+    loaded = ldp.Release.load(path)
+    np.testing.assert_array_equal(loaded.values, release.values)
+    assert loaded.mechanism == release.mechanism
+
+
+def test_a_file_written_without_us_is_read(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    spec = json.dumps({"mechanism": "laplace", "epsilon": 1.0, "lower": -5, "upper": 5})
+    np.savez(tmp_path / "a.npz", values=np.array([1.0, 2.0]), mechanism=spec)
+    table = pa.table({"value": [1.0, 2.0], "region": ["x", "y"]}).replace_schema_metadata({"ldpbayes.mechanism": spec})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name in ("a.npz", "a.parquet"):
+        release = ldp.Release.load(tmp_path / name)
+        assert release.values.tolist() == [1.0, 2.0]
+        assert release.mechanism == LAPLACE
+
+
+def test_files_of_another_form_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", values=[1.0])
+    np.savez(tmp_path / "b.npz", values=[1.0], mechanism="{not json")
+    (tmp_path / "c.csv").write_text("1\n")
+    for name, message in (("a.npz", "lacks mechanism"), ("b.npz", "is not JSON"), ("c.csv", r"ends in .npz or .parquet")):
+        with pytest.raises(ValueError, match=message):
+            ldp.Release.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"no release file .*nothing.npz"):
+        ldp.Release.load(tmp_path / "nothing.npz")
+
+
+def test_a_release_is_a_pytree():
+    release = ldp.Release([0.5, -7.0], LAPLACE)
+    doubled = jax.tree.map(lambda leaf: leaf * 2, release)
+    assert doubled.values.tolist() == [1.0, -14.0]
+    assert doubled.mechanism.epsilon == 2.0
+    assert doubled.count == 2
+    assert float(jax.jit(lambda r: r.values.sum())(release)) == -6.5

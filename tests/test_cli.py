@@ -1,0 +1,218 @@
+"""The command line: what it prints, what it writes, and how it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes import cli
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    import arviz as az
+
+FEW = ["--chains", "1", "--warmup", "30", "--samples", "40"]
+MODEL = """
+import numpyro
+import numpyro.distributions as dist
+
+import ldpbayes as ldp
+
+
+def model(release):
+    ldp.observe("z", dist.Bernoulli(numpyro.sample("share", dist.Beta(2, 2))), release)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setenv("LDPBAYES_NO_CACHE", "1")
+
+
+@pytest.fixture
+def answers(tmp_path):
+    values = np.random.default_rng(0).integers(0, 2, 500)
+    path = tmp_path / "answers.npz"
+    ldp.Release(values, ldp.RandomizedResponse(1.0)).save(path)
+    return path
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    rng = np.random.default_rng(1)
+    values = np.clip(rng.normal(1, 2, 2000), -5, 5) + rng.laplace(0, 10, 2000)
+    path = tmp_path / "numbers.parquet"
+    ldp.Release(values, ldp.LaplaceMechanism(1.0, -5, 5)).save(path)
+    return path
+
+
+def refused(capsys, *argv):
+    code = cli.main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    return code, err
+
+
+def test_mechanisms_are_listed_with_their_parameters(capsys):
+    assert cli.main(["mechanisms"]) == 0
+    out = capsys.readouterr().out
+    assert "laplace(epsilon, lower, upper)\n    Laplace noise" in out
+    assert "randomized_response(epsilon, categories=2)" in out
+
+
+def test_the_json_listing_names_every_registered_mechanism(capsys):
+    assert cli.main(["mechanisms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ldp.mechanism_names()
+    gaussian = next(row for row in rows if row["name"] == "gaussian")
+    assert [p["name"] for p in gaussian["parameters"]] == ["epsilon", "delta", "lower", "upper"]
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["mechanisms", "--help"]])
+def test_help_shows_the_exit_codes(argv, capsys):
+    assert cli.main(argv) == 0
+    assert "exit codes:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "required: COMMAND"),
+        (["fit"], "required: RELEASE, --model"),
+        (["nonsense"], "invalid choice"),
+        (["fit", "z.npz", "--model", "warner", "--chains", "0"], "--chains: must be an integer of at least 1, got '0'"),
+    ],
+)
+def test_bad_usage_is_refused(argv, message, capsys):
+    code, err = refused(capsys, *argv)
+    assert code == 2
+    assert message in err
+
+
+def test_a_missing_file_is_refused(tmp_path, capsys):
+    code, err = refused(capsys, "fit", tmp_path / "z.npz", "--model", "warner")
+    assert (code, err) == (2, f"ldpbayes: error: no release file {tmp_path / 'z.npz'}\n")
+
+
+@pytest.mark.parametrize("name", ["z.npz", "z.parquet"])
+def test_a_corrupt_file_is_refused(name, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_bytes(b"PK\x03\x04 no archive")
+    code, err = refused(capsys, "fit", path, "--model", "warner")
+    assert code == 2
+    assert f"{path} is not a valid release file" in err
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"values": [0.0, 1.0]}, "lacks mechanism"),
+        ({"values": [0.0, 1.0], "mechanism": "laplace"}, "is not JSON"),
+        ({"values": [0.0, 1.0], "mechanism": '{"mechanism": "laplac"}'}, "mechanism must be one of"),
+        (
+            {"values": [0.0, 1.0], "mechanism": '{"mechanism": "laplace", "epsilon": 1}'},
+            "missing parameters lower, upper",
+        ),
+        ({"values": [0.0, 2.0], "mechanism": '{"mechanism": "randomized_response", "epsilon": 1}'}, "integers in 0..1"),
+    ],
+)
+def test_a_file_that_is_no_release_is_refused(contents, message, tmp_path, capsys):
+    path = tmp_path / "z.npz"
+    np.savez(path, **contents)
+    code, err = refused(capsys, "fit", path, "--model", "warner")
+    assert code == 2
+    assert message in err
+
+
+def test_an_unknown_model_is_refused(answers, capsys):
+    code, err = refused(capsys, "fit", answers, "--model", "warnr")
+    assert code == 2
+    assert "--model must be one of clipped_counts" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "defines no function model(release)"),
+        ("x = 1\ny = x +\n", "my_model.py:2: SyntaxError"),
+        ("\n\nimport no_such_module\n", "my_model.py:3: ModuleNotFoundError"),
+        ("def model(release):\n    return undefined\n", "my_model.py:2: NameError"),
+    ],
+)
+def test_a_faulty_model_file_is_refused_with_its_line(text, message, answers, tmp_path, capsys):
+    path = tmp_path / "my_model.py"
+    path.write_text(text)
+    code, err = refused(capsys, "fit", answers, "--model", path)
+    assert code == 2
+    assert message in err
+
+
+def test_a_model_that_does_not_fit_the_mechanism_is_refused(answers, capsys):
+    code, err = refused(capsys, "fit", answers, "--model", "clipped_gaussian")
+    assert code == 2
+    assert "RandomizedResponse takes categories" in err
+
+
+def test_one_release_for_a_hierarchical_model_is_refused(answers, capsys):
+    code, err = refused(capsys, "fit", answers, "--model", "hierarchical")
+    assert code == 2
+    assert "several" in err
+
+
+def test_an_impossible_output_is_refused_before_sampling(answers, tmp_path, capsys):
+    code, err = refused(capsys, "fit", answers, "--model", "warner", "--out", tmp_path / "missing" / "x.nc")
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'missing'}" in err
+
+
+def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
+    find_spec = cli.importlib.util.find_spec
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda n: None if n == "statsmodels" else find_spec(n))
+    code, err = refused(capsys, "demo", "--out", tmp_path)
+    assert code == 1
+    assert "statsmodels: pip install 'ldpbayes[demo]'" in err
+
+
+def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
+    out = tmp_path / "posterior.nc"
+    code = cli.main(["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), *FEW])
+    printed = capsys.readouterr()
+    assert code == 3  # so few draws cannot have converged
+    assert "ldpbayes: warning: mu: bulk effective sample size" in printed.err
+    assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
+    assert "local differential privacy with epsilon = 1" in printed.out
+    posterior = az.from_netcdf(out)
+    assert posterior["posterior"]["mu"].shape == (1, 40)
+    assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "laplace"
+
+
+def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_code(answers, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(MODEL)
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    del environment["LDPBAYES_NO_CACHE"]
+    options = ["--model", str(path), "--quiet", "--samples", "600"]
+    command = [sys.executable, "-m", "ldpbayes.cli", "fit", str(answers), *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["mean", "sd"]
+    assert lines[1].startswith("share")
+    assert any((tmp_path / "ldpbayes" / "jax").iterdir())
+
+
+def test_the_demo_prints_its_table_and_writes_its_files(tmp_path, capsys):
+    assert cli.main(["demo", "--out", str(tmp_path / "out"), *FEW]) in (0, 3)
+    out = capsys.readouterr().out
+    rows = {line[:20].strip(): line for line in out.splitlines()}
+    for quantity in ("affair, epsilon=0.5", "affair, epsilon=1", "affair, epsilon=2", "mean visits", "no visit"):
+        assert rows[quantity].count("[") == 3
+    assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    posterior = az.from_netcdf(tmp_path / "out" / "randhie.nc")
+    assert {"mean", "concentration"} <= set(posterior["posterior"].data_vars)
+    assert "theta" in az.from_netcdf(tmp_path / "out" / "fair-epsilon-1.nc")["posterior"].data_vars
