@@ -178,7 +178,7 @@ def _integer(least):
 
 
 def _demo(args):
-    _needs("statsmodels", "matplotlib", "h5netcdf")
+    _needs("statsmodels", "matplotlib", "h5netcdf", "h5py")
     import jax
 
     from ldpbayes import demo
@@ -215,7 +215,7 @@ def _demo(args):
 
 def _fit(args):
     if args.out is not None:
-        _needs("h5netcdf")
+        _needs("h5netcdf", "h5py")  # h5netcdf alone brings no backend
         if args.out.is_dir():
             raise _BadInput(f"--out {args.out} is a folder; give the name of a file")
         if not args.out.absolute().parent.is_dir():

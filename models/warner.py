@@ -19,7 +19,8 @@ def warner(theta=dist.Beta(1, 1)):
     Returns
     -------
     callable
-        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon, categories=2)``.
+        model(release) with sites ``theta`` and ``z``, for a release under
+        ``RandomizedResponse(epsilon, categories=2)``.
     """
 
     def model(release):

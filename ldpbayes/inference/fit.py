@@ -69,8 +69,8 @@ def fit(
     -------
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
         Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data).
-        Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (a sketch's largest log-likelihood error
-        in nats at posterior draws, and its panels), ``convergence_warnings``.
+        Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (the largest log-likelihood error of the
+        sketches in nats at posterior draws, and their panels), ``convergence_warnings``.
 
     Warns
     -----
@@ -84,12 +84,18 @@ def fit(
     ValueError
         If no argument is a valid release (as the release's own checks say) or the numbers of draws are not positive.
     """
-    for name, value, least in (("num_samples", num_samples, 1), ("num_warmup", num_warmup, 0), ("num_chains", num_chains, 1)):
+    for name, value, least in (
+        ("num_samples", num_samples, 1),
+        ("num_warmup", num_warmup, 0),
+        ("num_chains", num_chains, 1),
+    ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     simulated = [r for r in _leaves((args, kwargs)) if isinstance(r, Release) and r.values is None]
     if simulated:
-        raise ValueError("fit needs released values; a release with only a count is for simulation (numpyro's Predictive)")
+        raise ValueError(
+            "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
+        )
     with jax.enable_x64(True):
         run = functools.partial(_sample, model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)
         mcmc = run(args, kwargs)
@@ -104,8 +110,8 @@ def fit(
                 certificates.append(report)
                 if finer is not None or report["error_nats"] > TOLERANCE:
                     warnings.warn(
-                        f"after refinement the sketch is still off by {report['error_nats']:.2g} nats at posterior draws; "
-                        "fit the release itself",
+                        f"after refinement the sketch is still off by {report['error_nats']:.2g} nats at posterior "
+                        "draws; fit the release itself",
                         SketchWarning,
                         stacklevel=2,
                     )
@@ -145,7 +151,10 @@ def _sample(model, seed, kernel, num_warmup, num_samples, num_chains, progress_b
 def _certify(model, args, kwargs, mcmc):
     """Compare every sketch with a more exact one at posterior draws; the refined arguments if they differ too much."""
     error = _error(model, args, kwargs, _map_sketches(lambda s: s.reference, (args, kwargs)), mcmc)
-    report = {"error_nats": error, "panels": [len(s.edges) - 1 for s in _leaves((args, kwargs)) if isinstance(s, PanelSketch)]}
+    report = {
+        "error_nats": error,
+        "panels": [len(s.edges) - 1 for s in _leaves((args, kwargs)) if isinstance(s, PanelSketch)],
+    }
     if error <= TOLERANCE:
         return None, report
     lattice = True if any(site.discrete_base for site in _sites(model, args, kwargs).values()) else None
@@ -164,8 +173,8 @@ def _certify(model, args, kwargs, mcmc):
             break
     panels = [len(s.edges) - 1 for s in _leaves(finer) if isinstance(s, PanelSketch)]
     warnings.warn(
-        f"the sketch of {report['panels']} panels was off by {error:.2g} nats at posterior draws; refined to {panels} panels "
-        "and sampled again",
+        f"the sketch of {report['panels']} panels was off by {error:.2g} nats at posterior draws; "
+        f"refined to {panels} panels and sampled again",
         SketchWarning,
         stacklevel=3,
     )
@@ -253,5 +262,7 @@ def _convergence_problems(az, mcmc, result):
         for method, values in ess.items():
             least = float(values[name].min())
             if least < enough:
-                problems.append(f"{name}: {method} effective sample size is {least:.0f}, below {enough}; run longer chains")
+                problems.append(
+                    f"{name}: {method} effective sample size is {least:.0f}, below {enough}; run longer chains"
+                )
     return problems

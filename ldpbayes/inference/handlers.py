@@ -76,8 +76,8 @@ def observe(name, base_dist, data, **options):
 class privatize(Messenger):
     """Privatized version of an ordinary NumPyro model: named sites are seen only through their mechanisms.
 
-    Plates, `scale`, `mask`, `Predictive`, SVI and every kernel keep working; observed values are now released values, and
-    an unobserved site is simulated through its mechanism.
+    Plates, `scale`, `mask`, `Predictive`, SVI and every kernel keep working; observed values are now released values,
+    and an unobserved site is simulated through its mechanism.
 
     Parameters
     ----------
@@ -103,7 +103,9 @@ class privatize(Messenger):
     def __init__(self, model, mechanisms, **options):
         for name, value in mechanisms.items():
             if not isinstance(value, Mechanism):
-                raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}")
+                raise TypeError(
+                    f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}"
+                )
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites = []
         super().__init__(model)
@@ -119,7 +121,8 @@ class privatize(Messenger):
         missing = set(self.mechanisms) - set(self._sites)
         if exc_type is None and missing:
             raise ValueError(
-                f"the model has no sample site {', '.join(map(repr, sorted(missing)))}; its sites are {', '.join(self._sites)}"
+                f"the model has no sample site {', '.join(map(repr, sorted(missing)))}; "
+                f"its sites are {', '.join(self._sites)}"
             )
 
     def process_message(self, msg):

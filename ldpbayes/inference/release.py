@@ -47,7 +47,9 @@ class Release:
             raise TypeError(f"mechanism must be an ldpbayes mechanism, got {type(self.mechanism).__name__}")
         if self.values is None:
             if isinstance(self.count, bool) or not isinstance(self.count, (int, np.integer)) or self.count < 1:
-                raise ValueError(f"a release without values needs count, a positive number of records; got {self.count!r}")
+                raise ValueError(
+                    f"a release without values needs count, a positive number of records; got {self.count!r}"
+                )
         elif isinstance(self.values, jax.core.Tracer):
             object.__setattr__(self, "count", self.values.shape[0])
         else:
@@ -134,14 +136,18 @@ class Release:
             with np.load(path, allow_pickle=False) as file:
                 missing = {"values", "mechanism"} - set(file.files)
                 if missing:
-                    raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
+                    raise ValueError(
+                        f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}"
+                    )
                 values, spec = file["values"], str(file["mechanism"])
         elif path.suffix == ".parquet":
             _, parquet = _pyarrow()
             table = parquet.read_table(path)
             metadata = table.schema.metadata or {}
             if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
-                raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+                raise ValueError(
+                    f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)"
+                )
             values, spec = table["value"].to_numpy(), metadata[SPEC_KEY.encode()].decode()
         else:
             raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
@@ -173,7 +179,9 @@ def _checked(values, mechanism):
         raise ValueError(f"values must be numbers, got dtype {values.dtype}")
     bad = ~np.isfinite(values)
     if bad.any():
-        raise ValueError(f"values must be finite; {bad.sum()} are not, the first ({values[bad][0]}) at {np.argmax(bad)}")
+        raise ValueError(
+            f"values must be finite; {bad.sum()} are not, the first ({values[bad][0]}) at {np.argmax(bad)}"
+        )
     support = mechanism.support
     if support.is_discrete:
         low, high = int(support.lower_bound), int(support.upper_bound)

@@ -1,7 +1,7 @@
 """The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters.
 
-On each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx is
-integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
+On each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx
+is integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
 distribution and any mechanism, at the price of one small matrix product.
 """
 
@@ -86,7 +86,9 @@ def channel(base, mechanism, z, panels=None):
     """
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
-    shape = np.broadcast_shapes(np.shape(z), grid.nodes.shape[1:], base.batch_shape, jnp.shape(getattr(mechanism, "epsilon", 0.0)))
+    shape = np.broadcast_shapes(
+        np.shape(z), grid.nodes.shape[1:], base.batch_shape, jnp.shape(getattr(mechanism, "epsilon", 0.0))
+    )
     concrete = is_concrete(z, mechanism, grid.nodes)
     # while it is built, a row takes this many times its own room; only a concrete one can be built in chunks
     build = 3

@@ -1,7 +1,7 @@
 """Marginal densities p(z | θ) in closed form, for pairs of a base distribution and a mechanism.
 
-Every function takes (base, mechanism, z) and returns the log density with the latent x, and the clipping at both bounds,
-integrated out. `closed_form(type(base), type(mechanism))` finds the one for a pair, respecting subclasses.
+Every function takes (base, mechanism, z) and returns the log density with the latent x, and the clipping at both
+bounds, integrated out. `closed_form(type(base), type(mechanism))` finds the one for a pair, respecting subclasses.
 """
 
 import math
@@ -89,13 +89,13 @@ def normal_laplace(base, mechanism, z):
 def exponential_laplace(base, mechanism, z):
     """Exponential data, clipped at the bounds, with Laplace noise.
 
-    Source: Kulkarni et al., supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the exponential's
-    rate equals the noise's is removable: both integrals are written through (1 − exp(−y))/y.
+    Source: Kulkarni et al., supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
+    exponential's rate equals the noise's is removable: both integrals are written through (1 − exp(−y))/y.
     """
     theta, rate = base.rate, 1.0 / mechanism.scale
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
     stop = jnp.maximum(upper, start)  # with a negative upper bound every record is clipped to it
-    # where the two integrals meet does not matter, so it has no gradient: at a bound it would be that of one of them only
+    # where the two integrals meet does not matter, so it has no gradient: at a bound that of one of them would be lost
     x = jnp.where(z < start, start, jnp.where(z > stop, stop, stop_gradient(z)))
     width, gap = x - start, rate - theta
     # ∫ from start to x of exp(−rate (z − s) − θ s) ds, its larger end taken out
@@ -127,6 +127,7 @@ def normal_gaussian(base, mechanism, z):
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.scale
     total = jnp.hypot(base.scale, noise)
     tau = base.scale * noise / total
+
     # (bound − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
     def standard(x):
         return ((x - base.loc) * (noise / base.scale) + (x - z) * (base.scale / noise)) / total

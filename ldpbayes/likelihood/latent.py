@@ -17,7 +17,9 @@ from ldpbayes.likelihood.special import log1mexp, log_ndtr
 
 __all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "gauss_legendre", "is_concrete", "latent", "support_ends"]
 
-PANELS = 40  # panels on the latent domain; with 8 nodes each a normal of σ = 5 % of the range is exact to 1e-9 nats in total
+PANELS = (
+    40  # panels on the latent domain; with 8 nodes each a normal of σ = 5 % of the range is exact to 1e-9 nats in total
+)
 QUADRATURE_ORDER = 8
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 
@@ -168,7 +170,9 @@ def latent(base, mechanism, panels=None):
             panels = max(panels, min(4096, math.ceil(np.max((upper - lower) / mechanism.resolution))))
     halvings = 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
-    from_stop = np.array([0.0]) if above else halvings[::-1]  # measured from its own end, or rounding would merge the panels
+    from_stop = (
+        np.array([0.0]) if above else halvings[::-1]
+    )  # measured from its own end, or rounding would merge the panels
     span = stop - start
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
@@ -223,6 +227,8 @@ def _log_mass(base, counts):
         ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
         first = jnp.broadcast_to(concentration * log_1mq, (1, *jnp.broadcast_shapes(counts.shape[1:], law.batch_shape)))
         return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
+    if isinstance(law, (dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)):
+        counts = counts.astype(float)  # the log-gamma of an integer array has single precision
     return base.log_prob(counts)
 
 
@@ -263,11 +269,18 @@ def _log_integral(base, edge, end, direction):
         delta = jnp.maximum(direction * (end - edge), 0.0)
         tau = np.exp(np.minimum(log_y, 6.55))
         distance = delta * jnp.exp(-tau)
-        points = end - direction * distance
-        info = jnp.finfo(distance.dtype)  # nearer to the end than this, a point is rounded onto it
-        keep = (log_y < 6.55) & (distance > 4 * info.eps * jnp.abs(end) + 4 * info.tiny)
-        points = jnp.where(keep, points, edge)
-        log_weight = jnp.where(keep, log_w - tau, -jnp.inf) + jnp.log(jnp.where(delta > 0, delta, 1.0))
+        # points near an end other than zero are rounded: there the density is continued by a power of the distance
+        info = jnp.finfo(distance.dtype)
+        near = 0.1 * info.eps**0.5 * jnp.abs(end) + 4 * info.tiny
+        probes = [end - direction * jnp.broadcast_to(c * near, jnp.shape(delta))[None] for c in (1.0, 4.0)]
+        (f, g), (d, e) = (_log_prob_on_support(base, p) for p in probes), (jnp.log(jnp.abs(end - p)) for p in probes)
+        resolved = jnp.isfinite(f) & jnp.isfinite(g) & (end != 0)
+        power = jnp.where(resolved, (jnp.where(resolved, g, 0.0) - jnp.where(resolved, f, 0.0)) / (e - d), 0.0)
+        keep = (log_y < 6.55) & (distance > 4 * info.tiny)
+        clipped = jnp.maximum(jnp.where(keep, distance, near), near)
+        points = jnp.where(keep, end - direction * clipped, edge)
+        shift = jnp.where(keep & (distance < near), power * jnp.log(jnp.where(keep, distance, near) / near), 0.0)
+        log_weight = jnp.where(keep, log_w - tau + shift, -jnp.inf) + jnp.log(jnp.where(delta > 0, delta, 1.0))
         log_weight = jnp.where(delta > 0, log_weight, -jnp.inf)
     return jax.nn.logsumexp(_log_prob_on_support(base, points) + log_weight, axis=0)
 
@@ -281,7 +294,7 @@ def _has_smooth_cdf(base):
             lambda values: jax.jvp(lambda v: jax.tree.unflatten(tree, v).cdf(0.5), (values,), (values,)),
             [leaf.astype(jnp.result_type(float)) for leaf in inexact],
         )
-    except Exception:  # noqa: BLE001 - whatever a user's cdf raises, the answer is no
+    except Exception:
         return False
     return True
 
@@ -324,7 +337,7 @@ def _discrete_ends(base, grid, inside):
 
 
 def log_survival(base, k, log_total_below):
-    """log P(x ≥ k) of a distribution on the non-negative integers, with relative accuracy however small it is.
+    """Log P(x ≥ k) of a distribution on the non-negative integers, with relative accuracy however small it is.
 
     The complement of the cdf is exact enough until it is small; there the tail integral representation takes over,
     ∫₀^∞ exp(−k v) g(exp(−v)) dv up to a factor (Poisson: g(s) = exp(−λ s); negative binomial: (1 − q s)^(α − 1)).
@@ -343,7 +356,10 @@ def log_survival(base, k, log_total_below):
         Shape ``base.batch_shape``.
     """
     complement = log1mexp(log_total_below)
-    log_v, log_w = _DE_LOG_Y.reshape((-1,) + (1,) * len(base.batch_shape)), _DE_LOG_W.reshape((-1,) + (1,) * len(base.batch_shape))
+    log_v, log_w = (
+        _DE_LOG_Y.reshape((-1,) + (1,) * len(base.batch_shape)),
+        _DE_LOG_W.reshape((-1,) + (1,) * len(base.batch_shape)),
+    )
     v = np.exp(np.minimum(log_v, 6.5))
     log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
     if isinstance(base, (dist.GeometricProbs, dist.GeometricLogits)):

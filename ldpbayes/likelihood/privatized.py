@@ -45,7 +45,9 @@ class Privatized(dist.Distribution):
 
     def __init__(self, base_dist, mechanism, *, method="auto", panels=None, validate_args=None):
         if base_dist.event_shape:
-            raise ValueError(f"base_dist must be univariate, got {type(base_dist).__name__} of event shape {base_dist.event_shape}")
+            raise ValueError(
+                f"base_dist must be univariate, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
+            )
         if method not in _METHODS:
             raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels

@@ -1,8 +1,8 @@
 """A release compressed to a few hundred weighted nodes, whose log-likelihood is that of all records to rounding error.
 
 For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the integral of a smooth function against the
-empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes with
-the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds, under
+empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes
+with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds, under
 Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
 """
 
@@ -179,7 +179,9 @@ class CountSketch(Sketch):
         return CountSketch(self.mechanism, nodes, weights)
 
 
-jax.tree_util.register_dataclass(PanelSketch, ["mechanism", "moments", "tails"], ["edges", "order"], drop_fields=["records"])
+jax.tree_util.register_dataclass(
+    PanelSketch, ["mechanism", "moments", "tails"], ["edges", "order"], drop_fields=["records"]
+)
 jax.tree_util.register_dataclass(CountSketch, ["mechanism", "nodes", "weights"], [])
 
 

@@ -93,7 +93,9 @@ def log1mexp(x):
     valid = x < 0
     x = jnp.where(valid, x, -1.0)
     near = x > -0.6931471805599453
-    value = jnp.where(near, jnp.log(-jnp.expm1(jnp.where(near, x, -0.5))), jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
+    value = jnp.where(
+        near, jnp.log(-jnp.expm1(jnp.where(near, x, -0.5))), jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x)))
+    )
     return jnp.where(valid, value, -jnp.inf)
 
 

@@ -118,7 +118,7 @@ class LaplaceTradeoff(Tradeoff):
 
     def delta(self, epsilon: ArrayLike) -> Any:
         """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
-        return -np.expm1(np.minimum(_epsilon(epsilon) - self.budget, 0.0) / 2)
+        return -np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0) / 2)
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Inverse of `delta`; 0 where 0 is enough."""
@@ -163,7 +163,7 @@ class RandomizedResponseTradeoff(Tradeoff):
 
     def delta(self, epsilon: ArrayLike) -> Any:
         """Return p - exp(epsilon) q up to the budget, then 0."""
-        return -np.exp(self._log_keep) * np.expm1(np.minimum(_epsilon(epsilon) - self.budget, 0.0))
+        return -np.exp(self._log_keep) * np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0))
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Inverse of `delta`; 0 where 0 is enough."""

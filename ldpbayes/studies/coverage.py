@@ -135,7 +135,9 @@ def coverage(
             truth = {name: np.asarray(value) for name, value in prior.items() if value.ndim == 1}
             sketches = [Release(z, mechanism).sketch(keep_records=False) for z in np.asarray(prior[releases[0]])]
             if not isinstance(sketches[0], PanelSketch):
-                raise ValueError(f"{type(mechanism).__name__} has discrete outputs; this study needs a continuous release")
+                raise ValueError(
+                    f"{type(mechanism).__name__} has discrete outputs; this study needs a continuous release"
+                )
             samples = fit(
                 jax.random.split(keys[1], size),
                 jnp.stack([s.moments for s in sketches]),
@@ -168,5 +170,7 @@ def _resume(checkpoint, settings):
         return {}
     with np.load(checkpoint) as file:
         if str(file["settings"]) != settings:
-            raise ValueError(f"{checkpoint} belongs to a study with other settings: {file['settings']}; this one: {settings}")
+            raise ValueError(
+                f"{checkpoint} belongs to a study with other settings: {file['settings']}; this one: {settings}"
+            )
         return {name: file[name] for name in file.files if name != "settings"}

@@ -55,7 +55,9 @@ def test_the_posterior_of_warners_model_is_the_exact_one():
     mean, sd = moments[1] / moments[0], np.sqrt(moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
     ess = float(az.ess(theta.reshape(2, -1)))
     assert abs(theta.mean() - mean) < 4 * sd / np.sqrt(ess)  # error rate 6e-5
-    assert abs(theta.std() / sd - 1) < 4 * np.sqrt(1 / (2 * ess)) * 1.5  # kurtosis of a nearly normal posterior, with slack
+    assert (
+        abs(theta.std() / sd - 1) < 4 * np.sqrt(1 / (2 * ess)) * 1.5
+    )  # kurtosis of a nearly normal posterior, with slack
 
 
 def test_sketch_and_records_give_the_same_posterior(gaussian):
@@ -115,7 +117,9 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
         mu = numpyro.sample("mu", dist.Normal(0.513, 0.01))
         ldp.observe("z", dist.Normal(mu, numpyro.sample("sigma", dist.LogNormal(np.log(0.02), 0.1))), data)
 
-    with pytest.warns(ldp.SketchWarning, match=r"sketch of \[40\] panels was off by .* nats .*; refined to \[\d+\] panels"):
+    with pytest.warns(
+        ldp.SketchWarning, match=r"sketch of \[40\] panels was off by .* nats .*; refined to \[\d+\] panels"
+    ):
         result = quiet_fit(model, release.sketch())
     first, last = json.loads(result.attrs["certificates"])
     assert first["error_nats"] > 1e-3 >= last["error_nats"]

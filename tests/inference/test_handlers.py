@@ -45,7 +45,9 @@ PARAMETERS = {"mu": 0.3, "tau": 1.2, "theta": np.array([-1.0, 0.2, 4.0, 1.0])}
 
 def released(key=0):
     with jax.enable_x64(True):
-        return np.asarray(Predictive(ldp.privatize(schools, {"y": LAPLACE}), num_samples=1)(jax.random.key(key))["y"][0])
+        return np.asarray(
+            Predictive(ldp.privatize(schools, {"y": LAPLACE}), num_samples=1)(jax.random.key(key))["y"][0]
+        )
 
 
 def test_a_privatized_model_has_the_density_of_the_one_written_by_hand(x64):
@@ -96,7 +98,10 @@ def test_an_event_site_is_privatized_elementwise(x64):
 
 
 def test_predictive_simulates_releases_whose_moments_are_the_privatized_laws():
-    draws = Predictive(ldp.privatize(schools, {"y": LAPLACE}), posterior_samples={k: np.stack([v] * 500) for k, v in PARAMETERS.items()})
+    draws = Predictive(
+        ldp.privatize(schools, {"y": LAPLACE}),
+        posterior_samples={k: np.stack([v] * 500) for k, v in PARAMETERS.items()},
+    )
     y = np.asarray(draws(jax.random.key(1))["y"])
     assert y.shape == (500, 100)
     law = ldp.Privatized(dist.Normal(PARAMETERS["theta"][GROUP], 1.5), LAPLACE)
@@ -127,13 +132,19 @@ def test_a_release_without_values_is_simulated_by_the_model_itself():
 def test_a_sketch_has_the_density_of_its_release_inside_a_model(x64):
     z = np.random.default_rng(0).laplace(1.0, 10.0, 20_000)
     release = ldp.Release(z, LAPLACE)
-    values = [log_density(clipped_gaussian(), (data,), {}, {"mu": 1.0, "sigma": 2.0})[0] for data in (release, release.sketch())]
+    values = [
+        log_density(clipped_gaussian(), (data,), {}, {"mu": 1.0, "sigma": 2.0})[0]
+        for data in (release, release.sketch())
+    ]
     assert abs(values[0] - values[1]) < 1e-7  # 2e4 terms of size 4, each with a few rounding errors
 
 
 def test_a_misspelt_site_is_an_error_that_lists_the_sites():
     private = ldp.privatize(schools, {"x": LAPLACE})
-    with pytest.raises(ValueError, match=r"no sample site 'x'; its sites are mu, tau, theta, y"), numpyro.handlers.seed(rng_seed=0):
+    with (
+        pytest.raises(ValueError, match=r"no sample site 'x'; its sites are mu, tau, theta, y"),
+        numpyro.handlers.seed(rng_seed=0),
+    ):
         private(np.zeros(100))
 
 

@@ -98,7 +98,11 @@ def test_files_of_another_form_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", values=[1.0])
     np.savez(tmp_path / "b.npz", values=[1.0], mechanism="{not json")
     (tmp_path / "c.csv").write_text("1\n")
-    for name, message in (("a.npz", "lacks mechanism"), ("b.npz", "is not JSON"), ("c.csv", r"ends in .npz or .parquet")):
+    for name, message in (
+        ("a.npz", "lacks mechanism"),
+        ("b.npz", "is not JSON"),
+        ("c.csv", r"ends in .npz or .parquet"),
+    ):
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"no release file .*nothing.npz"):

@@ -1,7 +1,7 @@
 """Clipped counts under Laplace or Gaussian noise against sums in 60-digit arithmetic.
 
-The claim, as for the closed forms: 1e-9 in log density, absolute or relative, whichever is larger, with finite gradients,
-from tiny to huge means and concentrations and for z up to 40 noise scales outside the bounds.
+The claim, as for the closed forms: 1e-9 in log density, absolute or relative, whichever is larger, with finite
+gradients, from tiny to huge means and concentrations and for z up to 40 noise scales outside the bounds.
 """
 
 import jax
@@ -95,8 +95,17 @@ def released(rng, lower, upper, noise):
     return np.choose(rng.integers(0, 5, N), values)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+# two settings for another parametrisation of the same law, the widest bounds for the laws with a tail integral
+SELECTED = [
+    (family, setting)
+    for family in FAMILIES
+    for setting in SETTINGS
+    if (setting != "laplace-0-200" or family in ("poisson", "negative-binomial-2"))
+    and (setting != "gaussian-2-15" or not family.endswith(("logits", "probs")))
+]
+
+
+@pytest.mark.parametrize(("family", "setting"), SELECTED)
 def test_counts_agree_with_60_digits_and_their_gradients_do(family, setting):
     distribution, draw, law = FAMILIES[family]
     noise, lower, upper = SETTINGS[setting]
@@ -109,7 +118,7 @@ def test_counts_agree_with_60_digits_and_their_gradients_do(family, setting):
         mechanism, varied = ldp.GaussianMechanism(epsilon, 1e-5, lower, upper), "scale"
     z = released(rng, lower, upper, mechanism.scale)
     leaves, tree = jax.tree.flatten(mechanism)
-    position = [i for i, leaf in enumerate(leaves) if leaf is getattr(mechanism, varied)][0]
+    position = next(i for i, leaf in enumerate(leaves) if leaf is getattr(mechanism, varied))
 
     def total(parameters, value, z):
         varied = jax.tree.unflatten(tree, [*leaves[:position], value, *leaves[position + 1 :]])
@@ -148,7 +157,7 @@ def test_the_mass_above_the_upper_bound_keeps_its_relative_accuracy(family):
     """With epsilon = 20 and z beyond the bound, what is clipped there weighs e^20 times what lies below."""
     distribution, _, law = FAMILIES[family]
     parameters = (np.geomspace(1e-6, 10, 30),) + ((np.geomspace(1e-8, 1e8, 30),) if family != "poisson" else ())
-    mechanism, z = ldp.LaplaceMechanism(20.0, 0.0, 20.0), 25.0
+    mechanism, z = ldp.LaplaceMechanism(20.0, 0.0, 20.0), np.full(30, 25.0)
     value = ldp.Privatized(distribution(*parameters), mechanism).log_prob(z)
 
     def density(*arguments):

@@ -30,7 +30,7 @@ def error(base, mechanism, z, sketch, **options):
     return log_likelihood(sketch.nodes, sketch.weights, base, mechanism, **options) - whole
 
 
-# The sums have 10⁶ terms of size up to 7, each with a few rounding errors (1e-15), of which the systematic part is at most
+# The sums have 10⁶ terms of size up to 7, each with a few rounding errors (1e-15), whose systematic part is at most
 # 10⁶ × 1e-15 × 7 ≈ 1e-8; the bound for a certified sketch is 1e-6.
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 8.0])
 @pytest.mark.parametrize("mu", [0.0, 1.0, 4.9, 12.0])
@@ -98,7 +98,9 @@ def test_too_narrow_a_law_is_seen_by_the_reference_and_mended_by_refinement():
         reference = s.reference
         return abs(
             log_likelihood(s.nodes, s.weights, base, LAPLACE, panels=s.latent_panels, **options)
-            - log_likelihood(reference.nodes, reference.weights, base, LAPLACE, panels=reference.latent_panels, **options)
+            - log_likelihood(
+                reference.nodes, reference.weights, base, LAPLACE, panels=reference.latent_panels, **options
+            )
         )
 
     assert difference(sketch) > 1e-3

@@ -16,7 +16,9 @@ def test_clipped_gaussian_intervals_cover_in_the_setting_of_figure_1(epsilon, tm
     # 200 prior draws, 5,000 records each. For every ε six 99 % bands (two parameters, three levels) are checked, so a
     # calibrated posterior fails with probability of at most 6 % at a random seed; the seed is fixed.
     mechanism = ldp.LaplaceMechanism(epsilon, -5, 5)
-    study = coverage(clipped_gaussian(), mechanism, 5000, replicates=200, batch=100, seed=1, checkpoint=tmp_path / "c.npz")
+    study = coverage(
+        clipped_gaussian(), mechanism, 5000, replicates=200, batch=100, seed=1, checkpoint=tmp_path / "c.npz"
+    )
     rows = study.table()
     print("\n".join(str(row) for row in rows))
     assert all(row["inside"] for row in rows)

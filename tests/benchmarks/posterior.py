@@ -1,0 +1,131 @@
+"""Time of a posterior against the number of records, and against what a user would otherwise do.
+
+    python tests/benchmarks/posterior.py            # the whole table, half an hour on two cores
+    python tests/benchmarks/posterior.py --only fit # rows whose name starts so
+
+Every row runs in a process of its own, without a compilation cache; a row that takes more than ten minutes is cut and
+reported as a bound. The model is `clipped_gaussian` in the setting of Kulkarni et al., Figure 1, at ε = 1.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+LIMIT = 600  # seconds a row
+CHAINS, WARMUP, SAMPLES = 4, 300, 300
+ROWS = [f"fit-{10**k}" for k in range(3, 8)] + [
+    f"{rival}-{count}" for count in (5_000, 100_000) for rival in ("sketch", "closed_form", "latent")
+]
+
+
+def release(count):
+    """Simulated records; seconds are counted from after this."""
+    import numpy as np
+
+    import ldpbayes as ldp
+
+    rng = np.random.default_rng(count)
+    z = np.clip(rng.normal(1, 2, count), -5, 5) + rng.laplace(0, 10, count)
+    return ldp.Release(z, ldp.LaplaceMechanism(1.0, -5, 5))
+
+
+def explicit_latent(data):
+    """What a user writes without us: every record a latent variable, clipped, observed with Laplace noise."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    sigma = numpyro.sample("sigma", dist.Gamma(2, 1))
+    with numpyro.plate("records", data.count):
+        x = numpyro.sample("x", dist.Normal(0, 1)) * sigma + mu  # non-centred: the noise says little about one record
+        noise = data.mechanism.scale
+        numpyro.sample(
+            "z", dist.Laplace(jnp.clip(x, data.mechanism.lower, data.mechanism.upper), noise), obs=data.values
+        )
+
+
+def time_fit(count):
+    """Seconds of the pass over the data, and of `fit` on the sketch, compilation included."""
+    import ldpbayes as ldp
+    from ldpbayes.models import clipped_gaussian
+
+    data = release(count)
+    data.sketch()  # the first pass pays for page faults
+    start = time.perf_counter()
+    sketch = data.sketch()
+    middle = time.perf_counter()
+    ldp.fit(clipped_gaussian(), sketch, progress_bar=False)
+    return {"pass_s": middle - start, "fit_s": time.perf_counter() - middle}
+
+
+def time_draws(rival, count):
+    """Seconds to 1,000 effective draws of the worse of both parameters, warm-up counted; first with compilation."""
+    import jax
+    import numpy as np
+    from numpyro.diagnostics import effective_sample_size
+    from numpyro.infer import MCMC, NUTS
+
+    from ldpbayes.models import clipped_gaussian
+
+    data = release(count)
+    start = time.perf_counter()
+    if rival == "sketch":
+        data = data.sketch()
+    seconds, model = [time.perf_counter() - start], explicit_latent if rival == "latent" else clipped_gaussian()
+    with jax.enable_x64(True):
+        mcmc = MCMC(
+            NUTS(model),
+            num_warmup=WARMUP,
+            num_samples=SAMPLES,
+            num_chains=CHAINS,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        for key in jax.random.split(jax.random.key(0), 2):  # cold, then warm
+            for step in (mcmc.warmup, lambda _, d: mcmc.run(mcmc.post_warmup_state.rng_key, d)):
+                start = time.perf_counter()
+                step(key, data)
+                jax.block_until_ready(mcmc.last_state.z)
+                seconds.append(time.perf_counter() - start)
+            draws = mcmc.get_samples(group_by_chain=True)
+            ess = min(float(effective_sample_size(np.asarray(draws[name]))) for name in ("mu", "sigma"))
+            print(json.dumps({"partial": seconds, "ess": ess}), flush=True)
+    sketching, cold_warmup, cold_sampling, warmup, sampling = seconds
+    warm = sketching + warmup + sampling * 1000 / ess
+    return {"ess": ess, "warm_s": warm, "cold_s": warm + (cold_warmup + cold_sampling - warmup - sampling)}
+
+
+def main():
+    """Run every row in its own process and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose name starts so")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.row:
+        kind, count = arguments.row.rsplit("-", 1)
+        result = time_fit(int(count)) if kind == "fit" else time_draws(kind, int(count))
+        print(json.dumps(result))
+        return
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    for row in (row for row in ROWS if row.startswith(arguments.only)):
+        environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+        start = time.perf_counter()
+        try:
+            command = [sys.executable, "-W", "ignore", __file__, "--row", row]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
+            last = (
+                done.stdout.strip().splitlines()[-1] if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+            )
+        except subprocess.TimeoutExpired as cut:
+            partial = (cut.stdout or b"").decode().strip().splitlines()
+            last = f"cut after {LIMIT} s" + (f"; so far {partial[-1]}" if partial else ", during its first run")
+        print(f"{row:20} {last}   ({time.perf_counter() - start:.0f} s in all)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""`Privatized` as a distribution: any base against quadrature, transformations, batch shapes and moments."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import ldpbayes as ldp
+from tests.likelihood import reference
+
+pytestmark = pytest.mark.usefixtures("x64")
+LOWER, UPPER = -1.0, 4.0
+LAPLACE, GAUSSIAN = ldp.LaplaceMechanism(2.0, LOWER, UPPER), ldp.GaussianMechanism(2.0, 1e-5, LOWER, UPPER)
+NOISE = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+noises = pytest.mark.parametrize("noise", NOISE)
+Z = np.array([-30.0, -1.3, LOWER, -0.2, 0.0, 1.7, 3.9, UPPER, 9.0, 60.0])
+
+
+class Logistic(dist.Distribution):
+    """As an analyst would write it: a density and nothing else."""
+
+    arg_constraints = {"loc": constraints.real}
+    support = constraints.real
+
+    def __init__(self, loc):
+        self.loc = jnp.asarray(loc)
+        super().__init__(batch_shape=jnp.shape(loc))
+
+    def log_prob(self, value):
+        return -(value - self.loc) - 2 * jax.nn.softplus(-(value - self.loc))
+
+
+class LogisticWithCdf(Logistic):
+    def cdf(self, value):
+        return jax.nn.sigmoid(value - self.loc)
+
+
+def mixture(weight, loc, scale):
+    components = [dist.Normal(0.5, 0.4), dist.Normal(loc, scale)]
+    return dist.MixtureGeneral(dist.Categorical(probs=jnp.stack([weight, 1 - weight])), components)
+
+
+def student_t(df, loc, scale):
+    constant = mp.gamma((df + 1) / 2) / (mp.gamma(df / 2) * mp.sqrt(df * mp.pi) * scale)
+    return lambda x: constant * (1 + ((x - loc) / scale) ** 2 / df) ** (-(df + 1) / 2)
+
+
+def gamma(shape, rate):
+    return lambda x: rate**shape * x ** (shape - 1) * mp.exp(-rate * x) / mp.gamma(shape)
+
+
+def log_normal(loc, scale):
+    return lambda x: mp.npdf(mp.log(x), loc, scale) / x
+
+
+def mixture_density(weight, loc, scale):
+    return lambda x: weight * mp.npdf(x, 0.5, 0.4) + (1 - weight) * mp.npdf(x, loc, scale)
+
+
+def beta(a, b):
+    return lambda x: x ** (a - 1) * (1 - x) ** (b - 1) / mp.beta(a, b)
+
+
+def uniform(low, high):
+    return lambda x: 1 / (high - low)
+
+
+def truncated(loc, scale, low, high):
+    mass = reference.normal_mass((low - loc) / scale, (high - loc) / scale)
+    return lambda x: mp.npdf(x, loc, scale) / mass
+
+
+def logistic(loc):
+    return lambda x: mp.sech((x - loc) / 2) ** 2 / 4
+
+
+# name: distribution, its density from the same parameters, the parameters, support
+BASES = {
+    "student-t": (dist.StudentT, student_t, (3.3, 0.4, 1.2), (-np.inf, np.inf)),
+    "gamma-0.3": (dist.Gamma, gamma, (0.3, 0.5), (0, np.inf)),
+    "gamma-2": (dist.Gamma, gamma, (2.0, 0.8), (0, np.inf)),
+    "log-normal": (dist.LogNormal, log_normal, (0.2, 0.7), (0, np.inf)),
+    "mixture": (mixture, mixture_density, (0.3, 2.5, 1.1), (-np.inf, np.inf)),
+    "beta": (dist.Beta, beta, (0.5, 0.5), (0, 1)),
+    "uniform": (dist.Uniform, uniform, (-0.3, 2.2), (-0.3, 2.2)),
+    "truncated-normal": (
+        lambda *p: dist.TruncatedNormal(p[0], p[1], low=p[2], high=p[3]),
+        truncated,
+        (1.0, 0.8, -0.5, 6.0),
+        (-0.5, 6.0),
+    ),
+    "user-written": (Logistic, logistic, (0.7,), (-np.inf, np.inf)),
+    "user-written-with-cdf": (LogisticWithCdf, logistic, (0.7,), (-np.inf, np.inf)),
+}
+
+
+def by_quadrature(density, support, mechanism, noise_density):
+    """The definition, by adaptive tanh-sinh rules, which take singularities at their ends."""
+    lower, upper = mp.mpf(LOWER), mp.mpf(UPPER)
+    below = mp.quad(density, [support[0], *([-10] if support[0] < -10 else []), lower]) if support[0] < lower else 0
+    above = mp.quad(density, [upper, *([20] if support[1] > 20 else []), support[1]]) if support[1] > upper else 0
+    cuts = [0.01, 0.1, 0.5, 1, 2, 3]
+    return [
+        mp.log(
+            reference.marginal_by_quadrature(
+                density,
+                (below, above),
+                noise_density,
+                lower,
+                upper,
+                mp.mpf(float(mechanism.scale)),
+                mp.mpf(z),
+                cuts,
+                support,
+            )
+        )
+        for z in Z.tolist()
+    ]
+
+
+@noises
+@pytest.mark.parametrize("name", BASES)
+def test_any_base_agrees_with_adaptive_quadrature(name, noise):
+    make, density, parameters, support = BASES[name]
+    mechanism = NOISE[noise]
+
+    def log_prob(parameters):
+        value = ldp.Privatized(make(*parameters), mechanism).log_prob(Z)
+        return value.sum(), value
+
+    (_, value), gradient = jax.jit(jax.value_and_grad(log_prob, has_aux=True))(parameters)
+    # a density that is singular at an end of its support has 1e-7 of its mass within 1e-24 of it
+    with mp.workdps(40 if name in ("gamma-0.3", "beta") else 16):
+        expected = by_quadrature(
+            density(*map(mp.mpf, parameters)), support, mechanism, getattr(reference, f"{noise}_noise")
+        )
+    np.testing.assert_allclose(value, np.array(expected, float), rtol=0, atol=1e-10)
+    assert np.isfinite(gradient).all()
+    # central differences: error h² f''' ≈ 1e-8, and the rounding of a sum of 10 terms of up to 50, 5e-13/h
+    for i, h in enumerate(1e-4 * np.ones(len(parameters))):
+        up, down = (log_prob((*parameters[:i], parameters[i] + s, *parameters[i + 1 :]))[0] for s in (h, -h))
+        assert abs((up - down) / (2 * h) - gradient[i]) < 1e-6 * max(1, abs(gradient[i]))
+
+
+@noises
+@pytest.mark.parametrize("law", [dist.Normal, dist.Exponential])
+def test_the_channel_equals_the_closed_form(law, noise):
+    """On a grid with sigma at least 5 % of the range, one budget and one law for every record."""
+    rng, n = np.random.default_rng(0), 150
+    epsilon, scale = 10 ** rng.uniform(-1, 1.3, n), 10 ** rng.uniform(np.log10(0.25), 1.5, n)
+    make = ldp.LaplaceMechanism if noise == "laplace" else lambda e, *b: ldp.GaussianMechanism(e, 1e-5, *b)
+    mechanism = make(epsilon, LOWER, UPPER)
+    parameters = (rng.uniform(-6, 9, n), scale) if law is dist.Normal else (1 / (4 * scale),)
+    z = rng.uniform(LOWER, UPPER, n) + np.where(rng.uniform(size=n) < 0.5, 0, 20 * rng.normal(size=n) * mechanism.scale)
+
+    def values(method):
+        def total(parameters):
+            value = ldp.Privatized(law(*parameters), mechanism, method=method).log_prob(z)
+            return value.sum(), value
+
+        (_, value), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(parameters)
+        return value, gradient
+
+    (closed, closed_gradient), (channel, channel_gradient) = values("closed_form"), values("channel")
+    np.testing.assert_allclose(channel, closed, rtol=0, atol=1e-10)
+    for actual, expected, unit in zip(channel_gradient, closed_gradient, [scale, scale], strict=False):
+        np.testing.assert_allclose(
+            actual * unit, expected * unit, rtol=1e-8, atol=1e-8
+        )  # one derivative costs 1/h ≈ 60
+
+
+# --- transformations and shapes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["closed_form", "channel"])
+def test_jit_vmap_and_grad_agree_with_plain_evaluation(method):
+    def log_prob(loc, z):
+        return ldp.Privatized(dist.Normal(loc, 1.5), LAPLACE, method=method).log_prob(z)
+
+    locs = np.array([-2.0, LOWER, 0.5])
+    plain = np.stack([log_prob(loc, Z) for loc in locs])
+    tolerance = {"rtol": 1e-12, "atol": 1e-12}  # reordered sums of some 300 terms
+    compiled = jax.jit(log_prob)
+    np.testing.assert_allclose(compiled(0.5, Z), plain[2], **tolerance)
+    np.testing.assert_allclose(jax.jit(jax.vmap(log_prob, (0, None)))(locs, Z), plain, **tolerance)
+    value, slope = jax.jit(jax.vmap(jax.value_and_grad(log_prob), (None, 0)))(0.5, Z)
+    np.testing.assert_allclose(value, plain[2], **tolerance)
+    difference = (compiled(0.5 + 1e-5, Z) - compiled(0.5 - 1e-5, Z)) / 2e-5
+    np.testing.assert_allclose(slope, difference, atol=1e-8)  # h² f''' + 1e-13/h
+
+
+def test_a_mechanism_may_be_an_argument_of_a_compiled_function():
+    log_prob = jax.jit(lambda mechanism, z: ldp.Privatized(dist.Gamma(2.0, 0.8), mechanism).log_prob(z))
+    expected = ldp.Privatized(dist.Gamma(2.0, 0.8), LAPLACE).log_prob(Z)
+    np.testing.assert_allclose(log_prob(LAPLACE, Z), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["closed_form", "channel"])
+@pytest.mark.parametrize(
+    "z", [0.3, np.array([0.3, -2.0, 7.0]), np.array([[0.3], [-2.0]])], ids=["()", "(3,)", "(2, 1)"]
+)
+@pytest.mark.parametrize("epsilon", [1.0, np.array([0.5, 1.0, 4.0])], ids=["one-budget", "personal-budgets"])
+def test_a_mean_and_a_budget_for_every_record_broadcast(method, z, epsilon):
+    loc = np.array([0.0, 1.0, 5.0])
+    law = ldp.Privatized(dist.Normal(loc, 1.5), ldp.LaplaceMechanism(epsilon, LOWER, UPPER), method=method)
+    assert law.batch_shape == (3,)
+    value = jax.jit(law.log_prob)(z) if method == "closed_form" else law.log_prob(z)
+    assert value.shape == np.broadcast_shapes(np.shape(z), (3,))
+    scale = (UPPER - LOWER) / np.asarray(epsilon)
+    arguments = np.broadcast_arrays(loc, 1.5, LOWER, UPPER, scale, z)
+    expected = reference.log_density(reference.normal_laplace, *arguments).reshape(value.shape)
+    np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
+
+
+@noises
+@pytest.mark.parametrize("law", [dist.Normal(0.4, 1.5), dist.StudentT(3.0, 1.0, 2.0), dist.Poisson(2.5)], ids=str)
+def test_mean_and_variance_are_those_of_the_clipped_record_plus_noise(law, noise):
+    mechanism = NOISE[noise]
+    value = ldp.Privatized(law, mechanism)
+    with mp.workdps(20):
+        lower, upper = mp.mpf(LOWER), mp.mpf(UPPER)
+        if isinstance(law, dist.Poisson):
+            moments = [
+                mp.nsum(
+                    lambda k, p=p: min(k, upper) ** p * mp.exp(-mp.mpf(2.5)) * mp.mpf(2.5) ** k / mp.factorial(k),
+                    [0, 60],
+                )
+                for p in (1, 2)
+            ]
+        else:
+            density = (
+                (lambda x: mp.npdf(x, 0.4, 1.5)) if isinstance(law, dist.Normal) else student_t(*map(mp.mpf, (3, 1, 2)))
+            )
+            below, above = mp.quad(density, [-mp.inf, -10, lower]), mp.quad(density, [upper, 20, mp.inf])
+            moments = [
+                mp.quad(lambda x, p=p: x**p * density(x), [lower, 1, upper]) + below * lower**p + above * upper**p
+                for p in (1, 2)
+            ]
+        mean, variance = float(moments[0]), float(moments[1] - moments[0] ** 2)
+    noise_variance = mechanism.scale**2 * (2 if noise == "laplace" else 1)
+    np.testing.assert_allclose(value.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(value.variance, variance + noise_variance, rtol=1e-10)
+
+
+def test_samples_have_the_stated_mean_and_variance():
+    n = 200_000
+    law = ldp.Privatized(dist.Gamma(2.0, 0.8), LAPLACE)
+    z = np.asarray(law.sample(jax.random.key(0), (n,)))
+    # five standard errors; the kurtosis of the sum is below that of Laplace noise, 6
+    assert abs(z.mean() - law.mean) < 5 * np.sqrt(law.variance / n)
+    assert abs(z.var() - law.variance) < 5 * law.variance * np.sqrt(5 / n)
