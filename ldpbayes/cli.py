@@ -245,12 +245,11 @@ def _fit(args):
 
 
 def _mechanisms(args):
-    from ldpbayes.mechanisms import mechanism_names
-    from ldpbayes.mechanisms.mechanism import _registry  # the classes behind the names
+    from ldpbayes.mechanisms import mechanism_class, mechanism_names
 
     rows = []
     for name in mechanism_names():
-        cls = _registry[name]
+        cls = mechanism_class(name)
         parameters = []
         for field in dataclasses.fields(cls):
             if field.init:

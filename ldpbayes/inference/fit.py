@@ -1,6 +1,5 @@
 """`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
 
-import functools
 import json
 import warnings
 from typing import NamedTuple
@@ -20,7 +19,8 @@ __all__ = ["ConvergenceWarning", "SketchWarning", "fit"]
 
 TOLERANCE = 1e-3  # nats: the largest difference between sketch and records that is let pass
 CERTIFICATE_DRAWS = 64
-REFINEMENTS = 3  # each by a factor 4, so up to 64 times as many panels
+REFINEMENTS = 2  # each by a factor 4: beyond 16 times the panels a channel's matrix would be too large
+ATTEMPTS = 2
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 HMC_STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
@@ -69,8 +69,8 @@ def fit(
     -------
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
         Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data).
-        Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (the largest log-likelihood error of the
-        sketches in nats at posterior draws, and their panels), ``convergence_warnings``.
+        Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (largest log-likelihood error of
+        the sketches in nats at posterior draws, and their panels), ``convergence_warnings``.
 
     Warns
     -----
@@ -97,24 +97,24 @@ def fit(
             "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
         )
     with jax.enable_x64(True):
-        run = functools.partial(_sample, model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)
-        mcmc = run(args, kwargs)
         certificates = []
-        if any(isinstance(leaf, PanelSketch) for leaf in _leaves((args, kwargs))):
-            finer, report = _certify(model, args, kwargs, mcmc)
-            certificates.append(report)
-            if finer is not None:
-                args, kwargs = finer
-                mcmc = run(args, kwargs)
-                finer, report = _certify(model, args, kwargs, mcmc)
-                certificates.append(report)
-                if finer is not None or report["error_nats"] > TOLERANCE:
-                    warnings.warn(
-                        f"after refinement the sketch is still off by {report['error_nats']:.2g} nats at posterior "
-                        "draws; fit the release itself",
-                        SketchWarning,
-                        stacklevel=2,
-                    )
+        for attempt in range(ATTEMPTS):
+            mcmc = _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)
+            panels = _panels(args, kwargs)
+            if not panels:
+                break
+            error = _error(model, args, kwargs, mcmc)
+            certificates.append({"error_nats": error, "panels": panels})
+            if error <= TOLERANCE:
+                break
+            finer = _refined(model, args, kwargs, mcmc) if attempt < ATTEMPTS - 1 else None
+            said = f"a sketch of {panels} panels is off by {error:.2g} nats at posterior draws"
+            if finer is None:
+                advice = "fit the release itself" if attempt else "sketch with more panels, or with keep_records=True"
+                warnings.warn(f"{said}, and cannot be refined; {advice}", SketchWarning, stacklevel=2)
+                break
+            args, kwargs = finer
+            warnings.warn(f"{said}; refined to {_panels(*finer)} and sampled again", SketchWarning, stacklevel=2)
         return _result(mcmc, args, kwargs, certificates, seed)
 
 
@@ -130,7 +130,7 @@ def _map_sketches(function, tree):
     )
 
 
-def _sample(model, seed, kernel, num_warmup, num_samples, num_chains, progress_bar, args, kwargs):
+def _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar):
     sampler = kernel(model) if callable(kernel) else kernel
     # only HMC and NUTS start vectorised chains without being told where
     vectorized = "vectorized" if isinstance(sampler, HMC) else "sequential"
@@ -148,40 +148,26 @@ def _sample(model, seed, kernel, num_warmup, num_samples, num_chains, progress_b
     return mcmc
 
 
-def _certify(model, args, kwargs, mcmc):
-    """Compare every sketch with a more exact one at posterior draws; the refined arguments if they differ too much."""
-    error = _error(model, args, kwargs, _map_sketches(lambda s: s.reference, (args, kwargs)), mcmc)
-    report = {
-        "error_nats": error,
-        "panels": [len(s.edges) - 1 for s in _leaves((args, kwargs)) if isinstance(s, PanelSketch)],
-    }
-    if error <= TOLERANCE:
-        return None, report
+def _panels(args, kwargs):
+    return [len(leaf.edges) - 1 for leaf in _leaves((args, kwargs)) if isinstance(leaf, PanelSketch)]
+
+
+def _refined(model, args, kwargs, mcmc):
+    """The arguments with sketches fine enough at these draws, or as fine as they get; None where records are gone."""
     lattice = True if any(site.discrete_base for site in _sites(model, args, kwargs).values()) else None
-    finer = (args, kwargs)
     for _ in range(REFINEMENTS):
-        finer = _map_sketches(lambda s: s.refine(lattice=lattice) or s, finer)
-        if all(new is old for new, old in zip(_leaves(finer), _leaves((args, kwargs)), strict=True)):
-            warnings.warn(
-                f"the sketch is off by {error:.2g} nats at posterior draws and holds no records to refine itself; "
-                "make it with more panels, or with keep_records=True",
-                SketchWarning,
-                stacklevel=3,
-            )
-            return None, report
-        if _error(model, *finer, _map_sketches(lambda s: s.reference, finer), mcmc) <= TOLERANCE:
+        finer = _map_sketches(lambda s: s.refine(lattice=lattice) or s, (args, kwargs))
+        if _panels(*finer) == _panels(args, kwargs):
+            return None
+        args, kwargs = finer
+        if _error(model, args, kwargs, mcmc) <= TOLERANCE:
             break
-    panels = [len(s.edges) - 1 for s in _leaves(finer) if isinstance(s, PanelSketch)]
-    warnings.warn(
-        f"the sketch of {report['panels']} panels was off by {error:.2g} nats at posterior draws; "
-        f"refined to {panels} panels and sampled again",
-        SketchWarning,
-        stacklevel=3,
-    )
-    return finer, report
+    return args, kwargs
 
 
-def _error(model, args, kwargs, reference, mcmc):
+def _error(model, args, kwargs, mcmc):
+    """Largest difference in log density between the sketches and their references at posterior draws, in nats."""
+    reference = _map_sketches(lambda s: s.reference, (args, kwargs))
     samples = mcmc.get_samples()
     latent = [name for name, site in _sites(model, args, kwargs).items() if site.latent]
     total = len(samples[latent[0]])

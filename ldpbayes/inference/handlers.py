@@ -11,6 +11,8 @@ from ldpbayes.mechanisms import Mechanism
 
 __all__ = ["observe", "privatize"]
 
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+
 
 class _weighted(numpyro.handlers.scale):
     """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative."""
@@ -53,8 +55,12 @@ def observe(name, base_dist, data, **options):
                 f"site {name!r}: a sketch stands for records with one common law, but the base distribution has batch "
                 f"shape {base_dist.batch_shape}; pass the release itself, or one sketch a group"
             )
-        # at a sketch's few nodes the channel's one matrix product is faster than any closed form (docs/benchmarks.md)
-        options = {"method": "channel", "panels": data.latent_panels} | options
+        # at a sketch's few nodes the channel's one matrix product beats any closed form (docs/benchmarks.md)
+        panels = data.latent_panels
+        options = {
+            "method": "auto" if panels and panels > MAX_CHANNEL_PANELS else "channel",
+            "panels": panels,
+        } | options
         with _weighted(data.weights):
             return numpyro.sample(name, Privatized(base_dist, data.mechanism, **options), obs=data.nodes)
     if not isinstance(data, Release):

@@ -6,18 +6,20 @@ distribution and any mechanism, at the price of one small matrix product.
 """
 
 import functools
+import math
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, gauss_legendre, is_concrete, latent
+from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, aligned, gauss_legendre, is_concrete, latent
 
 __all__ = ["Channel", "channel"]
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
-MAX_ENTRIES = 1 << 27  # one gigabyte in double precision
+MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
+BUILD = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
 
 
@@ -56,7 +58,8 @@ class Channel:
         if base.batch_shape == ():
             total = jnp.tensordot(density, self.matrix, axes=(0, 0))
         else:
-            total = jnp.sum(density * self.matrix, axis=0)
+            rank = max(density.ndim, self.matrix.ndim)
+            total = jnp.sum(aligned(density, rank) * aligned(self.matrix, rank), axis=0)
         return self.log_scale + jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny))
 
 
@@ -86,30 +89,30 @@ def channel(base, mechanism, z, panels=None):
     """
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
-    shape = np.broadcast_shapes(
-        np.shape(z), grid.nodes.shape[1:], base.batch_shape, jnp.shape(getattr(mechanism, "epsilon", 0.0))
-    )
+    parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
+    shape = np.broadcast_shapes(jnp.shape(z), grid.nodes.shape[1:], *parameters)
     concrete = is_concrete(z, mechanism, grid.nodes)
-    # while it is built, a row takes this many times its own room; only a concrete one can be built in chunks
-    build = 3
-    if n * int(np.prod(shape)) * (1 if concrete else build) > MAX_ENTRIES:
+    if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
         raise ValueError(
             f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
             f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use release.sketch(), or fewer panels"
             + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
         )
     if not concrete:
-        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.asarray(z)))
-    z = np.asarray(z, dtype=float)
-    width = max(1, CHUNK // (n * build))
+        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.broadcast_to(z, shape)))
+    z = np.broadcast_to(np.asarray(z, dtype=float), shape)
+    width = max(1, CHUNK // (n * BUILD))
     # the host part is double precision whatever the caller's setting, and never becomes part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        if z.ndim == 1 and z.size > width and grid.nodes.ndim == 1 and not np.ndim(getattr(mechanism, "epsilon", 0.0)):
-            parts = [_matrix(np, grid, mechanism, z[i : i + width]) for i in range(0, z.size, width)]
-            matrix, log_scale = np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts])
-        else:
-            matrix, log_scale = _matrix(np, grid, mechanism, z)
-    return Channel(grid, matrix, log_scale)
+        if len(shape) != 1 or grid.nodes.ndim > 1:
+            return Channel(grid, *_matrix(np, grid, mechanism, z))
+        parts = []
+        for start in range(0, z.size, width):
+            part = slice(start, start + width)
+            mine = jax.tree.map(lambda leaf, part=part: leaf[part] if np.size(leaf) > 1 else leaf, mechanism)
+            parts.append(_matrix(np, grid, mine, z[part]))
+    matrices, log_scales = zip(*parts, strict=True)
+    return Channel(grid, np.concatenate(matrices, axis=1), np.concatenate(log_scales))
 
 
 def _matrix(xp, grid, mechanism, z):

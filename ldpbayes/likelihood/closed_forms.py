@@ -121,8 +121,8 @@ def exponential_laplace(base, mechanism, z):
 def normal_gaussian(base, mechanism, z):
     """Normal data, clipped at both bounds, with Gaussian noise.
 
-    Source: Kulkarni et al., Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose (errata 4): given z, the unclipped x
-    is normal with mean m and scale τ.
+    Source: Kulkarni et al., Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose (errata 4): given z, the unclipped
+    x is normal with mean m and scale τ.
     """
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.scale
     total = jnp.hypot(base.scale, noise)

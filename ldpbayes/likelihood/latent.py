@@ -1,7 +1,8 @@
 """The base distribution as a vector: density at quadrature nodes, mass at the two ends where clipping collects it.
 
-A mechanism sees x only inside its bounds; everything outside arrives at the nearest bound. So all that a likelihood needs
-of a base distribution is its density on panels of nodes inside the bounds and two masses. Discrete bases need no panels.
+A mechanism sees x only inside its bounds; everything outside arrives at the nearest bound. So all that a likelihood
+needs of a base distribution is its density on panels of nodes inside the bounds and two masses. Discrete bases need no
+panels.
 """
 
 import math
@@ -15,7 +16,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes.likelihood.special import log1mexp, log_ndtr
 
-__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "gauss_legendre", "is_concrete", "latent", "support_ends"]
+__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "aligned", "gauss_legendre", "is_concrete", "latent", "support_ends"]
 
 PANELS = (
     40  # panels on the latent domain; with 8 nodes each a normal of σ = 5 % of the range is exact to 1e-9 nats in total
@@ -99,7 +100,7 @@ class Latent:
         # the shift only keeps exp() in range and cancels, so it needs no gradient
         shift = jax.lax.stop_gradient(jnp.max(log_density, axis=0))
         density = jnp.exp(log_density - jnp.where(jnp.isfinite(shift), shift, 0.0))
-        total = jnp.sum(density * _aligned(self.volume, density.ndim), axis=0)
+        total = jnp.sum(density * aligned(self.volume, density.ndim), axis=0)
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
     def expectation(self, base, function):
@@ -113,11 +114,11 @@ class Latent:
         """
         density = self.density(base)
         ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
-        points = _aligned(jnp.concatenate([self.nodes, *ends]), density.ndim)
-        return jnp.sum(density * _aligned(self.volume, density.ndim) * function(points), axis=0)
+        points = aligned(jnp.concatenate([self.nodes, *ends]), density.ndim)
+        return jnp.sum(density * aligned(self.volume, density.ndim) * function(points), axis=0)
 
 
-def _aligned(array, ndim):
+def aligned(array, ndim):
     """Insert batch axes behind the point axis until the array has ``ndim`` axes."""
     return jnp.asarray(array).reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
 
@@ -150,7 +151,7 @@ def latent(base, mechanism, panels=None):
         return _discrete_latent(base, mechanism, low, high, lower, upper)
     if domain.is_discrete:
         raise ValueError(
-            f"{type(mechanism).__name__} takes categories, but the base distribution {type(base).__name__} is continuous"
+            f"{type(mechanism).__name__} takes categories, but the base {type(base).__name__} is continuous"
         )
     xp = np if is_concrete(low, high, lower, upper) else jnp
     if is_concrete(low, lower):
@@ -178,9 +179,9 @@ def latent(base, mechanism, panels=None):
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
     t, w = (array.reshape(column) for array in gauss_legendre(QUADRATURE_ORDER))
     half = 0.5 * (edges[1:] - edges[:-1])[:, None]
-    flat = (-1,) + np.shape(span)
+    flat = (-1, *np.shape(span))
     nodes = (edges[:-1][:, None] + half * (1 + t)).reshape(flat)
-    volume = xp.concatenate([(half * w).reshape(flat), xp.ones((2,) + flat[1:])])
+    volume = xp.concatenate([(half * w).reshape(flat), xp.ones((2, *flat[1:]))])
     return Latent(nodes, (start, stop), volume, edges, (below, above))
 
 
@@ -203,7 +204,7 @@ def _discrete_latent(base, mechanism, low, high, lower, upper):
 
 def _log_prob_on_support(base, nodes):
     """Log density with nodes on the first axis; −inf, with zero gradient, outside the support."""
-    nodes = _aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
+    nodes = aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
     inside = base.support(nodes)
     feasible = base.support.feasible_like(nodes)
     points = jnp.where(inside, nodes, feasible)
@@ -249,7 +250,7 @@ def _negative_binomial(base):
     return jnp.asarray(base.concentration, jnp.result_type(float)), log_q, log_1mq
 
 
-# --- masses beyond the nodes -------------------------------------------------------------------------------------------
+# --- masses beyond the nodes ----------------------------------------------------------------------------------------
 
 # Double-exponential rule: y = exp(π/2 sinh t) covers (0, ∞) with points dense on every scale of y.
 _t = np.arange(-4.2, 4.2001, 0.05)
@@ -312,7 +313,7 @@ def _continuous_ends(base, grid):
     below = jnp.where(base.support(first), base.cdf(inside[0]), jnp.where(first < inside[0], 0.0, 1.0))
     above = jnp.where(base.support(last), 1.0 - base.cdf(inside[1]), jnp.where(last < inside[1], 1.0, 0.0))
     return tuple(
-        # a cdf's complement has lost its digits where it is small; there the edge lies in the tail and quadrature is exact
+        # a cdf's complement has lost its digits where it is small; there quadrature of the tail is exact
         jnp.where(mass > 1e-6, jnp.log(jnp.where(mass > 1e-6, mass, 1.0)), _log_integral(base, edge, end, direction))
         for mass, edge, end, direction in ((below, first, low, -1), (above, last, high, 1))
     )

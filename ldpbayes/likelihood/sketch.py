@@ -2,8 +2,8 @@
 
 For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the integral of a smooth function against the
 empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes
-with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds, under
-Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
+with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds,
+under Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
 """
 
 import dataclasses

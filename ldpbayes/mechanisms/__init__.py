@@ -5,6 +5,7 @@ from ldpbayes.mechanisms.categorical import RandomizedResponse
 from ldpbayes.mechanisms.mechanism import (
     Mechanism,
     mechanism,
+    mechanism_class,
     mechanism_from_spec,
     mechanism_names,
     register,
@@ -17,6 +18,7 @@ __all__ = [
     "Mechanism",
     "RandomizedResponse",
     "mechanism",
+    "mechanism_class",
     "mechanism_from_spec",
     "mechanism_names",
     "register",

@@ -22,7 +22,7 @@ from numpyro.distributions.constraints import Constraint
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoff import checked
 
-__all__ = ["Mechanism", "mechanism", "mechanism_from_spec", "mechanism_names", "register"]
+__all__ = ["Mechanism", "mechanism", "mechanism_class", "mechanism_from_spec", "mechanism_names", "register"]
 
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
 
@@ -202,11 +202,7 @@ def mechanism(name: str, /, **params: Any) -> Mechanism:
     ValueError
         If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
     """
-    if name not in _registry:
-        _load_entry_points()
-    if name not in _registry:
-        raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
-    cls = _registry[name]
+    cls = mechanism_class(name)
     known = _parameters(cls)
     unknown = sorted(set(params) - set(known))
     missing = [n for n, required in known.items() if required and n not in params]
@@ -217,6 +213,21 @@ def mechanism(name: str, /, **params: Any) -> Mechanism:
                 f"which takes {', '.join(known)}"
             )
     return cls(**params)
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """Return the class registered as `name`, by an installed third party if need be.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
+    if name not in _registry:
+        _load_entry_points()
+    if name not in _registry:
+        raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
+    return _registry[name]
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:

@@ -118,7 +118,7 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
         ldp.observe("z", dist.Normal(mu, numpyro.sample("sigma", dist.LogNormal(np.log(0.02), 0.1))), data)
 
     with pytest.warns(
-        ldp.SketchWarning, match=r"sketch of \[40\] panels was off by .* nats .*; refined to \[\d+\] panels"
+        ldp.SketchWarning, match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again"
     ):
         result = quiet_fit(model, release.sketch())
     first, last = json.loads(result.attrs["certificates"])
@@ -132,7 +132,7 @@ def test_a_sketch_without_records_says_that_it_cannot_refine():
     def model(data):
         ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.513, 0.01)), 0.02), data)
 
-    with pytest.warns(ldp.SketchWarning, match="holds no records to refine itself"):
+    with pytest.warns(ldp.SketchWarning, match="cannot be refined; sketch with more panels, or with keep_records=True"):
         quiet_fit(model, release.sketch(keep_records=False), num_warmup=50, num_samples=50)
 
 
