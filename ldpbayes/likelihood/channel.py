@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, aligned, gauss_legendre, is_concrete, latent
+from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, gauss_legendre, is_concrete, latent
+from ldpbayes.likelihood.masses import aligned
 
 __all__ = ["Channel", "channel"]
 

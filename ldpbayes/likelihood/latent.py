@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
-from numpyro.distributions import constraints
 
-from ldpbayes.likelihood.special import log1mexp, log_ndtr
-
-__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "aligned", "gauss_legendre", "is_concrete", "latent", "support_ends"]
-
-PANELS = (
-    40  # panels on the latent domain; with 8 nodes each a normal of σ = 5 % of the range is exact to 1e-9 nats in total
+from ldpbayes.likelihood.masses import (
+    aligned,
+    log_mass_beyond,
+    log_mass_outside,
+    log_prob_on_support,
+    support_ends,
 )
+
+__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "gauss_legendre", "is_concrete", "latent"]
+
+PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 QUADRATURE_ORDER = 8
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 
@@ -33,26 +35,6 @@ def is_concrete(*values):
 def gauss_legendre(order):
     """Nodes and weights of the Gauss-Legendre rule on [−1, 1], each of shape (order,)."""
     return np.polynomial.legendre.leggauss(order)
-
-
-def support_ends(base):
-    """Lower and upper end of a distribution's support (±inf where there is none), from its NumPyro constraint.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-
-    Returns
-    -------
-    tuple
-        Two scalars, or arrays of the batch shape where the support depends on parameters (then possibly traced).
-    """
-    support = base.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    if support is constraints.boolean:
-        return 0.0, 1.0
-    return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
 
 @dataclass(frozen=True)
@@ -93,8 +75,11 @@ class Latent:
         -------
         Array (n + 2, *base.batch_shape)
         """
-        inside = _log_prob_on_support(base, self.nodes)
-        lower, upper = _discrete_ends(base, self, inside) if self.edges is None else _continuous_ends(base, self)
+        inside = log_prob_on_support(base, self.nodes)
+        if self.edges is None:
+            lower, upper = log_mass_beyond(base, self.nodes, self.open_ends, inside)
+        else:
+            lower, upper = log_mass_outside(base, self.edges[0], self.edges[-1])
         ends = [jnp.broadcast_to(end, inside.shape[1:])[None] for end in (lower, upper)]
         log_density = jnp.concatenate([inside, *ends])
         # the shift only keeps exp() in range and cancels, so it needs no gradient
@@ -116,11 +101,6 @@ class Latent:
         ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
         points = aligned(jnp.concatenate([self.nodes, *ends]), density.ndim)
         return jnp.sum(density * aligned(self.volume, density.ndim) * function(points), axis=0)
-
-
-def aligned(array, ndim):
-    """Insert batch axes behind the point axis until the array has ``ndim`` axes."""
-    return jnp.asarray(array).reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
 
 
 def latent(base, mechanism, panels=None):
@@ -171,9 +151,8 @@ def latent(base, mechanism, panels=None):
             panels = max(panels, min(4096, math.ceil(np.max((upper - lower) / mechanism.resolution))))
     halvings = 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
-    from_stop = (
-        np.array([0.0]) if above else halvings[::-1]
-    )  # measured from its own end, or rounding would merge the panels
+    # measured from its own end, or rounding would merge the panels
+    from_stop = np.array([0.0]) if above else halvings[::-1]
     span = stop - start
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
@@ -200,188 +179,3 @@ def _discrete_latent(base, mechanism, low, high, lower, upper):
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     nodes = np.arange(int(start), max(int(stop), int(start) - 1) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
-
-
-def _log_prob_on_support(base, nodes):
-    """Log density with nodes on the first axis; −inf, with zero gradient, outside the support."""
-    nodes = aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
-    inside = base.support(nodes)
-    feasible = base.support.feasible_like(nodes)
-    points = jnp.where(inside, nodes, feasible)
-    if base.support.is_discrete:
-        return jnp.where(inside, _log_mass(base, points.astype(jnp.int32)), -jnp.inf)
-    return jnp.where(inside, base.log_prob(points), -jnp.inf)
-
-
-def _log_mass(base, counts):
-    """Log mass of a discrete base at counts on the first axis, those of a negative binomial being 0, 1, 2, ...
-
-    NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas, which
-    lose their digits at a large concentration; products of ratios of neighbouring masses lose nothing.
-    """
-    law = _unexpanded(base)
-    if isinstance(law, dist.discrete.ZeroInflatedProbs):
-        inflated = jnp.log1p(-law.gate) + _log_mass(law.base_dist, counts)
-        return jnp.where(counts == 0, jnp.log(law.gate + jnp.exp(inflated)), inflated)
-    if isinstance(law, dist.GammaPoisson):
-        concentration, log_q, log_1mq = _negative_binomial(law)
-        ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
-        first = jnp.broadcast_to(concentration * log_1mq, (1, *jnp.broadcast_shapes(counts.shape[1:], law.batch_shape)))
-        return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
-    if isinstance(law, (dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)):
-        counts = counts.astype(float)  # the log-gamma of an integer array has single precision
-    return base.log_prob(counts)
-
-
-def _unexpanded(base):
-    while isinstance(base, dist.ExpandedDistribution):
-        base = base.base_dist
-    return base
-
-
-def _negative_binomial(base):
-    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the exact parameters."""
-    if isinstance(base, dist.NegativeBinomialLogits):
-        log_q, log_1mq = -jax.nn.softplus(-base.logits), -jax.nn.softplus(base.logits)
-    elif isinstance(base, dist.NegativeBinomialProbs):
-        log_q, log_1mq = jnp.log(base.probs), jnp.log1p(-base.probs)
-    else:
-        log_q, log_1mq = -jnp.log1p(base.rate), -jnp.log1p(1.0 / base.rate)
-    return jnp.asarray(base.concentration, jnp.result_type(float)), log_q, log_1mq
-
-
-# --- masses beyond the nodes ----------------------------------------------------------------------------------------
-
-# Double-exponential rule: y = exp(π/2 sinh t) covers (0, ∞) with points dense on every scale of y.
-_t = np.arange(-4.2, 4.2001, 0.05)
-_DE_LOG_Y = 0.5 * np.pi * np.sinh(_t)
-_DE_LOG_W = np.log(0.05 * 0.5 * np.pi * np.cosh(_t)) + _DE_LOG_Y
-del _t
-
-
-def _log_integral(base, edge, end, direction):
-    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail."""
-    log_y = _DE_LOG_Y.reshape((-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end)))
-    log_w = _DE_LOG_W.reshape(log_y.shape)
-    if isinstance(end, float) and math.isinf(end):
-        keep = np.abs(log_y) < 300.0
-        points, log_weight = edge + direction * np.exp(np.where(keep, log_y, 0.0)), np.where(keep, log_w, -np.inf)
-    else:  # measured from the end of the support: distance = δ·exp(−τ), τ = exp(π/2 sinh t)
-        delta = jnp.maximum(direction * (end - edge), 0.0)
-        tau = np.exp(np.minimum(log_y, 6.55))
-        distance = delta * jnp.exp(-tau)
-        # points near an end other than zero are rounded: there the density is continued by a power of the distance
-        info = jnp.finfo(distance.dtype)
-        near = 0.1 * info.eps**0.5 * jnp.abs(end) + 4 * info.tiny
-        probes = [end - direction * jnp.broadcast_to(c * near, jnp.shape(delta))[None] for c in (1.0, 4.0)]
-        (f, g), (d, e) = (_log_prob_on_support(base, p) for p in probes), (jnp.log(jnp.abs(end - p)) for p in probes)
-        resolved = jnp.isfinite(f) & jnp.isfinite(g) & (end != 0)
-        power = jnp.where(resolved, (jnp.where(resolved, g, 0.0) - jnp.where(resolved, f, 0.0)) / (e - d), 0.0)
-        keep = (log_y < 6.55) & (distance > 4 * info.tiny)
-        clipped = jnp.maximum(jnp.where(keep, distance, near), near)
-        points = jnp.where(keep, end - direction * clipped, edge)
-        shift = jnp.where(keep & (distance < near), power * jnp.log(jnp.where(keep, distance, near) / near), 0.0)
-        log_weight = jnp.where(keep, log_w - tau + shift, -jnp.inf) + jnp.log(jnp.where(delta > 0, delta, 1.0))
-        log_weight = jnp.where(delta > 0, log_weight, -jnp.inf)
-    return jax.nn.logsumexp(_log_prob_on_support(base, points) + log_weight, axis=0)
-
-
-def _has_smooth_cdf(base):
-    """Whether ``base.cdf`` exists and can be differentiated in the base's parameters."""
-    try:
-        leaves, tree = jax.tree.flatten(base)
-        inexact = [jnp.asarray(leaf) for leaf in leaves]
-        jax.eval_shape(
-            lambda values: jax.jvp(lambda v: jax.tree.unflatten(tree, v).cdf(0.5), (values,), (values,)),
-            [leaf.astype(jnp.result_type(float)) for leaf in inexact],
-        )
-    except Exception:
-        return False
-    return True
-
-
-def _continuous_ends(base, grid):
-    low, high = support_ends(base)
-    first, last = jnp.asarray(grid.edges[0]), jnp.asarray(grid.edges[-1])
-    if isinstance(base, dist.Normal):
-        return log_ndtr((first - base.loc) / base.scale), log_ndtr((base.loc - last) / base.scale)
-    if isinstance(base, dist.Exponential):
-        return log1mexp(-base.rate * jnp.maximum(first, 0.0)), -base.rate * jnp.maximum(last, 0.0)
-    if not _has_smooth_cdf(base):
-        return _log_integral(base, first, low, -1), _log_integral(base, last, high, 1)
-    inside = [jnp.where(base.support(edge), edge, base.support.feasible_like(edge)) for edge in (first, last)]
-    below = jnp.where(base.support(first), base.cdf(inside[0]), jnp.where(first < inside[0], 0.0, 1.0))
-    above = jnp.where(base.support(last), 1.0 - base.cdf(inside[1]), jnp.where(last < inside[1], 1.0, 0.0))
-    return tuple(
-        # a cdf's complement has lost its digits where it is small; there quadrature of the tail is exact
-        jnp.where(mass > 1e-6, jnp.log(jnp.where(mass > 1e-6, mass, 1.0)), _log_integral(base, edge, end, direction))
-        for mass, edge, end, direction in ((below, first, low, -1), (above, last, high, 1))
-    )
-
-
-def _discrete_ends(base, grid, inside):
-    total = jax.nn.logsumexp(inside, axis=0)
-    unbounded_below, unbounded_above = grid.open_ends
-    nothing = jnp.full_like(total, -jnp.inf)
-    if not (unbounded_below or unbounded_above):
-        return nothing, nothing
-    first, beyond = grid.nodes[0], grid.nodes[-1] + 1
-    if not unbounded_below:
-        law, log_kept = _unexpanded(base), 0.0
-        if isinstance(law, dist.discrete.ZeroInflatedProbs):  # the inflated zeros are not beyond anything
-            law, log_kept = _unexpanded(law.base_dist), jnp.log1p(-law.gate)
-            total = jax.nn.logsumexp(_log_prob_on_support(law, grid.nodes), axis=0)
-        return nothing, log_kept + log_survival(law, beyond, total)
-    below = base.cdf(first - 1)
-    above = 1.0 - base.cdf(beyond - 1) if unbounded_above else jnp.zeros_like(below)
-    return tuple(jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1.0)), -jnp.inf) for mass in (below, above))
-
-
-def log_survival(base, k, log_total_below):
-    """Log P(x ≥ k) of a distribution on the non-negative integers, with relative accuracy however small it is.
-
-    The complement of the cdf is exact enough until it is small; there the tail integral representation takes over,
-    ∫₀^∞ exp(−k v) g(exp(−v)) dv up to a factor (Poisson: g(s) = exp(−λ s); negative binomial: (1 − q s)^(α − 1)).
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-    k : float
-        Positive integer value.
-    log_total_below : Array
-        log P(x < k), shape ``base.batch_shape``.
-
-    Returns
-    -------
-    Array
-        Shape ``base.batch_shape``.
-    """
-    complement = log1mexp(log_total_below)
-    log_v, log_w = (
-        _DE_LOG_Y.reshape((-1,) + (1,) * len(base.batch_shape)),
-        _DE_LOG_W.reshape((-1,) + (1,) * len(base.batch_shape)),
-    )
-    v = np.exp(np.minimum(log_v, 6.5))
-    log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
-    if isinstance(base, (dist.GeometricProbs, dist.GeometricLogits)):
-        # P(x > j) = (1 - p)^(j + 1), and log(1 - p) = log_prob(1) - log_prob(0)
-        return k * (base.log_prob(jnp.asarray(1)) - base.log_prob(jnp.asarray(0)))
-    if isinstance(base, dist.Poisson):
-        lead = k * jnp.log(base.rate) - jax.lax.lgamma(jnp.asarray(k, jnp.result_type(float)))
-        tail = lead + jax.nn.logsumexp(log_w - base.rate * np.exp(-v), axis=0)
-    elif isinstance(base, dist.GammaPoisson):
-        alpha, log_q, log_1mq = _negative_binomial(base)
-        # a small concentration puts weight on every scale of v above 1 - q, which needs a step that does not grow
-        log_v = np.arange(-55.0, 5.0, 0.15).reshape(-1, *log_v.shape[1:])
-        v = np.exp(log_v)
-        log_w = np.log(0.15) + log_v - k * v
-        ahead = np.arange(1, int(k)).reshape((-1,) + (1,) * len(base.batch_shape))
-        log_beta = -jnp.log(alpha) - jnp.sum(jnp.log1p(alpha / ahead), axis=0)
-        # 1 - q e^-v, written so that nothing cancels when q is near 0 or near 1
-        q = jnp.exp(log_q)
-        small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
-        log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
-        tail = k * log_q - log_beta + jax.nn.logsumexp(log_w + log_g, axis=0)
-    else:
-        return complement
-    return jnp.where(complement > -9.0, complement, tail)

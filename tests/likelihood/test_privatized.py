@@ -216,7 +216,11 @@ def test_a_mean_and_a_budget_for_every_record_broadcast(method, z, epsilon):
 
 
 @noises
-@pytest.mark.parametrize("law", [dist.Normal(0.4, 1.5), dist.StudentT(3.0, 1.0, 2.0), dist.Poisson(2.5)], ids=str)
+@pytest.mark.parametrize(
+    "law",
+    [dist.Normal(0.4, 1.5), dist.StudentT(3.0, 1.0, 2.0), dist.Poisson(2.5)],
+    ids=["normal", "student", "poisson"],
+)
 def test_mean_and_variance_are_those_of_the_clipped_record_plus_noise(law, noise):
     mechanism = NOISE[noise]
     value = ldp.Privatized(law, mechanism)
