@@ -1,5 +1,4 @@
 import os
-import pathlib
 
 import jax
 import numpy as np
@@ -24,12 +23,3 @@ def x64():
 @pytest.fixture
 def rng():
     return np.random.default_rng(20260101)
-
-
-@pytest.fixture(scope="session")
-def data_dir():
-    """The directory of real data that LDPBAYES_DATA names."""
-    path = os.environ.get("LDPBAYES_DATA")
-    if not path or not pathlib.Path(path).is_dir():
-        pytest.skip("LDPBAYES_DATA names no directory of data")
-    return pathlib.Path(path)

@@ -1,0 +1,85 @@
+"""The factories are what a user would have written, priors included."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Predictive
+from numpyro.infer.util import log_density
+
+import ldpbayes as ldp
+from ldpbayes import models
+
+LAPLACE = ldp.LaplaceMechanism(1.0, 0, 20)
+RESPONSE = ldp.RandomizedResponse(1.0)
+# priors, a point, the base distribution there (made in a test, so that its parameters are in double precision), mechanism
+CASES = {
+    "clipped_gaussian": (
+        {"mu": dist.Normal(0, 5), "sigma": dist.Gamma(2, 1)},
+        {"mu": 1.5, "sigma": 2.0},
+        lambda: dist.Normal(1.5, 2.0),
+        LAPLACE,
+    ),
+    "clipped_exponential": ({"rate": dist.Gamma(2, 1)}, {"rate": 0.3}, lambda: dist.Exponential(0.3), LAPLACE),
+    "clipped_counts": (
+        {"mean": dist.LogNormal(0, 2), "concentration": dist.LogNormal(0, 1)},
+        {"mean": 3.0, "concentration": 0.7},
+        lambda: dist.NegativeBinomial2(3.0, 0.7),
+        LAPLACE,
+    ),
+    "warner": ({"theta": dist.Beta(1, 1)}, {"theta": 0.3}, lambda: dist.Bernoulli(0.3), RESPONSE),
+}
+
+
+def release(base, mechanism):
+    return ldp.Release(ldp.Privatized(base, mechanism).sample(jax.random.key(0), (500,)), mechanism)
+
+
+def expected(priors, values, base, data):
+    prior = sum(float(priors[name].log_prob(value)) for name, value in values.items())
+    return prior + float(ldp.Privatized(base, data.mechanism).log_prob(data.values).sum())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factorys_density_is_its_priors_times_the_privatized_law(name, x64):
+    priors, values, make, mechanism = CASES[name]
+    base = make()
+    data = release(base, mechanism)
+    for form in (data, data.sketch()):  # 500 terms of size 4 with a few rounding errors each
+        density = log_density(getattr(models, name)(), (form,), {}, values)[0]
+        assert abs(float(density) - expected(priors, values, base, data)) < 1e-9
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factory_takes_other_priors(name, x64):
+    _, values, make, mechanism = CASES[name]
+    base = make()
+    data = release(base, mechanism)
+    others = {parameter: dist.HalfNormal(3.0) for parameter in values}
+    density = log_density(getattr(models, name)(**others), (data,), {}, values)[0]
+    assert abs(float(density) - expected(others, values, base, data)) < 1e-9
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factory_is_its_own_simulator(name):
+    priors, _, _, mechanism = CASES[name]
+    draws = Predictive(getattr(models, name)(), num_samples=3)(jax.random.key(1), ldp.Release(None, mechanism, 20))
+    assert draws["z"].shape == (3, 20)
+    assert set(draws) == {"z", *priors}
+    assert np.all(np.isfinite(draws["z"]))
+
+
+def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
+    budgets = (0.5, 2.0)
+    data = [release(dist.Normal(5.0, 2.0), ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in budgets]
+    values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "offset": np.array([0.5, -1.0])}
+    priors = {"mu": dist.Normal(0, 5), "tau": dist.HalfNormal(2), "sigma": dist.Gamma(2, 1)}
+    prior = sum(float(p.log_prob(values[name])) for name, p in priors.items())
+    prior += float(dist.Normal(0, 1).log_prob(values["offset"]).sum())
+    likelihood = sum(
+        float(ldp.Privatized(dist.Normal(theta, 2.0), r.mechanism).log_prob(r.values).sum())
+        for theta, r in zip((4.5, 3.0), data, strict=True)
+    )
+    for form in (data, [r.sketch() for r in data]):
+        density = log_density(models.hierarchical(), (form,), {}, values)[0]
+        assert abs(float(density) - prior - likelihood) < 1e-9
