@@ -179,10 +179,15 @@ class CountSketch(Sketch):
         return CountSketch(self.mechanism, nodes, weights)
 
 
-jax.tree_util.register_dataclass(
-    PanelSketch, ["mechanism", "moments", "tails"], ["edges", "order"], drop_fields=["records"]
+# as pytrees sketches drop their records, which are only there to refine them on the host
+jax.tree_util.register_pytree_node(
+    PanelSketch,
+    lambda s: ((s.mechanism, s.moments, s.tails), (s.edges, s.order)),
+    lambda aux, leaves: PanelSketch(*leaves, *aux),
 )
-jax.tree_util.register_dataclass(CountSketch, ["mechanism", "nodes", "weights"], [])
+jax.tree_util.register_pytree_node(
+    CountSketch, lambda s: ((s.mechanism, s.nodes, s.weights), None), lambda _, leaves: CountSketch(*leaves)
+)
 
 
 def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):

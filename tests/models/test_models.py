@@ -12,7 +12,7 @@ from ldpbayes import models
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0, 20)
 RESPONSE = ldp.RandomizedResponse(1.0)
-# priors, a point, the base distribution there (made in a test, so that its parameters are in double precision), mechanism
+# priors, a point, the base distribution there (made in a test, so that it is in double precision), mechanism
 CASES = {
     "clipped_gaussian": (
         {"mu": dist.Normal(0, 5), "sigma": dist.Gamma(2, 1)},
