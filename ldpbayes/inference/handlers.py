@@ -5,13 +5,11 @@ from jax import lax
 from numpyro.primitives import Messenger
 
 from ldpbayes.inference.release import Release
-from ldpbayes.likelihood.privatized import Privatized, privatized
+from ldpbayes.likelihood.privatized import privatized
 from ldpbayes.likelihood.sketch import Sketch
 from ldpbayes.mechanisms import Mechanism
 
 __all__ = ["observe", "privatize"]
-
-MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 
 
 class _weighted(numpyro.handlers.scale):
@@ -31,7 +29,7 @@ def observe(name, base_dist, data, **options):
         Site name.
     base_dist : numpyro.distributions.Distribution
         Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
-        regression on public covariates). Wrappers of plates and masks are respected.
+        regression on public covariates), (G,) for a sketch of G groups. Wrappers of plates and masks are respected.
     data : Release or Sketch
         A release without values is simulated, so the same model is its own prior predictive.
     **options
@@ -50,19 +48,15 @@ def observe(name, base_dist, data, **options):
         If ``base_dist`` has a law per record where a sketch is given, or a batch shape that does not fit the release.
     """
     if isinstance(data, Sketch):
-        if base_dist.batch_shape != ():
+        if base_dist.batch_shape != data.law_shape:
+            stands_for = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
             raise ValueError(
-                f"site {name!r}: a sketch stands for records with one common law, but the base distribution has batch "
-                f"shape {base_dist.batch_shape}; pass the release itself, or one sketch a group"
+                f"site {name!r}: a sketch of records with {stands_for} needs a base distribution of batch shape "
+                f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
+                "categories) a sketch made with by="
             )
-        # at a sketch's few nodes the channel's one matrix product beats any closed form (docs/benchmarks.md)
-        panels = data.latent_panels
-        options = {
-            "method": "auto" if panels and panels > MAX_CHANNEL_PANELS else "channel",
-            "panels": panels,
-        } | options
         with _weighted(data.weights):
-            return numpyro.sample(name, Privatized(base_dist, data.mechanism, **options), obs=data.nodes)
+            return numpyro.sample(name, data.law_of_nodes(base_dist, **options), obs=data.nodes)
     if not isinstance(data, Release):
         raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, got {type(data).__name__}")
     shape = (data.count,)

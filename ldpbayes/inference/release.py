@@ -21,8 +21,8 @@ class Release:
 
     Parameters
     ----------
-    values : array_like (N,) or None
-        One released value a record.
+    values : array_like (N, *event) or None
+        One released value a record: a number or a code, or a row of the mechanism's ``event_shape`` (bits, say).
     mechanism : Mechanism
         Parameters are scalars, or arrays of shape (N,) for personal budgets.
     count : int, optional
@@ -33,8 +33,8 @@ class Release:
     TypeError
         If ``mechanism`` is not a mechanism.
     ValueError
-        For an empty, non-finite, non-numeric or not one-dimensional release, values outside the mechanism's support,
-        personal budgets of another length, or a count that contradicts the values.
+        For an empty, non-finite or non-numeric release, values of another shape or outside the mechanism's support
+        (see `Mechanism.validated`), personal budgets of another length, or a count that contradicts the values.
     """
 
     values: object
@@ -44,7 +44,10 @@ class Release:
     def __post_init__(self):
         """Check everything before any computation."""
         if not isinstance(self.mechanism, Mechanism):
-            raise TypeError(f"mechanism must be an ldpbayes mechanism, got {type(self.mechanism).__name__}")
+            raise TypeError(
+                "mechanism must be an ldpbayes mechanism (one for all records: make a release for each protocol), "
+                f"got {type(self.mechanism).__name__}"
+            )
         if self.values is None:
             if isinstance(self.count, bool) or not isinstance(self.count, (int, np.integer)) or self.count < 1:
                 raise ValueError(
@@ -53,10 +56,10 @@ class Release:
         elif isinstance(self.values, jax.core.Tracer):
             object.__setattr__(self, "count", self.values.shape[0])
         else:
-            values = np.asarray(self.values)
-            if self.count is not None and self.count != values.size:
-                raise ValueError(f"count is {self.count}, but there are {values.size} values; leave count out")
-            object.__setattr__(self, "values", _checked(values, self.mechanism))
+            values = self.mechanism.validated(self.values)
+            if self.count is not None and self.count != len(values):
+                raise ValueError(f"count is {self.count}, but there are {len(values)} values; leave count out")
+            object.__setattr__(self, "values", values)
             object.__setattr__(self, "count", len(values))
         for leaf in jax.tree.leaves(self.mechanism):
             if np.ndim(leaf) and np.shape(leaf) not in ((1,), (self.count,)):
@@ -69,7 +72,7 @@ class Release:
         """Number of records."""
         return self.count
 
-    def sketch(self, *, panels=None, lattice=None, keep_records=True):
+    def sketch(self, *, panels=None, lattice=None, keep_records=True, by=None):
         """Compress to weighted nodes, after which the cost of a posterior does not depend on the number of records.
 
         Parameters and errors as in `ldpbayes.likelihood.sketch.sketch`; and ValueError for a release without values.
@@ -80,7 +83,8 @@ class Release:
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
-        return sketch(self.values, self.mechanism, panels=panels, lattice=lattice, keep_records=keep_records)
+        options = {"panels": panels, "lattice": lattice, "keep_records": keep_records, "by": by}
+        return sketch(self.values, self.mechanism, **options)
 
     def save(self, path):
         """Write to ``.npz`` or ``.parquet``; see `Release.load` for both formats.
@@ -102,7 +106,10 @@ class Release:
             np.savez(path, values=self.values, mechanism=np.array(spec))
         elif path.suffix == ".parquet":
             pa, parquet = _pyarrow()
-            table = pa.table({"value": self.values}).replace_schema_metadata({SPEC_KEY: spec})
+            column = self.values
+            if column.ndim > 1:
+                column = pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+            table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: spec})
             parquet.write_table(table, path)
         else:
             raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
@@ -111,8 +118,9 @@ class Release:
     def load(cls, path):
         """Read a release file.
 
-        ``.npz`` holds ``values``, shape (N,), and ``mechanism``, the mechanism's JSON spec as a string. ``.parquet``
-        holds a column ``value``, and the spec in the schema metadata under ``ldpbayes.mechanism``.
+        ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
+        ``.parquet`` holds a column ``value`` (of fixed-size lists, where an event is a row), and the spec in the schema
+        metadata under ``ldpbayes.mechanism``.
 
         Parameters
         ----------
@@ -141,14 +149,17 @@ class Release:
                     )
                 values, spec = file["values"], str(file["mechanism"])
         elif path.suffix == ".parquet":
-            _, parquet = _pyarrow()
+            pa, parquet = _pyarrow()
             table = parquet.read_table(path)
             metadata = table.schema.metadata or {}
             if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
                 raise ValueError(
                     f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)"
                 )
-            values, spec = table["value"].to_numpy(), metadata[SPEC_KEY.encode()].decode()
+            column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
+            values = column.to_numpy(zero_copy_only=False)
+            if pa.types.is_fixed_size_list(column.type):
+                values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
         else:
             raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
         try:
@@ -166,33 +177,6 @@ def _unflatten(count, children):
 
 
 jax.tree_util.register_pytree_node(Release, lambda r: ((r.values, r.mechanism), r.count), _unflatten)
-
-
-def _checked(values, mechanism):
-    if values.ndim != 1:
-        raise ValueError(f"values must be one-dimensional, one released value a record; got shape {values.shape}")
-    if values.size == 0:
-        raise ValueError("values is empty: a release holds at least one record")
-    if values.dtype == bool:
-        values = values.astype(int)
-    if values.dtype.kind not in "iuf":
-        raise ValueError(f"values must be numbers, got dtype {values.dtype}")
-    bad = ~np.isfinite(values)
-    if bad.any():
-        raise ValueError(
-            f"values must be finite; {bad.sum()} are not, the first ({values[bad][0]}) at {np.argmax(bad)}"
-        )
-    support = mechanism.support
-    if support.is_discrete:
-        low, high = int(support.lower_bound), int(support.upper_bound)
-        bad = (values < low) | (values > high) | (values != np.round(values))
-        if bad.any():
-            raise ValueError(
-                f"values must be integers in {low}..{high} under {type(mechanism).__name__}; "
-                f"{bad.sum()} are not, the first ({values[bad][0]:g}) at {np.argmax(bad)}"
-            )
-        values = values.astype(np.int32)
-    return values
 
 
 def _pyarrow():

@@ -1,5 +1,6 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
+from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import Channel, channel
 from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.likelihood.privatized import Privatized, privatized
@@ -8,6 +9,7 @@ from ldpbayes.likelihood.sketch import CountSketch, PanelSketch, Sketch, sketch
 __all__ = [
     "Channel",
     "CountSketch",
+    "Grouped",
     "PanelSketch",
     "Privatized",
     "Sketch",

@@ -91,7 +91,8 @@ def channel(base, mechanism, z, panels=None):
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
     parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
-    shape = np.broadcast_shapes(jnp.shape(z), grid.nodes.shape[1:], *parameters)
+    event = mechanism.event_shape
+    shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], *parameters)
     concrete = is_concrete(z, mechanism, grid.nodes)
     if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
         raise ValueError(
@@ -100,15 +101,15 @@ def channel(base, mechanism, z, panels=None):
             + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
         )
     if not concrete:
-        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.broadcast_to(z, shape)))
-    z = np.broadcast_to(np.asarray(z, dtype=float), shape)
+        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.broadcast_to(z, shape + event)))
+    z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
     width = max(1, CHUNK // (n * BUILD))
     # the host part is double precision whatever the caller's setting, and never becomes part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         if len(shape) != 1 or grid.nodes.ndim > 1:
             return Channel(grid, *_matrix(np, grid, mechanism, z))
         parts = []
-        for start in range(0, z.size, width):
+        for start in range(0, shape[0], width):
             part = slice(start, start + width)
             mine = jax.tree.map(lambda leaf, part=part: leaf[part] if np.size(leaf) > 1 else leaf, mechanism)
             parts.append(_matrix(np, grid, mine, z[part]))
@@ -122,7 +123,7 @@ def _matrix(xp, grid, mechanism, z):
     def log_kernel(x):
         return xp.asarray(_log_prob(mechanism, z, x))
 
-    batch = np.broadcast_shapes(z.shape, grid.nodes.shape[1:])
+    batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
 
     def align(array):  # one axis of nodes or edges, then batch axes
         return array.reshape(array.shape[:1] + (1,) * (1 + len(batch) - array.ndim) + array.shape[1:])

@@ -12,7 +12,7 @@ from jax.lax import stop_gradient
 from jax.nn import logsumexp
 
 from ldpbayes.likelihood.special import log1mexp, log_ndtr, log_relative_expm1, log_tilted_normal
-from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, RandomizedResponse
+from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 
 __all__ = ["closed_form", "register_closed_form"]
 
@@ -158,20 +158,6 @@ def exponential_gaussian(base, mechanism, z):
         -theta * jnp.maximum(upper, 0.0) + _log_normal(z, upper, noise),
         interior,
     )
-
-
-@register_closed_form(dist.BernoulliProbs, RandomizedResponse)
-@register_closed_form(dist.BernoulliLogits, RandomizedResponse)
-@register_closed_form(dist.CategoricalProbs, RandomizedResponse)
-@register_closed_form(dist.CategoricalLogits, RandomizedResponse)
-def categorical_randomized_response(base, mechanism, z):
-    """Categorical data under k-ary randomized response.
-
-    p(z | θ) = (e^−ε + (1 − e^−ε)·θ_z) / (1 + (k − 1)·e^−ε); Warner (1965) for k = 2.
-    """
-    epsilon, categories = jnp.asarray(mechanism.epsilon), mechanism.categories
-    theta = jnp.exp(base.log_prob(jnp.asarray(z).astype(jnp.int32)))
-    return jnp.log(jnp.exp(-epsilon) - jnp.expm1(-epsilon) * theta) - jnp.log1p((categories - 1) * jnp.exp(-epsilon))
 
 
 def _log(x):

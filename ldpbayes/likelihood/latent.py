@@ -89,18 +89,19 @@ class Latent:
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
     def expectation(self, base, function):
-        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``base.batch_shape``.
+        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*base.batch_shape, *event)``.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
         function : callable
-            Maps points (n + 2, *batch) to values of the same shape.
+            Maps points (n + 2, *batch) to values (n + 2, *batch, *event).
         """
         density = self.density(base)
         ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
-        points = aligned(jnp.concatenate([self.nodes, *ends]), density.ndim)
-        return jnp.sum(density * aligned(self.volume, density.ndim) * function(points), axis=0)
+        values = function(aligned(jnp.concatenate([self.nodes, *ends]), density.ndim))
+        mass = density * aligned(self.volume, density.ndim)
+        return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - mass.ndim)) * values, axis=0)
 
 
 def latent(base, mechanism, panels=None):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 
+import ldpbayes.likelihood.categorical  # noqa: F401  (registers the closed form of pure protocols)
 from ldpbayes.likelihood.channel import channel
 from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.latent import latent
@@ -57,7 +58,7 @@ class Privatized(dist.Distribution):
             )
         parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, *parameters)
-        super().__init__(batch_shape, (), validate_args=validate_args)
+        super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self):
         return None if self.method == "channel" else closed_form(type(self._law), type(self.mechanism))
@@ -82,7 +83,7 @@ class Privatized(dist.Distribution):
         return self.mechanism.randomize(z_key, x)
 
     def log_prob(self, value, intermediates=None):
-        """Log density of released values, shape ``broadcast(value.shape, batch_shape)``."""
+        """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches."""
         if self._validate_args:
             self._validate_sample(value)
         base, function = self._law, self._closed_form()
@@ -90,11 +91,12 @@ class Privatized(dist.Distribution):
             log_prob = function(base, self.mechanism, value)
         else:
             log_prob = channel(base, self.mechanism, value, self.panels).log_prob(base)
-        return jnp.broadcast_to(log_prob, lax.broadcast_shapes(jnp.shape(value), self.batch_shape))
+        batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
+        return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def _moment(self, function):
         grid = latent(self._law, self.mechanism, self.panels)
-        return jnp.broadcast_to(grid.expectation(self._law, function), self.batch_shape)
+        return jnp.broadcast_to(grid.expectation(self._law, function), self.batch_shape + self.event_shape)
 
     @property
     def mean(self):

@@ -6,6 +6,7 @@ with the weights that reproduce these moments stand for the records. Where log p
 under Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
 """
 
+import abc
 import dataclasses
 import math
 from functools import cached_property
@@ -14,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import lagrange_from_legendre
 from ldpbayes.likelihood.latent import gauss_legendre
+from ldpbayes.likelihood.privatized import Privatized
 
 __all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
 
@@ -24,10 +27,13 @@ ORDER = 8  # nodes a panel
 MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
 CHUNK = 1 << 15  # records at a time: their temporaries stay in a core's cache
 MAX_LATTICE = 128
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+ROWS = 1 << 20  # released values collapsed at a time
+FEW_KINDS = 1 << 20  # below it kinds are counted in a table, without sorting
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sketch:
+class Sketch(abc.ABC):
     """Weighted nodes that stand for a release; see `PanelSketch` and `CountSketch`.
 
     Attributes
@@ -45,6 +51,27 @@ class Sketch:
         if self.mechanism != other.mechanism:
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         return self._merge(other)
+
+    @property
+    @abc.abstractmethod
+    def law_shape(self):
+        """Batch shape that the law of the records must have: () for one common law."""
+
+    @abc.abstractmethod
+    def law_of_nodes(self, base_dist, **options):
+        """The law of the nodes when records follow ``base_dist``.
+
+        Parameters
+        ----------
+        base_dist : numpyro.distributions.Distribution
+            Of batch shape `law_shape`.
+        **options
+            ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice.
+
+        Returns
+        -------
+        Privatized
+        """
 
     def __radd__(self, other):
         """Let ``sum`` start from 0."""
@@ -106,10 +133,15 @@ class PanelSketch(Sketch):
         near = xp.stack([below, above]) - far
         return xp.concatenate([inner.ravel(), xp.stack([near, far], axis=1).ravel()])
 
-    @property
-    def latent_panels(self):
-        """Panels of the channel that goes with the sketch: as fine as the sketch, twice as fine for its reference."""
-        return (len(self.edges) - 1) * (2 if self.order == MOMENTS else 1)
+    law_shape = ()
+
+    def law_of_nodes(self, base_dist, **options):
+        """The law of the nodes; see `Sketch.law_of_nodes`."""
+        # a channel as fine as the sketch, twice as fine for its reference; its one matrix product beats any closed form
+        # at a sketch's few nodes (docs/benchmarks.md)
+        panels = (len(self.edges) - 1) * (2 if self.order == MOMENTS else 1)
+        method = "auto" if panels > MAX_CHANNEL_PANELS else "channel"
+        return Privatized(base_dist, self.mechanism, **{"method": method, "panels": panels} | options)
 
     @property
     def reference(self):
@@ -154,29 +186,65 @@ class PanelSketch(Sketch):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CountSketch(Sketch):
-    """Distinct released values and how often each occurs: exact, for mechanisms with discrete outputs.
+    """Released values of which no two say the same, and how often each occurs: exact, for discrete outputs.
 
     Attributes
     ----------
     mechanism : Mechanism
-    nodes, weights : array (distinct values,)
+        With one budget, or one a node: records are counted together only if they have the same budget.
+    nodes : array (nodes, *event)
+        One released value of each kind (see `Mechanism.equivalence`).
+    weights : array (nodes,)
+    groups : array of int (nodes,), optional
+        The group of each node, in a sketch made with ``by=``.
+    num_groups : int, optional
     """
 
     mechanism: object
     nodes: object
     weights: object
+    groups: object = None
+    num_groups: int | None = None
 
     @property
     def size(self):
         """Number of records."""
         return self.weights.sum()
 
-    latent_panels = None  # the channel's default; a discrete latent variable needs no panels
+    @property
+    def law_shape(self):
+        """() for one law of all records, (G,) for a law a group."""
+        return () if self.groups is None else (self.num_groups,)
 
-    def _merge(self, other):
-        nodes, index = np.unique(np.concatenate([self.nodes, other.nodes]), return_inverse=True)
-        weights = np.bincount(index, np.concatenate([self.weights, other.weights]), len(nodes))
-        return CountSketch(self.mechanism, nodes, weights)
+    def law_of_nodes(self, base_dist, **options):
+        """The law of the nodes; see `Sketch.law_of_nodes`."""
+        base_dist = base_dist if self.groups is None else Grouped(base_dist, self.groups)
+        return Privatized(base_dist, self.mechanism, **options)
+
+    def __add__(self, other):
+        """Sketch of the two releases together; the same protocol, but budgets may differ."""
+        if type(self) is not type(other):
+            return NotImplemented
+        mechanisms = self.mechanism, other.mechanism
+        trees = [jax.tree.structure(mechanism) for mechanism in mechanisms]
+        if trees[0] != trees[1]:
+            raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
+        if (self.groups is None) != (other.groups is None):
+            raise ValueError("a sketch made with by= and one without do not add")
+
+        def join(a, b):
+            if np.ndim(a) == np.ndim(b) == 0 and a == b:
+                return a
+            sizes = len(self.nodes), len(other.nodes)
+            return np.concatenate([np.broadcast_to(leaf, size) for leaf, size in zip((a, b), sizes, strict=True)])
+
+        return _collapse(
+            jax.tree.map(join, *mechanisms),
+            np.concatenate([self.nodes, other.nodes]),
+            np.concatenate([self.weights, other.weights]),
+            None if self.groups is None else np.concatenate([self.groups, other.groups]),
+            None if self.groups is None else max(self.num_groups, other.num_groups),
+        )
 
 
 # as pytrees sketches drop their records, which are only there to refine them on the host
@@ -186,19 +254,21 @@ jax.tree_util.register_pytree_node(
     lambda aux, leaves: PanelSketch(*leaves, *aux),
 )
 jax.tree_util.register_pytree_node(
-    CountSketch, lambda s: ((s.mechanism, s.nodes, s.weights), None), lambda _, leaves: CountSketch(*leaves)
+    CountSketch,
+    lambda s: ((s.mechanism, s.nodes, s.weights, s.groups), s.num_groups),
+    lambda aux, leaves: CountSketch(*leaves, aux),
 )
 
 
-def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):
+def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, by=None):
     """Compress released values to weighted nodes, in one streaming pass.
 
     Parameters
     ----------
-    values : array (N,)
+    values : array (N, *event)
         Released values; a NumPy memory map is read in chunks.
     mechanism : Mechanism
-        With one budget for all records.
+        With one budget for all records; for discrete outputs personal budgets are counted apart.
     panels : int, optional
         Panels over the released range. Default: 40, more where the mechanism's noise is narrow.
     lattice : bool, optional
@@ -206,6 +276,8 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):
         most 128 integers lie between the bounds.
     keep_records : bool
         Keep a reference to ``values`` so that `fit` can refine a sketch that turns out too coarse.
+    by : array of int (N,), optional
+        Group of each record, 0, ..., G − 1, for discrete outputs: the records' law then has batch shape (G,).
 
     Returns
     -------
@@ -214,18 +286,21 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):
     Raises
     ------
     ValueError
-        For personal budgets (sketch each budget's records apart), a mechanism that names no released range, values
-        that the mechanism cannot have released, or a non-positive number of panels.
+        For personal budgets of a continuous release (sketch each budget's records apart), a mechanism that names no
+        released range, values that the mechanism cannot have released, a non-positive number of panels, or groups of
+        another length, negative, or of a continuous release.
     """
+    if mechanism.support.is_discrete:
+        values = np.asarray(values)
+        return _collapse(mechanism, values, np.ones(len(values)), *_groups(by, len(values)))
+    if by is not None:
+        raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
     if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
         raise ValueError(
             "only records with one common budget can be sketched, and this mechanism's parameters are arrays; "
             "sketch the records of each budget on their own, or fit the release itself"
         )
     values = np.asarray(values)
-    if mechanism.support.is_discrete:
-        nodes, counts = np.unique(values, return_counts=True)
-        return CountSketch(mechanism, nodes, counts.astype(float))
     edges = panel_edges(mechanism, panels, lattice)
     moments, tails = _moments(values, edges)
     if not mechanism.linear_tails and tails[:, 0].any():
@@ -235,6 +310,76 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True):
             "which it leaves less than once in 10^32 records; check the mechanism's parameters"
         )
     return PanelSketch(mechanism, moments, tails, tuple(edges.tolist()), records=(values,) if keep_records else None)
+
+
+def _groups(by, n):
+    if by is None:
+        return None, None
+    groups = np.asarray(by)
+    if groups.shape != (n,) or groups.dtype.kind not in "iu" or groups.min() < 0:
+        raise ValueError(
+            f"by must hold a group number for each of the {n} records, integers from 0; got shape {groups.shape}, "
+            f"dtype {groups.dtype}" + (f", least {groups.min()}" if groups.dtype.kind in "iu" and groups.size else "")
+        )
+    return groups, int(groups.max()) + 1
+
+
+def _collapse(mechanism, values, weights, groups, num_groups):
+    """Count the values of each kind (and budget, and group), chunk by chunk and then once more."""
+
+    def distinct(rows):
+        mine = _take(mechanism, rows, len(values))
+        columns = [_words(mechanism.equivalence(values[rows]))]
+        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in jax.tree.leaves(mine) if np.ndim(leaf)]
+        if groups is not None:
+            columns.append(groups[rows].astype(np.uint64)[:, None])
+        return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+    n = len(values)
+    if n <= ROWS:
+        first, weights = _distinct(distinct(slice(None)), weights)
+    else:
+        parts = [
+            (start, *_distinct(distinct(slice(start, start + ROWS)), weights[start : start + ROWS]))
+            for start in range(0, n, ROWS)
+        ]
+        first = np.concatenate([start + rows for start, rows, _ in parts])
+        rows, weights = _distinct(distinct(first), np.concatenate([counts for *_, counts in parts]))
+        first = first[rows]
+    nodes = values if len(first) == n else values[first]
+    return CountSketch(
+        _take(mechanism, first, n), nodes, weights, None if groups is None else groups[first], num_groups
+    )
+
+
+def _take(mechanism, rows, n):
+    """The mechanism of some records."""
+    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, n)[rows].copy() if np.ndim(leaf) else leaf, mechanism)
+
+
+def _words(integers):
+    """Rows of integers as rows of 64-bit words, bytes eight at a time."""
+    if integers.dtype != np.uint8 or integers.shape[1] == 1:
+        return integers.astype(np.int64).view(np.uint64)
+    padded = np.zeros((len(integers), -(-integers.shape[1] // 8) * 8), np.uint8)
+    padded[:, : integers.shape[1]] = integers
+    return padded.view(np.uint64)
+
+
+def _distinct(words, weights):
+    """A row of each kind (the first one) and the total weight of each kind."""
+    if words.shape[1] == 1 and words.max() < FEW_KINDS:
+        kind = words[:, 0].astype(np.intp)
+        total, first = np.bincount(kind, weights), np.full(int(kind.max()) + 1, -1)
+        first[kind[::-1]] = np.arange(len(kind))[::-1]
+        return first[first >= 0], total[first >= 0]
+    order = np.lexsort(words.T)
+    words = words[order]
+    starts = np.flatnonzero(np.concatenate([[True], (words[1:] != words[:-1]).any(axis=1)]))
+    first, total = order[starts], np.add.reduceat(weights[order], starts)
+    # in order of appearance, so that a release without duplicates stays as it is
+    order = np.argsort(first)
+    return first[order], total[order]
 
 
 def panel_edges(mechanism, panels=None, lattice=None):

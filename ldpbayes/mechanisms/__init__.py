@@ -1,7 +1,9 @@
 """What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
 
 from ldpbayes.mechanisms.additive import AdditiveMechanism, GaussianMechanism, LaplaceMechanism
-from ldpbayes.mechanisms.categorical import RandomizedResponse
+from ldpbayes.mechanisms.bit_vectors import OptimalUnaryEncoding, SubsetSelection, SymmetricUnaryEncoding
+from ldpbayes.mechanisms.categorical import HadamardResponse, RandomizedResponse
+from ldpbayes.mechanisms.local_hashing import LocalHashing
 from ldpbayes.mechanisms.mechanism import (
     Mechanism,
     mechanism,
@@ -10,13 +12,20 @@ from ldpbayes.mechanisms.mechanism import (
     mechanism_names,
     register,
 )
+from ldpbayes.mechanisms.pure_protocol import PureProtocol
 
 __all__ = [
     "AdditiveMechanism",
     "GaussianMechanism",
+    "HadamardResponse",
     "LaplaceMechanism",
+    "LocalHashing",
     "Mechanism",
+    "OptimalUnaryEncoding",
+    "PureProtocol",
     "RandomizedResponse",
+    "SubsetSelection",
+    "SymmetricUnaryEncoding",
     "mechanism",
     "mechanism_class",
     "mechanism_from_spec",

@@ -1,7 +1,6 @@
-"""Mechanisms for categories that release a category: k-ary randomized response."""
+"""Mechanisms for categories that release one of a few labels: randomized response and Hadamard response."""
 
 import dataclasses
-import operator
 from typing import Any
 
 import jax
@@ -10,25 +9,25 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes.mechanisms.mechanism import Mechanism, _concrete, register
-from ldpbayes.privacy import Guarantee, RandomizedResponseTradeoff
-from ldpbayes.privacy.tradeoff import checked
+from ldpbayes.mechanisms.mechanism import register
+from ldpbayes.mechanisms.pure_protocol import PureProtocol
 
-__all__ = ["RandomizedResponse"]
+__all__ = ["HadamardResponse", "RandomizedResponse"]
 
 
 @register("randomized_response")
 @dataclasses.dataclass(frozen=True)
-class RandomizedResponse(Mechanism):
+class RandomizedResponse(PureProtocol):
     """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
 
     q = 1 / (exp(epsilon) + categories - 1): Warner (1965) for two categories, Kairouz, Bonawitz & Ramage (2016,
-    "Discrete distribution estimation under local privacy") for more.
+    "Discrete distribution estimation under local privacy") for more. S(z) = {z}.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
+        budget is released as it is.
     categories : int
         Number of categories k, at least 2. Records are the codes 0, ..., k - 1.
 
@@ -42,14 +41,7 @@ class RandomizedResponse(Mechanism):
     categories: int = dataclasses.field(default=2, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        try:
-            k = 0 if isinstance(self.categories, (bool, np.bool_)) else operator.index(self.categories)
-        except TypeError:
-            k = 0
-        if k < 2:
-            raise ValueError(f"categories must be an integer of at least 2, got {self.categories!r}")
-        object.__setattr__(self, "categories", k)
+        self._check_budget_and_categories()
 
     def _log_flip_odds(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
         """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
@@ -62,24 +54,47 @@ class RandomizedResponse(Mechanism):
         For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
         The result has the dtype of `x` (integers for booleans).
         """
-        x = jnp.asarray(x)
-        x = x.astype(int) if x.dtype == bool else x
-        if _concrete(x):
-            last = self.categories - 1
-            checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
-        _, log_odds = self._log_flip_odds(jnp.result_type(x, float))
+        dtype = jnp.result_type(x, jnp.int8)  # of the records; integers for booleans
+        x = self._codes(x)
+        _, log_odds = self._log_flip_odds(jnp.result_type(float))
         shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
         # one of the k - 1 other codes: skip over x
         other = jax.random.randint(key_other, shape, 0, self.categories - 1)
         other = other + (other >= x)
-        return jnp.where(flip, other.astype(x.dtype), x)
+        return jnp.where(flip, other, x).astype(dtype)
 
-    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log probability of z given x; codes may be integers or floats. See `Mechanism.log_prob`."""
-        epsilon, log_odds = self._log_flip_odds(jnp.result_type(z, x, float))
-        return -jax.nn.softplus(log_odds) - jnp.where(jnp.equal(z, x), 0, epsilon)
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether z = x; see `PureProtocol.supports`."""
+        return jnp.equal(z, x)
+
+    def supported_mass(self, z: ArrayLike, theta: ArrayLike, groups: ArrayLike | None = None) -> jax.Array:
+        """Entry z of theta; see `PureProtocol.supported_mass`."""
+        z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
+        if groups is not None:
+            return theta[jnp.asarray(groups), z]
+        if theta.ndim == 1:
+            return theta[z]
+        batch = jnp.broadcast_shapes(z.shape, theta.shape[:-1])
+        theta, z = jnp.broadcast_to(theta, (*batch, theta.shape[-1])), jnp.broadcast_to(z, batch)
+        return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log p; see `PureProtocol.log_supported`."""
+        _, log_odds = self._log_flip_odds(jnp.result_type(z, float))
+        return jnp.broadcast_to(-jax.nn.softplus(log_odds), jnp.broadcast_shapes(jnp.shape(z), log_odds.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """The probabilities p and q; see `PureProtocol.support_probabilities`."""
+        p = 1 / (1 + (self.categories - 1) * self._keep)
+        return p, p * self._keep
+
+    @property
+    def separation(self) -> Any:
+        """The probability p; see `PureProtocol.separation`."""
+        return self.support_probabilities[0]
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return the mean and the variance of the code z given x; see `Mechanism.moments`."""
@@ -93,16 +108,85 @@ class RandomizedResponse(Mechanism):
         return x + q * first, q * second - (q * first) ** 2
 
     @property
-    def domain(self) -> constraints.Constraint:
-        """The codes 0, ..., k - 1."""
-        return constraints.integer_interval(0, self.categories - 1)
-
-    @property
     def support(self) -> constraints.Constraint:
         """The codes 0, ..., k - 1."""
         return constraints.integer_interval(0, self.categories - 1)
 
+
+@register("hadamard_response")
+@dataclasses.dataclass(frozen=True)
+class HadamardResponse(PureProtocol):
+    """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
+
+    Acharya, Sun & Zhang (2019, "Hadamard response: estimating distributions privately, efficiently, and with little
+    communication"), Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is
+    in 0, ..., K - 1, and x is in S(z) where the binary numbers x + 1 and z share an even number of ones. For epsilon
+    well above 1 `SubsetSelection` and `LocalHashing` lose less.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
+        leaves z uniform over the K/2 columns that x has a one in.
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    epsilon: Any
+    categories: int = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+
     @property
-    def guarantee(self) -> Guarantee:
-        """Pure local differential privacy, with the trade-off curve of any two categories."""
-        return Guarantee(RandomizedResponseTradeoff(self.epsilon, self.categories))
+    def columns(self) -> int:
+        """K, the number of values that can be released."""
+        return 1 << self.categories.bit_length()
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw z; codes outside 0, ..., categories - 1 raise ValueError where they can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler.
+        """
+        row = self._codes(x).astype(jnp.int32) + 1
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
+        key_column, key_side = jax.random.split(key)
+        column = jax.random.randint(key_column, shape, 0, self.columns)
+        wanted = jax.random.uniform(key_side, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon)
+        # flipping the lowest bit of x + 1 maps the columns with a one in its row onto the others
+        return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
+
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether row x + 1 of the matrix has a one in column z; see `PureProtocol.supports`."""
+        return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log of 2 / (K (1 + exp(-epsilon))); see `PureProtocol.log_supported`."""
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        constant = np.log(2 / self.columns).item() - jax.nn.softplus(-epsilon)
+        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z), epsilon.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """1 / (1 + exp(-epsilon)), and one half: two rows agree in half of the columns."""
+        return 1 / (1 + self._keep), 0.5 + 0 * self._keep
+
+    @property
+    def separation(self) -> Any:
+        """Half of the first of `support_probabilities`; see `PureProtocol.separation`."""
+        return self.support_probabilities[0] / 2
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The columns 0, ..., K - 1."""
+        return constraints.integer_interval(0, self.columns - 1)
+
+
+def _even_parity(bits: jax.Array) -> jax.Array:
+    return jax.lax.population_count(bits) % 2 == 0

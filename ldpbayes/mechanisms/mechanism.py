@@ -7,6 +7,7 @@ fixes a shape and is part of the tree's structure.
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
@@ -94,13 +95,21 @@ class Mechanism(abc.ABC):
         """NumPyro constraint on z."""
 
     @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one released value: () for a number or a code."""
+        return ()
+
+    @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
         """The privacy that the mechanism promises; computed on the host, outside traced functions."""
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of z given x, both in the broadcast shape of `x` and the parameters."""
+        """Return the mean and the variance of z given x.
+
+        Both in the broadcast shape of `x` and the parameters, followed by `event_shape`.
+        """
 
     def breakpoints(self, z: ArrayLike) -> Any:
         """Points in x where p(z | x) is not smooth: an array of shape ``z.shape + (m,)``, here m = 0.
@@ -108,6 +117,56 @@ class Mechanism(abc.ABC):
         NumPy in, NumPy out; JAX in, JAX out.
         """
         return _array(z)[..., None][..., :0]
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Integers, an array (N, columns) whose rows are equal where log p(z | .) is the same; for discrete outputs.
+
+        A sketch keeps one value of each kind.
+        """
+        return np.asarray(z).reshape(len(z), -1)
+
+    def validated(self, values: ArrayLike) -> np.ndarray:
+        """Released values as an array (N, *event_shape), in the type in which they are kept.
+
+        Raises
+        ------
+        ValueError
+            If they are empty, of another shape, not numbers, not finite, or nothing the mechanism can have released.
+        """
+        one = "one number a record" if not self.event_shape else f"rows of {math.prod(self.event_shape)} a record"
+        try:
+            values = np.asarray(values)
+        except ValueError:
+            raise ValueError(f"{type(self).__name__} releases {one}; got rows of different lengths") from None
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"values must be numbers, got dtype {values.dtype}")
+        if values.ndim != 1 + len(self.event_shape) or values.shape[1:] != self.event_shape:
+            raise ValueError(f"{type(self).__name__} releases {one}; got values of shape {values.shape}")
+        if values.size == 0:
+            raise ValueError("values is empty: a release holds at least one record")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            bad = ~np.isfinite(values)
+            first = tuple(np.argwhere(bad)[0])
+            raise ValueError(
+                f"values must be finite; {bad.sum()} are not, the first ({values[first]}) at "
+                f"{', '.join(map(str, first))}"
+            )
+        return self._validated(values)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """`validated` for finite values of the right shape: here numbers, or codes where the support is discrete."""
+        if values.dtype == bool:
+            values = values.astype(int)
+        if self.support.is_discrete:
+            low, high = int(self.support.lower_bound), int(self.support.upper_bound)
+            bad = (values < low) | (values > high) | (values != np.round(values))
+            if bad.any():
+                raise ValueError(
+                    f"values must be integers in {low}..{high} under {type(self).__name__}; "
+                    f"{bad.sum()} are not, the first ({values[bad][0]:g}) at {np.argmax(bad)}"
+                )
+            values = values.astype(np.int32)
+        return values
 
     @property
     def resolution(self) -> Any:

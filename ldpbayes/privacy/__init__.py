@@ -5,7 +5,7 @@ from ldpbayes.privacy.tradeoff import (
     GaussianTradeoff,
     Guarantee,
     LaplaceTradeoff,
-    RandomizedResponseTradeoff,
+    PureProtocolTradeoff,
     Tradeoff,
 )
 
@@ -13,7 +13,7 @@ __all__ = [
     "GaussianTradeoff",
     "Guarantee",
     "LaplaceTradeoff",
-    "RandomizedResponseTradeoff",
+    "PureProtocolTradeoff",
     "Tradeoff",
     "gaussian_scale",
 ]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-__all__ = ["GaussianTradeoff", "Guarantee", "LaplaceTradeoff", "RandomizedResponseTradeoff", "Tradeoff", "checked"]
+__all__ = ["GaussianTradeoff", "Guarantee", "LaplaceTradeoff", "PureProtocolTradeoff", "Tradeoff", "checked"]
 
 _UNITS = ("record", "attribute", "label")
 _TRUST_MODELS = ("local", "central")
@@ -127,49 +127,48 @@ class LaplaceTradeoff(Tradeoff):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RandomizedResponseTradeoff(Tradeoff):
-    """Two inputs of k-ary randomized response: kept with p = exp(budget) q, each other category with probability q.
+class PureProtocolTradeoff(Tradeoff):
+    """Two laws whose likelihood ratio is exp(budget), 1 or exp(-budget).
 
-    The likelihood ratio takes three values, exp(budget), 1 (on the k - 2 outputs that favour neither input) and
-    exp(-budget); the curve is the convex polygon with those slopes (Neyman-Pearson with randomization at the ties).
+    So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
+    the first have mass `separation` under it and exp(-budget) times that under the second, and the other way round. The
+    curve is the convex polygon with slopes -exp(budget), -1 and -exp(-budget) (Neyman-Pearson with randomization at
+    the ties).
 
     Parameters
     ----------
     budget : array_like
-        Epsilon, positive and finite.
-    categories : int
-        k, at least 2.
+        Epsilon, positive; infinite where some outputs give the category away.
+    separation : array_like
+        Mass of the outputs that favour the category which is true, in (0, 1].
     """
 
     budget: ArrayLike
-    categories: int = 2
+    separation: ArrayLike
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget", _positive("epsilon", self.budget))
-        checked("categories", self.categories, "an integer of at least 2", lambda k: (k >= 2) & (k == np.floor(k)))
-
-    @property
-    def _log_keep(self) -> Any:
-        """Log p = -log(1 + (k - 1) exp(-budget)), which cannot overflow."""
-        return -np.log1p((self.categories - 1) * np.exp(-np.asarray(self.budget)))
+        object.__setattr__(self, "budget", checked("epsilon", self.budget, "positive", lambda a: a > 0))
+        separation = checked("separation", self.separation, "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+        object.__setattr__(self, "separation", separation)
 
     def __call__(self, alpha: ArrayLike) -> Any:
         """Smallest type II error at level `alpha`: a convex polygon is the maximum of its lines."""
-        alpha = np.asarray(_probability("alpha", alpha))
-        with np.errstate(divide="ignore"):
-            steep = -np.expm1(np.minimum(self.budget + np.log(alpha), 0.0))
-        middle = self.categories * np.exp(self._log_keep - self.budget) - alpha
-        return np.maximum(np.maximum(steep, middle), np.exp(-np.asarray(self.budget)) * (1 - alpha))[()]
+        alpha, budget = np.asarray(_probability("alpha", alpha)), np.asarray(self.budget)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
+        steep = np.where(np.isinf(budget), 0.0, steep)
+        middle = 1 + self.separation * np.expm1(-budget) - alpha
+        return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))[()]
 
     def delta(self, epsilon: ArrayLike) -> Any:
-        """Return p - exp(epsilon) q up to the budget, then 0."""
-        return -np.exp(self._log_keep) * np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0))
+        """Separation times 1 - exp(epsilon - budget) up to the budget, then 0."""
+        return -self.separation * np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0))
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Inverse of `delta`; 0 where 0 is enough."""
-        share = np.minimum(np.asarray(_probability("delta", delta)) * np.exp(-self._log_keep), 1.0)
-        with np.errstate(divide="ignore"):
-            return np.maximum(self.budget + np.log1p(-share), 0.0)
+        share = np.minimum(np.asarray(_probability("delta", delta)) / self.separation, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(share < 1, np.maximum(self.budget + np.log1p(-share), 0.0), 0.0)[()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -157,7 +157,7 @@ def test_privatize_and_observe_take_mechanisms_and_releases_only():
 
 def test_a_law_a_record_needs_the_records_and_as_many_of_them(rng):
     release = ldp.Release(rng.normal(size=5), LAPLACE)
-    with pytest.raises(ValueError, match=r"one common law.*batch shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"one common law needs .* batch shape \(\), got \(5,\)"):
         ldp.observe("z", dist.Normal(np.zeros(5), 1.0), release.sketch())
     with pytest.raises(ValueError, match=r"batch shape \(4,\), but the release has 5 records"):
         ldp.observe("z", dist.Normal(np.zeros(4), 1.0), release)

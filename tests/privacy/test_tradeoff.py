@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, RandomizedResponseTradeoff
+from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, PureProtocolTradeoff
+
+
+def randomized_response(epsilon, k):
+    """The output that favours a code is the code itself, kept with probability 1 / (1 + (k - 1) exp(-epsilon))."""
+    return PureProtocolTradeoff(epsilon, 1 / (1 + (k - 1) * np.exp(-np.asarray(epsilon))))
+
 
 CURVES = [
     pytest.param(LaplaceTradeoff(0.3), id="laplace-0.3"),
     pytest.param(LaplaceTradeoff(4.0), id="laplace-4"),
-    pytest.param(RandomizedResponseTradeoff(0.3, 2), id="rr2-0.3"),
-    pytest.param(RandomizedResponseTradeoff(4.0, 7), id="rr7-4"),
+    pytest.param(randomized_response(0.3, 2), id="rr2-0.3"),
+    pytest.param(randomized_response(4.0, 7), id="rr7-4"),
     pytest.param(GaussianTradeoff(0.2), id="gaussian-0.2"),
     pytest.param(GaussianTradeoff(3.0), id="gaussian-3"),
 ]
@@ -74,16 +80,27 @@ def test_randomized_response_delta_is_the_hockey_stick_sum(epsilon, k):
     first[0] = second[1] = p
     for at in (0.0, epsilon / 2, epsilon, 2 * epsilon):
         total = np.sum(np.maximum(first - np.exp(at) * second, 0))
-        assert RandomizedResponseTradeoff(epsilon, k).delta(at) == pytest.approx(total, abs=1e-15)
+        assert randomized_response(epsilon, k).delta(at) == pytest.approx(total, abs=1e-15)
 
 
 def test_pure_mechanisms_have_delta_zero_from_their_budget_on_even_where_exp_overflows():
     for budget in (1e-3, 1.0, 700.0, 2000.0):
-        for curve in (LaplaceTradeoff(budget), RandomizedResponseTradeoff(budget, 2)):
+        for curve in (LaplaceTradeoff(budget), randomized_response(budget, 2)):
             assert curve.delta(budget) == 0 and curve.delta(2 * budget) == 0
             assert curve.epsilon(0.0) == budget
             assert np.all(np.isfinite(curve([0.0, 1e-300, 0.5, 1.0])))
             assert curve(0.0) == 1
+
+
+def test_an_infinite_budget_gives_away_what_it_separates():
+    for separation in (0.5, 1.0):
+        curve = PureProtocolTradeoff(np.inf, separation)
+        # the best test rejects on the outputs that the null cannot produce, then at random
+        alpha = np.array([0.0, 0.2, 0.5, 0.9, 1.0])
+        np.testing.assert_allclose(curve(alpha), np.maximum(1 - separation - alpha, 0), atol=1e-15)
+        assert curve.delta(5.0) == separation and curve.epsilon(0.0) == np.inf and curve.epsilon(separation) == 0
+    mixed = Guarantee(PureProtocolTradeoff(np.array([1.0, np.inf]), np.array([0.4, 1.0]))).statement()
+    assert "epsilon between 1 and inf" in mixed and "more than 100%" in mixed
 
 
 def test_gaussian_delta_matches_mpmath_from_one_down_to_1e_300_and_beyond():
@@ -116,7 +133,7 @@ def test_gaussian_epsilon_is_infinite_at_delta_zero():
 
 def test_personal_budgets_broadcast():
     budgets = np.array([0.5, 1.0, 2.0])
-    for make in (LaplaceTradeoff, lambda b: RandomizedResponseTradeoff(b, 4), GaussianTradeoff):
+    for make in (LaplaceTradeoff, lambda b: randomized_response(b, 4), GaussianTradeoff):
         together, alpha = make(budgets), np.array([[0.0], [0.3], [1.0]])
         for method, argument in ((together, alpha), (together.delta, alpha), (together.epsilon, alpha / 10)):
             assert method(argument).shape == (3, 3)
@@ -142,7 +159,7 @@ def test_statement_is_one_sentence_with_the_stated_pair():
     [
         (lambda: LaplaceTradeoff(0.0), "epsilon must be positive and finite, got 0.0"),
         (lambda: GaussianTradeoff([1.0, np.nan]), r"mu must be positive and finite, got mu\[1\] = nan"),
-        (lambda: RandomizedResponseTradeoff(1.0, 1), "categories must be an integer of at least 2, got 1"),
+        (lambda: PureProtocolTradeoff(1.0, 1.5), r"separation must be in \(0, 1\], got 1.5"),
         (lambda: LaplaceTradeoff(1.0)(1.5), r"alpha must be in \[0, 1\], got 1.5"),
         (lambda: GaussianTradeoff(1.0).delta(-1.0), "epsilon must be non-negative and finite, got -1.0"),
         (lambda: GaussianTradeoff(1.0).epsilon(2), r"delta must be in \[0, 1\], got 2"),

@@ -1,0 +1,243 @@
+"""The likelihood of pure protocols against brute-force enumeration, and its collapsed, chunked and grouped forms."""
+
+import functools
+import itertools
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Predictive
+from scipy.linalg import hadamard
+
+import ldpbayes as ldp
+from ldpbayes.likelihood import CountSketch
+from ldpbayes.mechanisms import pure_protocol
+from ldpbayes.mechanisms.local_hashing import xxh32_of_decimal
+
+pytestmark = pytest.mark.usefixtures("x64")
+BUDGETS = np.array([0.2, 1.0, 4.0, np.inf])
+PROTOCOLS = {
+    "k-rr": ldp.RandomizedResponse,
+    "hadamard": ldp.HadamardResponse,
+    "oue": ldp.OptimalUnaryEncoding,
+    "sue": ldp.SymmetricUnaryEncoding,
+    "subset": functools.partial(ldp.SubsetSelection, subset_size=2),
+    "local-hashing": functools.partial(ldp.LocalHashing, hash_range=3),
+}
+protocols = pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
+
+
+def probability(mechanism, epsilon, z, x):
+    """p(z | x) from the protocol's description, one record at a time."""
+    d, e = mechanism.categories, np.exp(epsilon)
+    if isinstance(mechanism, ldp.RandomizedResponse):
+        if np.isinf(e):
+            return float(z == x)
+        return (e if z == x else 1) / (e + d - 1)
+    if isinstance(mechanism, ldp.HadamardResponse):
+        k = mechanism.columns
+        keep = 1 / (1 + np.exp(-epsilon))
+        return (keep if hadamard(k)[x + 1, z] > 0 else 1 - keep) * 2 / k
+    if isinstance(mechanism, ldp.SubsetSelection):
+        w = mechanism.subset_size
+        held = 1 / (1 + (d - w) / w * np.exp(-epsilon))
+        return held / math.comb(d - 1, w - 1) if z[x] else (1 - held) / math.comb(d - 1, w)
+    if isinstance(mechanism, ldp.LocalHashing):
+        g = mechanism.hash_range
+        keep = 1 / (1 + (g - 1) * np.exp(-epsilon))
+        own = int(xxh32_of_decimal(x, z[0], d - 1)) % g
+        return (keep if own == z[1] else (1 - keep) / (g - 1)) / 2**32
+    if isinstance(mechanism, ldp.OptimalUnaryEncoding):
+        p, q = (1.0 if np.isinf(e) else 0.5), 1 / (e + 1)
+    else:
+        p, q = 1 / (1 + np.exp(-epsilon / 2)), 1 / (1 + np.exp(epsilon / 2))
+    return math.prod((p if k == x else q) if bit else (1 - p if k == x else 1 - q) for k, bit in enumerate(z))
+
+
+def simulate(make, d, n, budgets=BUDGETS, seed=0):
+    rng = np.random.default_rng(seed)
+    epsilon = np.resize(budgets, n)
+    mechanism = make(epsilon, d)
+    z = mechanism.randomize(jax.random.key(seed), rng.integers(0, d, n))
+    return ldp.Release(z, mechanism), rng.dirichlet(np.ones(d))
+
+
+def log_prob(release, base, **options):
+    return ldp.Privatized(base, release.mechanism, **options).log_prob(release.values)
+
+
+def total(sketch, base):
+    return jnp.sum(sketch.weights * sketch.law_of_nodes(base).log_prob(sketch.nodes))
+
+
+@protocols
+@pytest.mark.parametrize("d", [3, 6])
+def test_marginal_likelihood_is_the_enumerated_one(make, d):
+    release, theta = simulate(make, d, 60)
+    mechanism = release.mechanism
+    pairs = zip(release.values, mechanism.epsilon, strict=True)
+    rows = np.array([[probability(mechanism, epsilon, z, x) for x in range(d)] for z, epsilon in pairs])
+    exact = np.log(rows @ theta)
+    for base in (dist.Categorical(theta), dist.Categorical(logits=np.log(theta) + 3)):
+        for method in ("closed_form", "channel"):
+            np.testing.assert_allclose(log_prob(release, base, method=method), exact, rtol=0, atol=1e-12)
+    # along the simplex: what the likelihood is beside it means nothing
+    along = np.eye(d) - 1 / d
+    scaled = rows / (rows @ theta)[:, None] @ along
+    gradient = jax.grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+    np.testing.assert_allclose(along @ gradient, scaled.sum(axis=0), rtol=1e-10)
+    hessian = jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+    np.testing.assert_allclose(along @ hessian @ along, -scaled.T @ scaled, rtol=1e-10)
+
+
+@protocols
+def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
+    release, theta = simulate(make, 5, 4000)
+    sketch = release.sketch()
+    assert isinstance(sketch, CountSketch) and sketch.size == 4000
+    assert len(sketch.nodes) <= 4 * 2**5
+    for function in (lambda f: f, jax.grad):
+        whole = function(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+        collapsed = function(lambda t: total(sketch, dist.Categorical(t)))(theta)
+        # 4,000 terms of size up to 25 (a seed's 32 bits), 1e-16 each
+        np.testing.assert_allclose(collapsed, whole, rtol=1e-12, atol=1e-9)
+    # two shards add up, also where one has other budgets
+    parts = [ldp.Release(release.values[i::2], make(release.mechanism.epsilon[i::2], 5)).sketch() for i in (0, 1)]
+    both = parts[0] + parts[1]
+    assert len(both.nodes) == len(sketch.nodes)
+    np.testing.assert_allclose(total(both, dist.Categorical(theta)), total(sketch, dist.Categorical(theta)), rtol=1e-13)
+
+
+def test_collapsing_in_chunks_counts_every_record_once(monkeypatch):
+    rng = np.random.default_rng(1)
+    for d in (4, 21, 70):  # a table, one word, two words
+        values = (rng.random((5000, d)) < 0.02).astype(np.uint8)
+        kinds, counts = np.unique(values, axis=0, return_counts=True)
+        for rows in (1 << 20, 700):
+            monkeypatch.setattr(sys.modules["ldpbayes.likelihood.sketch"], "ROWS", rows)
+            sketch = ldp.Release(values, ldp.OptimalUnaryEncoding(1.0, d)).sketch()
+            order = np.lexsort(sketch.nodes.T[::-1])
+            np.testing.assert_array_equal(sketch.nodes[order], kinds)
+            np.testing.assert_array_equal(sketch.weights[order], counts)
+
+
+def test_a_release_without_duplicates_is_kept_as_it_is():
+    values = np.random.default_rng(0).integers(0, 2, (500, 100), np.uint8)
+    assert ldp.Release(values, ldp.OptimalUnaryEncoding(1.0, 100)).sketch().nodes is values
+
+
+@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, functools.partial(ldp.LocalHashing, hash_range=3)])
+def test_chunks_change_nothing(make, monkeypatch):
+    release, theta = simulate(make, 6, 1001)
+    by = np.random.default_rng(2).integers(0, 3, 1001)
+    laws = np.random.default_rng(3).dirichlet(np.ones(6), 3)
+
+    def functions():
+        yield jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2))(theta)
+        yield jax.value_and_grad(lambda t: jnp.sum(release.mechanism.supported_mass(release.values, t, by) ** 2))(laws)
+        yield jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+
+    whole = list(functions())
+    monkeypatch.setattr(pure_protocol, "CHUNK", 6 * 100)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(list(functions())), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+@protocols
+def test_groups_are_one_law_each(make):
+    release, _ = simulate(make, 4, 300)
+    by = np.random.default_rng(4).integers(0, 3, 300)
+    laws = np.random.default_rng(5).dirichlet(np.ones(4), 3)
+    expected = jnp.sum(log_prob(release, dist.Categorical(laws[by])))
+    sketch = release.sketch(by=by)
+    assert sketch.law_shape == (3,)
+    np.testing.assert_allclose(total(sketch, dist.Categorical(laws)), expected, rtol=1e-13)
+    assert (sketch + sketch).size == 600
+    channel = sketch.law_of_nodes(dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
+    np.testing.assert_allclose(jnp.sum(sketch.weights * channel), expected, rtol=1e-13)
+
+
+def test_any_law_on_the_codes_will_do():
+    z = np.arange(4)
+    mechanism = ldp.RandomizedResponse(1.0, 4)
+    for base, theta in (
+        (dist.Binomial(3, 0.3), [0.343, 0.441, 0.189, 0.027]),
+        (dist.Bernoulli(0.2), [0.8, 0.2, 0, 0]),
+        (dist.Categorical(np.array([0.5, 0.3, 0.2])), [0.5, 0.3, 0.2, 0]),
+        (dist.DiscreteUniform(1, 2), [0, 0.5, 0.5, 0]),
+    ):
+        law, reference = (ldp.Privatized(b, mechanism) for b in (base, dist.Categorical(np.array(theta))))
+        np.testing.assert_allclose(law.log_prob(z), reference.log_prob(z), atol=1e-12)
+    with pytest.raises(ValueError, match=r"takes values 0..3, but .* has support \[0, 4\]"):
+        ldp.Privatized(dist.Binomial(4, 0.3), mechanism).log_prob(z)
+    with pytest.raises(ValueError, match="takes categories, but the base Normal is continuous"):
+        ldp.Privatized(dist.Normal(0, 1), mechanism).log_prob(z)
+
+
+@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, ldp.SubsetSelection])
+def test_the_law_of_bits_is_a_numpyro_distribution(make):
+    theta = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    law = ldp.Privatized(dist.Categorical(theta), make(1.0, 3))
+    assert law.batch_shape == (2,) and law.event_shape == (3,)
+    z = law.sample(jax.random.key(0), (7,))
+    assert z.shape == (7, 2, 3) and law.log_prob(z).shape == (7, 2)
+    wide = law.expand((5, 2))
+    assert wide.sample(jax.random.key(0)).shape == (5, 2, 3) and wide.log_prob(z[:5]).shape == (5, 2)
+    np.testing.assert_allclose(wide.log_prob(z[:5]), law.log_prob(z[:5]))
+    bits = np.array(list(itertools.product([0, 1], repeat=3)), np.uint8)
+    bits = bits[np.asarray(law.support(bits))]
+    p = np.exp(np.asarray(law.log_prob(bits[:, None])))
+    np.testing.assert_allclose(p.sum(axis=0), 1, rtol=1e-12)
+    np.testing.assert_allclose(law.mean, p.T @ bits, rtol=1e-12)
+    np.testing.assert_allclose(law.variance, p.T @ bits - (p.T @ bits) ** 2, rtol=1e-12)
+    leaves, tree = jax.tree.flatten(law)
+    np.testing.assert_array_equal(jax.tree.unflatten(tree, leaves).log_prob(z), law.log_prob(z))
+    checked = ldp.Privatized(dist.Categorical(theta[0]), make(1.0, 3), validate_args=True)
+    with pytest.warns(UserWarning, match="Out-of-support"):
+        checked.log_prob(np.array([0, 2, 0]))
+
+
+@protocols
+def test_models_written_without_us_are_privatized_and_simulated(make):
+    mechanism = make(1.0, 4)
+
+    def model(group, y=None):
+        with numpyro.plate("groups", 2):
+            theta = numpyro.sample("theta", dist.Dirichlet(jnp.ones(4)))
+        with numpyro.plate("records", len(group)):
+            numpyro.sample("y", dist.Categorical(theta[group]), obs=y)
+
+    private = ldp.privatize(model, {"y": mechanism})
+    group = np.arange(12) % 2
+    drawn = Predictive(private, num_samples=3)(jax.random.key(0), group)
+    assert drawn["y"].shape == (3, 12, *mechanism.event_shape)
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(private, 0)).get_trace(group, drawn["y"][0])
+    site = trace["y"]
+    assert site["fn"].log_prob(site["value"]).shape == (12,)
+
+
+def test_an_infinite_budget_is_the_multinomial_likelihood():
+    x = np.random.default_rng(0).integers(0, 4, 200)
+    theta = np.array([0.4, 0.3, 0.2, 0.1])
+    exact = np.sum(np.log(theta[x]))
+    for make in (ldp.RandomizedResponse, ldp.OptimalUnaryEncoding, ldp.SymmetricUnaryEncoding):
+        mechanism = make(np.inf, 4)
+        sketch = ldp.Release(mechanism.randomize(jax.random.key(0), x), mechanism).sketch()
+        assert float(total(sketch, dist.Categorical(theta))) == pytest.approx(exact, rel=1e-14)
+        edge = jnp.array([1.0, 0.0, 0.0, 0.0])  # impossible for the data: no NaN, in value or gradient
+        value, gradient = jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t)))(edge)
+        assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("by", [np.zeros(9, int), np.zeros(10), np.full(10, -1)])
+def test_groups_must_be_a_number_for_each_record(by):
+    release = ldp.Release(np.zeros(10, int), ldp.RandomizedResponse(1.0, 3))
+    with pytest.raises(ValueError, match="by must hold a group number for each of the 10 records"):
+        release.sketch(by=by)
+    with pytest.raises(ValueError, match="by= is for releases with discrete outputs"):
+        ldp.Release(np.zeros(10), ldp.LaplaceMechanism(1.0, 0, 1)).sketch(by=np.zeros(10, int))

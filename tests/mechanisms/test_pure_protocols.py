@@ -1,0 +1,270 @@
+"""Pure protocols: p(z | x) enumerated, samplers against it, guarantees against every test, and what is refused.
+
+Statistical tests use fixed seeds and fail by chance with probability 1e-4 each when a seed is changed.
+"""
+
+import functools
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import ldpbayes as ldp
+from ldpbayes.mechanisms import mechanism_from_spec
+from ldpbayes.mechanisms.local_hashing import xxh32_of_decimal
+
+ERROR_RATE = 1e-4
+PROTOCOLS = {
+    "k-rr": ldp.RandomizedResponse,
+    "hadamard": ldp.HadamardResponse,
+    "oue": ldp.OptimalUnaryEncoding,
+    "sue": ldp.SymmetricUnaryEncoding,
+    "subset-1": functools.partial(ldp.SubsetSelection, subset_size=1),
+    "subset-2": functools.partial(ldp.SubsetSelection, subset_size=2),
+    "blh": functools.partial(ldp.LocalHashing, hash_range=2),
+    "lh-5": functools.partial(ldp.LocalHashing, hash_range=5),
+}
+NO_HASH = [name for name in PROTOCOLS if "lh" not in name]
+protocols = pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
+protocols_without_seeds = pytest.mark.parametrize("make", [PROTOCOLS[n] for n in NO_HASH], ids=NO_HASH)
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def outputs(mechanism, seeds=range(7)):
+    """Every value that can be released; for local hashing those with some seeds."""
+    if isinstance(mechanism, ldp.LocalHashing):
+        return np.array(list(itertools.product(seeds, range(mechanism.hash_range))), np.uint32)
+    if mechanism.event_shape:
+        bits = np.array(list(itertools.product([0, 1], repeat=mechanism.categories)), np.uint8)
+        return bits[np.asarray(mechanism.support(bits))]
+    return np.arange(int(mechanism.support.upper_bound) + 1)
+
+
+def table(mechanism, z):
+    """p(z | x), codes along the first axis."""
+    return np.exp(np.array([np.asarray(mechanism.log_prob(z, x)) for x in range(mechanism.categories)]))
+
+
+@protocols
+@pytest.mark.parametrize("d", [3, 6])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 6.0])
+def test_probabilities_sum_to_one_and_their_worst_ratio_is_the_budget(make, epsilon, d):
+    mechanism = make(epsilon, d)
+    z = outputs(mechanism)
+    p = table(mechanism, z)
+    if isinstance(mechanism, ldp.LocalHashing):  # 2^32 seeds are equally likely, and each has all hashes
+        p = p * 2.0**32 / 7
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    ratio = p.max(axis=0) / p.min(axis=0)
+    assert ratio.max() == pytest.approx(np.exp(epsilon), rel=1e-12)
+    # exactly two values: exp(epsilon) for the members of S(z)
+    members = np.asarray(mechanism.membership(z)).T != 0
+    np.testing.assert_allclose(
+        p, p.min(axis=0) * np.where(members & (ratio > 1 + 1e-9), np.exp(epsilon), 1), rtol=1e-12
+    )
+
+
+@protocols_without_seeds
+def test_stated_support_probabilities_and_separation_are_the_enumerated_ones(make):
+    for epsilon, d in ((0.3, 3), (2.0, 5)):
+        mechanism = make(epsilon, d)
+        z = outputs(mechanism)
+        p, members = table(mechanism, z), np.asarray(mechanism.membership(z)).astype(float)
+        inside = p @ members  # (x, k): P(k in S(z) | x)
+        own, other = mechanism.support_probabilities
+        np.testing.assert_allclose(inside, np.where(np.eye(d, dtype=bool), own, other), rtol=1e-12)
+        apart = [np.sum(p[x] * members[:, x] * (1 - members[:, y])) for x, y in itertools.permutations(range(d), 2)]
+        assert mechanism.separation == pytest.approx(max(apart), rel=1e-12)
+
+
+@protocols
+def test_no_test_beats_the_stated_curve_and_the_best_ones_lie_on_it(make):
+    mechanism = make(1.3, 4)
+    z = outputs(mechanism, seeds=[11])
+    p = table(mechanism, z) * (2.0**32 if isinstance(mechanism, ldp.LocalHashing) else 1)
+    stated, attained = mechanism.guarantee.tradeoff, np.inf
+    for x, y in itertools.permutations(range(4), 2):
+        order = np.argsort(-p[y] / p[x], kind="stable")
+        alpha = np.clip(np.concatenate([[0], np.cumsum(p[x][order])]), 0, 1)
+        slack = 1 - np.concatenate([[0], np.cumsum(p[y][order])]) - stated(alpha)
+        assert slack.min() > -1e-12
+        attained = min(attained, slack.max())
+        stick = np.sum(np.maximum(p[y] - np.exp(0.4) * p[x], 0))
+        assert stick <= mechanism.guarantee.delta(0.4) + 1e-14
+    assert attained < 1e-12
+
+
+@protocols_without_seeds
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_samples_have_the_stated_probabilities(make, epsilon):
+    mechanism, n = make(epsilon, 4), 20_000
+    z = outputs(mechanism)
+    for x in (0, 3):
+        drawn = np.asarray(mechanism.randomize(jax.random.key(x), np.full(n, x)))
+        assert drawn.shape == (n, *mechanism.event_shape)
+        hits = (drawn[:, None] == z).reshape(n, len(z), -1).all(axis=-1)
+        assert hits.sum() == n
+        assert stats.chisquare(hits.sum(axis=0), n * table(mechanism, z)[x], sum_check=False).pvalue > ERROR_RATE
+
+
+@pytest.mark.parametrize("g", [2, 5])
+def test_seeds_are_uniform_and_hashes_are_kept_as_stated(g):
+    mechanism, n = ldp.LocalHashing(1.0, 50, g), 40_000
+    x = np.arange(n) % 50
+    z = np.asarray(mechanism.randomize(jax.random.key(5), x))
+    for bits in (z[:, 0] >> 28, z[:, 0] & 15):
+        assert stats.chisquare(np.bincount(bits, minlength=16)).pvalue > ERROR_RATE
+    own = np.asarray(xxh32_of_decimal(x, z[:, 0], 49)).astype(int) % g
+    shift = np.bincount((z[:, 1].astype(int) - own) % g, minlength=g)
+    keep = 1 / (1 + (g - 1) * np.exp(-1.0))
+    assert stats.chisquare(shift, n * np.array([keep] + (g - 1) * [(1 - keep) / (g - 1)])).pvalue > ERROR_RATE
+    # over random seeds another code is supported with probability 1/g
+    others = np.asarray(mechanism.supports(z, (x + 1) % 50)).mean()
+    assert abs(others - 1 / g) < stats.norm.isf(ERROR_RATE / 2) * np.sqrt((g - 1) / g**2 / n)
+
+
+def test_the_hash_is_xxh32_of_the_decimal_digits():
+    xxhash = pytest.importorskip("xxhash")
+    rng = np.random.default_rng(0)
+    for largest in (9, 10, 999, 1000, 12_345, 9_999_999):
+        codes = np.concatenate([[0, largest], rng.integers(0, largest + 1, 200)])
+        seeds = rng.integers(0, 2**32, len(codes), dtype=np.uint32)
+        expected = [xxhash.xxh32(str(x).encode(), seed=int(s)).intdigest() for x, s in zip(codes, seeds, strict=True)]
+        np.testing.assert_array_equal(xxh32_of_decimal(codes, seeds, largest), expected)
+        traced = jax.jit(xxh32_of_decimal, static_argnums=2)(codes, seeds, largest)
+        np.testing.assert_array_equal(traced, expected)
+
+
+@protocols
+def test_personal_budgets_follow_their_records_and_infinity_leaves_no_perturbation(make):
+    budgets = np.tile([0.2, 1.0, 4.0, np.inf], 8_000)
+    mechanism, x = make(budgets, 5), np.repeat(np.arange(5), 6_400)
+    z = jax.jit(type(mechanism).randomize)(mechanism, jax.random.key(8), x)
+    held = np.asarray(mechanism.supports(z, x))
+    for i, budget in enumerate((0.2, 1.0, 4.0, np.inf)):
+        p = np.broadcast_to(mechanism.support_probabilities[0], budgets.shape)[i]
+        assert p == make(budget, 5).support_probabilities[0]
+        count, n = held[i::4].sum(), len(held[i::4])
+        assert stats.binomtest(int(count), n, min(p, 1.0)).pvalue > ERROR_RATE
+    assert held[3::4].all()
+    log_p = np.asarray(mechanism.log_prob(z, x))
+    assert np.isfinite(log_p).all() and log_p[3::4].max() <= 0
+    if isinstance(mechanism, ldp.OptimalUnaryEncoding | ldp.SymmetricUnaryEncoding):
+        np.testing.assert_array_equal(np.asarray(z)[3::4], np.eye(5)[x[3::4]])
+    if isinstance(mechanism, ldp.RandomizedResponse):
+        np.testing.assert_array_equal(np.asarray(z)[3::4], x[3::4])
+
+
+@protocols
+def test_mechanisms_are_pytrees_with_specs(make):
+    for budget in (0.7, [0.2, np.inf]):
+        mechanism = make(budget, 4)
+        assert mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
+        again = jax.tree.unflatten(*reversed(jax.tree.flatten(mechanism)))
+        assert again == mechanism
+    keys = jax.random.split(jax.random.key(0), 3)
+    drawn = jax.vmap(lambda key: make(0.7, 4).randomize(key, np.arange(4)))(keys)
+    assert drawn.shape == (3, 4, *make(0.7, 4).event_shape)
+
+
+@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, ldp.SymmetricUnaryEncoding, ldp.SubsetSelection])
+def test_moments_are_those_of_the_released_bits(make):
+    mechanism = make(0.8, 4)
+    z = outputs(mechanism).astype(float)
+    p = table(mechanism, z)
+    mean, variance = mechanism.moments(np.arange(4))
+    np.testing.assert_allclose(mean, p @ z, rtol=1e-12)
+    np.testing.assert_allclose(variance, p @ z - (p @ z) ** 2, rtol=1e-12)
+
+
+def test_labels_have_no_moments():
+    for make in (PROTOCOLS["hadamard"], PROTOCOLS["blh"]):
+        mechanism = make(1.0, 4)
+        for moment in mechanism.moments(np.arange(4)):
+            assert moment.shape == (4, *mechanism.event_shape) and np.isnan(moment).all()
+
+
+def test_subset_size_and_hash_range_default_to_the_best():
+    def loss(mechanism):
+        p, q = mechanism.support_probabilities
+        return q * (1 - q) / (p - q) ** 2
+
+    for epsilon in (0.1, 1.0, 3.0):
+        chosen = ldp.SubsetSelection(epsilon, 12)
+        assert loss(chosen) <= min(loss(ldp.SubsetSelection(epsilon, 12, w)) for w in range(1, 12)) + 1e-12
+        hashing = ldp.LocalHashing(epsilon, 12)
+        assert hashing.hash_range == round(np.exp(epsilon)) + 1
+
+
+@pytest.mark.parametrize("x", [-1, 4, 1.5, np.nan])
+@protocols
+def test_codes_out_of_range_are_refused(make, x):
+    with pytest.raises(ValueError, match=r"x must be an integer from 0 to 3, got x\[1\] = "):
+        make(1.0, 4).randomize(jax.random.key(0), np.array([0, x]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ldp.OptimalUnaryEncoding(0.0, 4), "epsilon must be positive, got 0.0"),
+        (lambda: ldp.HadamardResponse([1.0, np.nan], 4), r"epsilon must be positive, got epsilon\[1\] = nan"),
+        (lambda: ldp.SymmetricUnaryEncoding(1.0, 1), "categories must be an integer of at least 2, got 1"),
+        (lambda: ldp.SubsetSelection(1.0, 4, 0), "subset_size must be an integer from 1 to 3, got 0"),
+        (lambda: ldp.SubsetSelection(1.0, 4, 4), "subset_size must be an integer from 1 to 3, got 4"),
+        (lambda: ldp.SubsetSelection(1.0, 4, 2.0), "subset_size must be an integer from 1 to 3, got 2.0"),
+        (lambda: ldp.SubsetSelection([1.0, 2.0], 4), "subset_size must be given where epsilon is an array"),
+        (lambda: ldp.LocalHashing(1.0, 4, 1), "hash_range must be an integer from 2 to 2147483648, got 1"),
+        (lambda: ldp.LocalHashing(np.inf, 4), "hash_range must be given where epsilon is an array, infinite"),
+        (lambda: ldp.LocalHashing(1.0, 10**7 + 1), "categories must be an integer from 2 to 10000000"),
+    ],
+)
+def test_impossible_parameters_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+BITS = ldp.OptimalUnaryEncoding(1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "mechanism", "message"),
+    [
+        ([[0, 1], [1, 0]], BITS, r"releases rows of 3 a record; got values of shape \(2, 2\)"),
+        ([0, 1, 2], BITS, r"releases rows of 3 a record; got values of shape \(3,\)"),
+        ([[0, 1, 0], [1, 0]], BITS, "releases rows of 3 a record; got rows of different lengths"),
+        ([[0, 1, 0], 2], BITS, "got rows of different lengths"),
+        ([[0, 1, 0], [0, 2, 0], [3, 1, 1]], BITS, r"bits, 0 or 1; 2 of 3 rows .* the first \(2\) in row 1, bit 1"),
+        ([[0, 0.5, 0]], BITS, r"the first \(0.5\) in row 0, bit 1"),
+        ([[0, -1, 0]], BITS, r"the first \(-1\) in row 0, bit 1"),
+        ([[0, 1, np.nan]], BITS, "values must be finite"),
+        ([[1, 1, 0]], ldp.SubsetSelection(1.0, 3, 1), r"sets of 1 categories; 1 of 1 .* the first \(2\) at 0"),
+        (
+            [[0, 0, 1], [1, 0, 1]],
+            ldp.OptimalUnaryEncoding([1.0, np.inf], 3),
+            "infinite budget is released as it is, with one bit set; 1 are not, the first in row 1, with 2",
+        ),
+        (
+            [[5, 2]],
+            ldp.LocalHashing(1.0, 3, 2),
+            r"the hash an integer from 0 to 1; 1 are not, the first \(2\) in row 0",
+        ),
+        ([[2**32, 1]], ldp.LocalHashing(1.0, 3, 2), r"the seed an integer from 0 to 4294967295; .* \(4294967296\)"),
+        ([0, 4], ldp.HadamardResponse(1.0, 3), r"integers in 0..3 under HadamardResponse"),
+        (np.empty((0, 3)), BITS, "values is empty"),
+        ([["a", "b", "c"]], BITS, "values must be numbers"),
+    ],
+)
+def test_values_that_were_not_released_are_refused(values, mechanism, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.Release(values, mechanism)
+
+
+def test_mixed_protocols_in_one_release_are_refused():
+    with pytest.raises(TypeError, match="one for all records: make a release for each protocol"):
+        ldp.Release([[0, 1, 0], [1, 0, 0]], [BITS, ldp.SymmetricUnaryEncoding(1.0, 3)])
+    one, other = (ldp.Release([[0, 1, 0]], m).sketch() for m in (BITS, ldp.SymmetricUnaryEncoding(1.0, 3)))
+    with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
+        one + other
