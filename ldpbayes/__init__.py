@@ -4,6 +4,7 @@ Write an ordinary NumPyro model, name the mechanism that privatized the data, an
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 """
 
+from ldpbayes.estimation import frequencies
 from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
 from ldpbayes.inference.release import Release
@@ -43,6 +44,7 @@ __all__ = [
     "SubsetSelection",
     "SymmetricUnaryEncoding",
     "fit",
+    "frequencies",
     "mechanism",
     "mechanism_from_spec",
     "mechanism_names",

@@ -127,6 +127,7 @@ def _parser():
         "  ldpbayes fit visits.npz --model clipped_counts --out visits.nc\n"
         "  ldpbayes fit answers.parquet --model warner\n"
         "  ldpbayes fit north.npz south.npz --model hierarchical\n"
+        "  ldpbayes fit telemetry.npz --model oue_histogram\n"
         "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n",
         [sampler],
     )
@@ -221,8 +222,8 @@ def _fit(args):
         if not args.out.absolute().parent.is_dir():
             raise _BadInput(f"--out: there is no folder {args.out.absolute().parent}")
     model = _load_model(args.model)
-    if args.model == "hierarchical" and len(args.release) == 1:
-        raise _BadInput("--model hierarchical needs several RELEASEs, one a group; got one")
+    if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
+        raise _BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
     releases = [_load_release(path) for path in args.release]
     say = (lambda text: None) if args.quiet else (lambda text: print(text, flush=True))
     data = []
@@ -310,10 +311,11 @@ def _load_release(path):
 def _sketch(path, release, say):
     import jax
 
-    if any(map(bool, (getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(release.mechanism)))):
+    discrete = release.mechanism.support.is_discrete
+    if not discrete and any(getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(release.mechanism)):
         say("  personal budgets: the model gets the records themselves")
         return release
-    if not release.mechanism.support.is_discrete and release.mechanism.released_range is None:
+    if not discrete and release.mechanism.released_range is None:
         say("  the mechanism has no sketch: the model gets the records themselves")
         return release
     try:

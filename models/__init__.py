@@ -7,6 +7,16 @@ from ldpbayes.models.clipped_counts import clipped_counts
 from ldpbayes.models.clipped_exponential import clipped_exponential
 from ldpbayes.models.clipped_gaussian import clipped_gaussian
 from ldpbayes.models.hierarchical import hierarchical
+from ldpbayes.models.oue_histogram import oue_histogram
+from ldpbayes.models.regional_histograms import regional_histograms
 from ldpbayes.models.warner import warner
 
-__all__ = ["clipped_counts", "clipped_exponential", "clipped_gaussian", "hierarchical", "warner"]
+__all__ = [
+    "clipped_counts",
+    "clipped_exponential",
+    "clipped_gaussian",
+    "hierarchical",
+    "oue_histogram",
+    "regional_histograms",
+    "warner",
+]

@@ -21,6 +21,7 @@ TOLERANCE = 1e-3  # nats: the largest difference between sketch and records that
 CERTIFICATE_DRAWS = 64
 REFINEMENTS = 2  # each by a factor 4: beyond 16 times the panels a channel's matrix would be too large
 ATTEMPTS = 2
+LARGE = 1 << 26  # bytes
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 HMC_STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
@@ -115,7 +116,7 @@ def fit(
                 break
             args, kwargs = finer
             warnings.warn(f"{said}; refined to {_panels(*finer)} and sampled again", SketchWarning, stacklevel=2)
-        return _result(mcmc, args, kwargs, certificates, seed)
+        return _result(mcmc, model, args, kwargs, certificates, seed)
 
 
 def _leaves(tree):
@@ -131,7 +132,16 @@ def _map_sketches(function, tree):
 
 
 def _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar):
-    sampler = kernel(model) if callable(kernel) else kernel
+    large, rebuild = _large_arrays((args, kwargs))
+    if large and callable(kernel):
+        # arguments of the compiled function, since as constants they are copied several times and looked at for minutes
+        def model_of_data(arrays):
+            positional, named = rebuild(arrays)
+            return model(*positional, **named)
+
+        sampler, args, kwargs = kernel(model_of_data), (large,), {}
+    else:
+        sampler = kernel(model) if callable(kernel) else kernel
     # only HMC and NUTS start vectorised chains without being told where
     vectorized = "vectorized" if isinstance(sampler, HMC) else "sequential"
     mcmc = MCMC(
@@ -141,11 +151,25 @@ def _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chai
         num_chains=int(num_chains),
         chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else vectorized,
         progress_bar=progress_bar,
+        jit_model_args=bool(large),
     )
     # kernels other than HMC and NUTS keep other statistics, or none
     fields = HMC_STATISTICS if isinstance(mcmc.sampler, HMC) else ()
     mcmc.run(jax.random.key(seed), *args, extra_fields=fields, **kwargs)
     return mcmc
+
+
+def _large_arrays(tree):
+    """Arrays of releases and sketches that take more than 64 MiB, and a function that puts others in their places."""
+    leaves, structure = jax.tree.flatten(tree)
+    ours = {id(leaf) for data in _leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
+    large = [i for i, leaf in enumerate(leaves) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > LARGE]
+
+    def rebuild(arrays):
+        replaced = dict(zip(large, arrays, strict=True))
+        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+    return [leaves[i] for i in large], rebuild
 
 
 def _panels(args, kwargs):
@@ -204,7 +228,7 @@ def _sites(model, args, kwargs):
     return sites
 
 
-def _result(mcmc, args, kwargs, certificates, seed):
+def _result(mcmc, model, args, kwargs, certificates, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.2x announces its own refactoring at import
         import arviz as az
@@ -212,7 +236,7 @@ def _result(mcmc, args, kwargs, certificates, seed):
     data = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, (Release, Sketch))]
     weights = {f"weights_{i}" if i else "weights": d.weights for i, d in enumerate(data) if isinstance(d, Sketch)}
     # named here, since ArviZ's own inference of them cannot compare traces whose sites carry arrays as scale
-    dims = {name: site.dims for name, site in _sites(mcmc.sampler.model, args, kwargs).items() if site.dims}
+    dims = {name: site.dims for name, site in _sites(model, args, kwargs).items() if site.dims}
     result = az.from_numpyro(mcmc, log_likelihood=False, constant_data=weights or None, dims=dims, pred_dims={})
     problems = _convergence_problems(az, mcmc, result)
     result.attrs.update(

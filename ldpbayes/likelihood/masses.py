@@ -10,7 +10,15 @@ from numpyro.distributions import constraints
 
 from ldpbayes.likelihood.special import log1mexp, log_ndtr
 
-__all__ = ["aligned", "log_mass_beyond", "log_mass_outside", "log_prob_on_support", "log_survival", "support_ends"]
+__all__ = [
+    "aligned",
+    "log_mass_beyond",
+    "log_mass_outside",
+    "log_prob_on_support",
+    "log_survival",
+    "support_ends",
+    "unexpanded",
+]
 
 
 def aligned(array, ndim):
@@ -55,7 +63,7 @@ def _log_mass(base, counts):
     NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas, which
     lose their digits at a large concentration; products of ratios of neighbouring masses lose nothing.
     """
-    law = _unexpanded(base)
+    law = unexpanded(base)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
         inflated = jnp.log1p(-law.gate) + _log_mass(law.base_dist, counts)
         return jnp.where(counts == 0, jnp.log(law.gate + jnp.exp(inflated)), inflated)
@@ -69,7 +77,8 @@ def _log_mass(base, counts):
     return base.log_prob(counts)
 
 
-def _unexpanded(base):
+def unexpanded(base):
+    """A distribution without its expansions, which only repeat it."""
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist
     return base
@@ -163,9 +172,9 @@ def log_mass_beyond(base, nodes, open_ends, inside):
         return nothing, nothing
     first, beyond = nodes[0], nodes[-1] + 1
     if not unbounded_below:
-        law, log_kept = _unexpanded(base), 0.0
+        law, log_kept = unexpanded(base), 0.0
         if isinstance(law, dist.discrete.ZeroInflatedProbs):  # the inflated zeros are not beyond anything
-            law, log_kept = _unexpanded(law.base_dist), jnp.log1p(-law.gate)
+            law, log_kept = unexpanded(law.base_dist), jnp.log1p(-law.gate)
             total = jax.nn.logsumexp(log_prob_on_support(law, nodes), axis=0)
         return nothing, log_kept + log_survival(law, beyond, total)
     below = base.cdf(first - 1)

@@ -9,6 +9,7 @@ import ldpbayes.likelihood.categorical  # noqa: F401  (registers the closed form
 from ldpbayes.likelihood.channel import channel
 from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.latent import latent
+from ldpbayes.likelihood.masses import unexpanded
 
 __all__ = ["Privatized", "privatized"]
 
@@ -66,10 +67,7 @@ class Privatized(dist.Distribution):
     @property
     def _law(self):
         """The base without its expansion, which only repeats it."""
-        law = self.base_dist
-        while isinstance(law, dist.ExpandedDistribution):
-            law = law.base_dist
-        return law
+        return unexpanded(self.base_dist)
 
     @property
     def support(self):

@@ -22,7 +22,7 @@ from ldpbayes.privacy.tradeoff import checked
 
 __all__ = ["PureProtocol", "at_least"]
 
-CHUNK = 1 << 16  # memberships at a time: as floating-point numbers they stay in a core's cache
+CHUNK = 1 << 15  # memberships at a time: as floating-point numbers they stay in a core's cache
 
 
 class PureProtocol(Mechanism):

@@ -1,17 +1,18 @@
 """Coverage of posterior intervals: parameters from the prior, a release from the model, and back."""
 
 import dataclasses
-import json
-import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import MCMC, NUTS, Predictive
+import numpyro
+from numpyro.infer import Predictive
 from scipy import stats
 
 from ldpbayes.inference.release import Release
-from ldpbayes.likelihood.sketch import PanelSketch
+from ldpbayes.likelihood.masses import unexpanded
+from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.studies.checkpoint import Checkpoint
+from ldpbayes.studies.replicates import ReplicatedFit
 
 __all__ = ["Coverage", "binomial_band", "coverage"]
 
@@ -91,9 +92,9 @@ def coverage(
     Parameters
     ----------
     model : callable
-        NumPyro model of one release whose latent sites are scalars.
+        NumPyro model of one release. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
     mechanism : Mechanism
-        With one budget, and outputs that `Release.sketch` puts on panels.
+        With one budget; for discrete outputs, personal budgets too.
     count : int
         Records a release.
     replicates, batch : int
@@ -111,66 +112,37 @@ def coverage(
     Raises
     ------
     ValueError
-        If the checkpoint belongs to a study with other settings, or the mechanism's releases have no panels.
+        If the checkpoint belongs to a study with other settings, or the model has not exactly one privatized site.
 
     Notes
     -----
-    Source: Kulkarni et al., sec. 4.4 and Figure 1.
+    Source: Kulkarni et al., sec. 4.4 and Figures 1 and 10.
     """
-    settings = json.dumps(
-        {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
-        | {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
-    )
-    done = _resume(checkpoint, settings)
+    settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
+    done = Checkpoint(checkpoint, settings)
     plan = Release(None, mechanism, count)
+    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
     with jax.enable_x64(True):
-        fit = jax.jit(jax.vmap(_fitter(model, mechanism, num_warmup, num_samples)))
+        site = _released_site(model, plan)
         for start in range(len(next(iter(done.values()), [])), replicates, batch):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
             size = min(batch, replicates - start)
-            prior = Predictive(model, num_samples=size)(keys[0], plan)
-            releases = [name for name, value in prior.items() if value.ndim == 2]
-            if len(releases) != 1:
-                raise ValueError(f"the model must have scalar latent sites and one release, found releases {releases}")
-            truth = {name: np.asarray(value) for name, value in prior.items() if value.ndim == 1}
-            sketches = [Release(z, mechanism).sketch(keep_records=False) for z in np.asarray(prior[releases[0]])]
-            if not isinstance(sketches[0], PanelSketch):
-                raise ValueError(
-                    f"{type(mechanism).__name__} has discrete outputs; this study needs a continuous release"
-                )
-            samples = fit(
-                jax.random.split(keys[1], size),
-                jnp.stack([s.moments for s in sketches]),
-                jnp.stack([s.tails for s in sketches]),
-            )
+            truth = Predictive(model, num_samples=size)(keys[0], plan)
+            samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))])
             for name, value in truth.items():
-                quantile = np.mean(np.asarray(samples[name]) < value[:, None], axis=1)
-                done[name] = np.concatenate([done.get(name, np.empty(0)), quantile])
-            if checkpoint is not None:
-                partial = pathlib.Path(checkpoint).with_suffix(".part.npz")
-                np.savez(partial, settings=np.array(settings), **done)
-                partial.replace(checkpoint)
-    return Coverage(done)
+                below = np.mean(samples[name] < np.asarray(value)[:, None], axis=1)
+                for index in np.ndindex(below.shape[1:]):
+                    label = name + (f"[{', '.join(map(str, index))}]" if index else "")
+                    done[label] = np.concatenate([done.get(label, np.empty(0)), below[:, *index]])
+            done.save()
+    return Coverage(dict(done))
 
 
-def _fitter(model, mechanism, num_warmup, num_samples):
-    # any release of this mechanism lends its panels; the mechanism stays concrete, so its channel is built only once
-    template = Release(np.zeros(1) + float(mechanism.domain.lower_bound), mechanism).sketch(keep_records=False)
-
-    def fit(key, moments, tails):
-        mcmc = MCMC(NUTS(model), num_warmup=num_warmup, num_samples=num_samples, progress_bar=False)
-        mcmc.run(key, dataclasses.replace(template, moments=moments, tails=tails))
-        return mcmc.get_samples()
-
-    return fit
-
-
-def _resume(checkpoint, settings):
-    if checkpoint is None or not pathlib.Path(checkpoint).exists():
-        return {}
-    with np.load(checkpoint) as file:
-        if str(file["settings"]) != settings:
-            raise ValueError(
-                f"{checkpoint} belongs to a study with other settings: {file['settings']}; this one: {settings}"
-            )
-        return {name: file[name] for name in file.files if name != "settings"}
+def _released_site(model, plan):
+    """Name of the model's privatized site."""
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
+    released = [name for name, site in trace.items() if isinstance(unexpanded(site.get("fn")), Privatized)]
+    if len(released) != 1:
+        raise ValueError(f"the model must have one privatized site, found {released}")
+    return released[0]

@@ -28,6 +28,12 @@ CASES = {
         LAPLACE,
     ),
     "warner": ({"theta": dist.Beta(1, 1)}, {"theta": 0.3}, lambda: dist.Bernoulli(0.3), RESPONSE),
+    "oue_histogram": (
+        {"theta": dist.Dirichlet(np.ones(3))},
+        {"theta": np.array([0.5, 0.3, 0.2])},
+        lambda: dist.Categorical(np.array([0.5, 0.3, 0.2])),
+        ldp.OptimalUnaryEncoding(1.0, 3),
+    ),
 }
 
 
@@ -55,7 +61,8 @@ def test_a_factory_takes_other_priors(name, x64):
     _, values, make, mechanism = CASES[name]
     base = make()
     data = release(base, mechanism)
-    others = {parameter: dist.HalfNormal(3.0) for parameter in values}
+    simplex = dist.Dirichlet(np.array([2.0, 1.0, 3.0]))
+    others = {parameter: simplex if np.ndim(value) else dist.HalfNormal(3.0) for parameter, value in values.items()}
     density = log_density(getattr(models, name)(**others), (data,), {}, values)[0]
     assert abs(float(density) - expected(others, values, base, data)) < 1e-9
 
@@ -64,7 +71,7 @@ def test_a_factory_takes_other_priors(name, x64):
 def test_a_factory_is_its_own_simulator(name):
     priors, _, _, mechanism = CASES[name]
     draws = Predictive(getattr(models, name)(), num_samples=3)(jax.random.key(1), ldp.Release(None, mechanism, 20))
-    assert draws["z"].shape == (3, 20)
+    assert draws["z"].shape == (3, 20, *mechanism.event_shape)
     assert set(draws) == {"z", *priors}
     assert np.all(np.isfinite(draws["z"]))
 
@@ -83,3 +90,27 @@ def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
     for form in (data, [r.sketch() for r in data]):
         density = log_density(models.hierarchical(), (form,), {}, values)[0]
         assert abs(float(density) - prior - likelihood) < 1e-9
+
+
+def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
+    mechanism = ldp.OptimalUnaryEncoding(1.0, 3)
+    theta = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
+    data = [release(dist.Categorical(row), mechanism) for row in theta]
+    together = ldp.Release(np.concatenate([r.values for r in data]), mechanism)
+    values = {"mu": np.array([0.1, 0.0, -0.3]), "tau": np.array([0.5, 0.2, 1.0])}
+    values["offset"] = np.array([[0.3, -1.0, 0.2], [0.0, 0.4, -0.6]])
+    prior = sum(
+        float(p.log_prob(values[name]).sum())
+        for name, p in {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "offset": dist.Normal(0, 1)}.items()
+    )
+    logits = values["mu"] + values["tau"] * values["offset"]
+    likelihood = sum(
+        float(ldp.Privatized(dist.Categorical(logits=row), mechanism).log_prob(r.values).sum())
+        for row, r in zip(logits, data, strict=True)
+    )
+    for form in (data, [r.sketch() for r in data], together.sketch(by=np.repeat([0, 1], 500))):
+        density = log_density(models.regional_histograms(), (form,), {}, values)[0]
+        assert abs(float(density) - prior - likelihood) < 1e-9
+    plans = [ldp.Release(None, mechanism, 5)] * 2
+    drawn = Predictive(models.regional_histograms(), num_samples=3)(jax.random.key(0), plans)
+    assert drawn["z_1"].shape == (3, 5, 3) and drawn["theta"].shape == (3, 2, 3)

@@ -1,10 +1,14 @@
 """Coverage studies: calibrated posteriors cover as often as they say."""
 
+import functools
+
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.models import clipped_gaussian
+from ldpbayes.models import clipped_gaussian, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -22,6 +26,57 @@ def test_clipped_gaussian_intervals_cover_in_the_setting_of_figure_1(epsilon, tm
     rows = study.table()
     print("\n".join(str(row) for row in rows))
     assert all(row["inside"] for row in rows)
+
+
+HISTOGRAMS = {
+    "k-rr": ldp.RandomizedResponse,
+    "hadamard": ldp.HadamardResponse,
+    "oue": ldp.OptimalUnaryEncoding,
+    "sue": ldp.SymmetricUnaryEncoding,
+    "subset": functools.partial(ldp.SubsetSelection, subset_size=2),
+    "local-hashing": functools.partial(ldp.LocalHashing, hash_range=4),
+    "binary-hashing": functools.partial(ldp.LocalHashing, hash_range=2),
+}
+MIXED = np.resize([0.2, 1.0, 4.0, np.inf], 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, MIXED], ids=["0.5", "1", "mixed"])
+@pytest.mark.parametrize("make", HISTOGRAMS.values(), ids=HISTOGRAMS)
+def test_histogram_intervals_cover_in_the_setting_of_figure_10(make, epsilon, tmp_path):
+    # 1,000 records of 6 categories, 400 prior draws, central intervals of 50, 70, 90 and 95 %. The 24 bands of a case
+    # hold together with probability 99 % or more if the posterior is calibrated: each has error rate 1 % / 24.
+    study = coverage(oue_histogram(), make(epsilon, 6), 1000, replicates=400, batch=200, seed=10)
+    rows = study.table(levels=(0.5, 0.7, 0.9, 0.95), confidence=1 - 0.01 / 24)
+    shares = {
+        level: np.mean([row["covered"] for row in rows if row["level"] == level]) for level in (0.5, 0.7, 0.9, 0.95)
+    }
+    wrong = binomial_band_misses(study)
+    print(
+        " ".join(f"{level:.0%}: {share:.3f}" for level, share in shares.items()), f"outside 99 % bands: {wrong} of 24"
+    )
+    assert all(row["inside"] for row in rows)
+
+
+def binomial_band_misses(study):
+    """Number of the 24 counts outside their own 99 % bands."""
+    return sum(not row["inside"] for row in study.table(levels=(0.5, 0.7, 0.9, 0.95)))
+
+
+def test_histograms_are_counted_entry_by_entry_and_personal_budgets_kept():
+    mechanism = ldp.LocalHashing(np.resize([0.5, np.inf], 60), 3, 2)
+    study = coverage(oue_histogram(), mechanism, 60, replicates=4, batch=2, num_warmup=50, num_samples=50)
+    assert {name: q.shape for name, q in study.quantiles.items()} == {f"theta[{i}]": (4,) for i in range(3)}
+    assert all(np.all((q >= 0) & (q <= 1)) for q in study.quantiles.values())
+
+
+def test_a_study_needs_one_privatized_site():
+    def two(release):
+        for name in ("a", "b"):
+            ldp.observe(name, dist.Normal(numpyro.sample(f"mu_{name}", dist.Normal(0, 1)), 1.0), release)
+
+    with pytest.raises(ValueError, match=r"one privatized site, found \['a', 'b'\]"):
+        coverage(two, LAPLACE, 10, replicates=1)
 
 
 def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):

@@ -1,0 +1,68 @@
+"""Posteriors of many releases of one kind in one compiled call."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import MCMC, NUTS
+
+from ldpbayes.likelihood.sketch import PanelSketch
+
+__all__ = ["ReplicatedFit"]
+
+
+class ReplicatedFit:
+    """NUTS, one chain a release, vectorised over releases on sketches with common nodes.
+
+    Compiled for the first batch, and again only when later ones bring released values that no earlier one had.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of one release or sketch.
+    num_warmup, num_samples : int
+        Iterations a release.
+    """
+
+    def __init__(self, model, *, num_warmup=500, num_samples=500):
+        self._model, self._options = model, {"num_warmup": num_warmup, "num_samples": num_samples}
+        self._template = None
+
+    def __call__(self, key, releases):
+        """Sample the posteriors, in double precision.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key.
+        releases : sequence of Release
+            Of one mechanism.
+
+        Returns
+        -------
+        dict of str to ndarray (releases, num_samples, *site)
+        """
+        sketches = [release.sketch(keep_records=False) for release in releases]
+        template, varying = _stack(sketches, self._template)
+        with jax.enable_x64(True):
+            if self._template is None or not np.array_equal(template.nodes, self._template.nodes):
+                self._template = template
+                self._sample = jax.jit(jax.vmap(self._one))
+            samples = self._sample(jax.random.split(key, len(sketches)), varying)
+            return {name: np.asarray(values) for name, values in samples.items()}
+
+    def _one(self, key, varying):
+        mcmc = MCMC(NUTS(self._model), progress_bar=False, **self._options)
+        # the mechanism and the nodes stay concrete, so that what depends on them is computed only once
+        mcmc.run(key, dataclasses.replace(self._template, **varying))
+        return mcmc.get_samples()
+
+
+def _stack(sketches, template):
+    """A sketch with the nodes of all, and for each sketch what differs from it, stacked."""
+    if isinstance(sketches[0], PanelSketch):
+        return sketches[0], {name: jnp.stack([getattr(s, name) for s in sketches]) for name in ("moments", "tails")}
+    union = sum(sketches) if template is None else sum(sketches, template)
+    nothing = dataclasses.replace(union, weights=np.zeros(len(union.nodes)))
+    return nothing, {"weights": np.stack([(nothing + s).weights for s in sketches])}

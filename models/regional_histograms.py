@@ -1,0 +1,43 @@
+"""A histogram of categories for each region, with partial pooling."""
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import Sketch, observe
+
+__all__ = ["regional_histograms"]
+
+
+def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
+    """Posterior of the shares of the categories in each region, logistic-normal around those of the population.
+
+    Parameters
+    ----------
+    mu, tau : numpyro.distributions.Distribution
+        Priors of the population's logits (one a category) and of their spread over regions (one a category).
+
+    Returns
+    -------
+    callable
+        model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
+        the region of each record, or a sequence of releases or sketches, one a region (then ``z_0``, ``z_1``, ...).
+    """
+
+    def model(regions):
+        grouped = isinstance(regions, Sketch)
+        count = regions.law_shape[0] if grouped else len(regions)
+        categories = (regions if grouped else regions[0]).mechanism.categories
+        with numpyro.plate("category", categories):
+            population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
+            with numpyro.plate("region", count):
+                # non-centred: privacy noise often leaves little to tell the regions apart
+                offset = numpyro.sample("offset", dist.Normal(0, 1))
+        theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+        if grouped:
+            observe("z", dist.Categorical(theta), regions)
+        else:
+            for region, release in enumerate(regions):
+                observe(f"z_{region}", dist.Categorical(theta[region]), release)
+
+    return model
