@@ -77,15 +77,18 @@ def plot_intervals(estimates, *, reference=None, reference_label="non-private", 
     return ax
 
 
-def plot_shares(x, shares, *, labels_at=None, prob=0.95, ax=None):
-    """Means and equal-tailed intervals of a probability mass function, an analysis beside the other.
+def plot_shares(x, shares, *, truth=None, labels_at=None, prob=0.95, ax=None):
+    """Estimates and intervals of a probability mass function, an analysis beside the other.
 
     Parameters
     ----------
     x : array_like (k,)
         Values, one apart.
-    shares : mapping of str to array_like (draws, k)
-        Their probabilities at every posterior draw, by analysis.
+    shares : mapping of str to array_like (draws, k) or Frequencies
+        By analysis, the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a point
+        estimate with standard errors (normal interval) or without (no interval).
+    truth : array_like (k,), optional
+        Probabilities to compare with: a grey mark at each value.
     labels_at : mapping of str to (float, float), optional
         Where the analyses' names are written, in data coordinates. Without it there is a legend.
     prob : float
@@ -98,13 +101,21 @@ def plot_shares(x, shares, *, labels_at=None, prob=0.95, ax=None):
     """
     ax = _axes(ax)
     colours = _colours(list(shares))
-    tail = (1 - prob) / 2
-    for i, (name, draws) in enumerate(shares.items()):
-        draws = np.atleast_2d(draws)
+    if truth is not None:
+        middle = np.asarray(x, float)
+        grey = {"color": COLOURS["non-private"], "linewidth": 1, "label": "truth"}
+        ax.hlines(truth, middle - 0.4, middle + 0.4, **grey)
+    for i, (name, estimate) in enumerate(shares.items()):
         at = np.asarray(x) + 0.3 * (i - (len(shares) - 1) / 2)
-        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        if hasattr(estimate, "standard_error"):
+            centre = estimate.estimate
+            low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(prob)
+        else:
+            draws = np.atleast_2d(estimate)
+            centre, tail = draws.mean(axis=0), (1 - prob) / 2
+            low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
-        ax.plot(at, draws.mean(axis=0), "o", color=colours[name], markersize=3.5, label=name)
+        ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
         if labels_at and name in labels_at:
             ax.text(*labels_at[name], name, color=colours[name], va="center")
     if not labels_at:

@@ -20,7 +20,7 @@ from ldpbayes.mechanisms.mechanism import Mechanism, _concrete
 from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
 from ldpbayes.privacy.tradeoff import checked
 
-__all__ = ["PureProtocol", "at_least"]
+__all__ = ["PureProtocol", "at_least", "by_rows"]
 
 CHUNK = 1 << 15  # memberships at a time: as floating-point numbers they stay in a core's cache
 
@@ -85,14 +85,12 @@ class PureProtocol(Mechanism):
             return jnp.sum(self.membership(z).astype(theta.dtype) * theta, axis=-1)
         rows = jnp.reshape(z, (-1, *self.event_shape))
         if groups is None:
-            mass = _by_rows(lambda part: self.membership(part).astype(theta.dtype) @ theta, self.categories, rows)
+            mass = by_rows(lambda part: self.membership(part).astype(theta.dtype) @ theta, self.categories)(rows)
         else:
-            mass = _by_rows(
+            mass = by_rows(
                 lambda part, group: jnp.sum(jnp.where(self.membership(part), theta[group], 0.0), axis=-1),
                 self.categories,
-                rows,
-                jnp.asarray(groups),
-            )
+            )(rows, jnp.asarray(groups))
         return mass.reshape(batch)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -141,17 +139,34 @@ def at_least(least: int, name: str, value: Any, most: int | None = None) -> int:
     return number
 
 
-def _by_rows(function, width, *arrays):
-    """``function(*arrays)`` over chunks of their first axis, recomputed rather than stored when differentiated."""
-    n, size = arrays[0].shape[0], max(1, CHUNK // width)
-    if n <= 2 * size:
-        return function(*arrays)
-    count = -(-n // size)
+def by_rows(function, width):
+    """Apply a function of rows in chunks that keep to the cache, recomputed rather than stored when differentiated.
 
-    @jax.checkpoint
-    def chunk(start):
-        return function(*(lax.dynamic_slice_in_dim(a, start, size) for a in arrays))
+    Parameters
+    ----------
+    function : callable
+        Maps arrays (rows, ...) to an array (rows,).
+    width : int
+        Numbers that a row takes on the way.
 
-    # the last chunk overlaps the one before, so that none has another shape
-    parts = lax.map(chunk, jnp.minimum(jnp.arange(count) * size, n - size))
-    return jnp.concatenate([parts[:-1].ravel(), parts[-1, count * size - n :]])
+    Returns
+    -------
+    callable
+        The function for any number of rows.
+    """
+
+    def apply(*arrays):
+        n, size = arrays[0].shape[0], max(1, CHUNK // width)
+        if n <= 2 * size:
+            return function(*arrays)
+        count = -(-n // size)
+
+        @jax.checkpoint
+        def chunk(start):
+            return function(*(lax.dynamic_slice_in_dim(a, start, size) for a in arrays))
+
+        # the last chunk overlaps the one before, so that none has another shape
+        parts = lax.map(chunk, jnp.minimum(jnp.arange(count) * size, n - size))
+        return jnp.concatenate([parts[:-1].ravel(), parts[-1, count * size - n :]])
+
+    return apply
