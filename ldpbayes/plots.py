@@ -85,8 +85,8 @@ def plot_shares(x, shares, *, truth=None, labels_at=None, prob=0.95, ax=None):
     x : array_like (k,)
         Values, one apart.
     shares : mapping of str to array_like (draws, k) or Frequencies
-        By analysis, the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a point
-        estimate with standard errors (normal interval) or without (no interval).
+        By analysis: the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a
+        point estimate with standard errors (normal interval) or without (no interval).
     truth : array_like (k,), optional
         Probabilities to compare with: a grey mark at each value.
     labels_at : mapping of str to (float, float), optional

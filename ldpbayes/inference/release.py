@@ -157,8 +157,10 @@ class Release:
                     f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)"
                 )
             column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
-            if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-                values = np.array(column.to_numpy(zero_copy_only=False).tolist())
+            if pa.types.is_fixed_size_list(column.type):
+                values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+            elif pa.types.is_list(column.type):
+                values = column.to_pylist()
             else:
                 values = column.to_numpy(zero_copy_only=False)
         else:

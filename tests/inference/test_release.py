@@ -116,3 +116,36 @@ def test_a_release_is_a_pytree():
     assert doubled.mechanism.epsilon == 2.0
     assert doubled.count == 2
     assert float(jax.jit(lambda r: r.values.sum())(release)) == -6.5
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        ldp.OptimalUnaryEncoding([0.5, np.inf, 1.0], 4),
+        ldp.SubsetSelection(1.0, 4, 2),
+        ldp.LocalHashing(1.0, 4, 3),
+        ldp.HadamardResponse(1.0, 4),
+    ],
+    ids=lambda m: m.name,
+)
+def test_categorical_releases_come_back_from_files_as_they_were(mechanism, ending, tmp_path):
+    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.array([0, 3, 1])), mechanism)
+    release.save(tmp_path / f"release.{ending}")
+    again = ldp.Release.load(tmp_path / f"release.{ending}")
+    assert again.mechanism == mechanism
+    assert again.values.dtype == release.values.dtype
+    np.testing.assert_array_equal(again.values, release.values)
+
+
+def test_a_parquet_file_may_hold_plain_lists_and_ragged_ones_are_refused(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    spec = json.dumps(ldp.OptimalUnaryEncoding(1.0, 3).spec())
+    for name, rows in (("good", [[0, 1, 0], [1, 1, 0]]), ("bad", [[0, 1, 0], [1, 1]])):
+        table = pa.table({"value": rows}).replace_schema_metadata({"ldpbayes.mechanism": spec})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    np.testing.assert_array_equal(ldp.Release.load(tmp_path / "good.parquet").values, [[0, 1, 0], [1, 1, 0]])
+    with pytest.raises(ValueError, match="rows of different lengths"):
+        ldp.Release.load(tmp_path / "bad.parquet")

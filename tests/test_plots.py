@@ -1,0 +1,30 @@
+"""Pictures show the numbers they were given."""
+
+import jax
+import numpy as np
+import pytest
+
+import ldpbayes as ldp
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+from ldpbayes.plots import COLOURS, plot_shares  # noqa: E402
+
+
+def test_shares_are_drawn_with_their_intervals_beside_the_truth():
+    mechanism = ldp.OptimalUnaryEncoding(1.0, 3)
+    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.arange(300) % 3), mechanism)
+    unbiased, projected = (ldp.frequencies(release, method) for method in ("unbiased", "projection"))
+    draws = np.random.default_rng(0).dirichlet([3.0, 2.0, 1.0], 500)
+    _, ax = pyplot.subplots()
+    shares = {"unbiased": unbiased, "projection": projected, "noise-aware": draws}
+    plot_shares(range(3), shares, truth=[0.4, 0.3, 0.3], ax=ax)
+    marks, *intervals = (np.array(lines.get_segments()) for lines in ax.collections)
+    np.testing.assert_allclose(marks[:, 0, 1], [0.4, 0.3, 0.3])
+    expected = [unbiased.interval(0.95), (projected.estimate,) * 2, np.quantile(draws, [0.025, 0.975], axis=0)]
+    centres = [unbiased.estimate, projected.estimate, draws.mean(axis=0)]
+    for segments, ends, points, centre in zip(intervals, expected, ax.lines, centres, strict=True):
+        np.testing.assert_allclose(segments[:, :, 1].T, ends)
+        np.testing.assert_allclose(points.get_ydata(), centre)
+    assert ax.lines[2].get_color() == COLOURS["noise-aware"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["truth", *shares]
+    pyplot.close()
