@@ -1,5 +1,6 @@
 """`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
 
+import dataclasses
 import json
 import warnings
 from typing import NamedTuple
@@ -97,6 +98,7 @@ def fit(
         raise ValueError(
             "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
         )
+    args, kwargs = _views((args, kwargs))
     with jax.enable_x64(True):
         certificates = []
         for attempt in range(ATTEMPTS):
@@ -121,6 +123,21 @@ def fit(
 
 def _leaves(tree):
     return jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, (Release, Sketch)))
+
+
+def _views(tree):
+    """The same with NumPy arrays of our own, on the same memory.
+
+    JAX 0.10 to 0.12 remember a NumPy array that a compiled function holds, by its identity, as double precision for
+    good; used again outside, the caller's own array would be refused.
+    """
+
+    def view(leaf):
+        if isinstance(leaf, PanelSketch):  # as a pytree it would lose its records
+            return dataclasses.replace(leaf, moments=view(leaf.moments), tails=view(leaf.tails))
+        return leaf.view() if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(view, tree, is_leaf=lambda x: isinstance(x, PanelSketch))
 
 
 def _map_sketches(function, tree):

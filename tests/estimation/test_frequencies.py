@@ -16,19 +16,12 @@ from scipy import optimize, stats
 import ldpbayes as ldp
 from ldpbayes.estimation import frequencies
 from ldpbayes.likelihood import CountSketch
+from tests.protocols import PROTOCOLS
 
 module = importlib.import_module("ldpbayes.estimation.frequencies")
 ERROR_RATE = 1e-4
 BUDGETS = np.array([0.3, 1.0, 4.0, np.inf])
 METHODS = ("unbiased", "base_cut", "norm_sub", "projection", "mle")
-PROTOCOLS = {
-    "k-rr": ldp.RandomizedResponse,
-    "hadamard": ldp.HadamardResponse,
-    "oue": ldp.OptimalUnaryEncoding,
-    "sue": ldp.SymmetricUnaryEncoding,
-    "subset": functools.partial(ldp.SubsetSelection, subset_size=2),
-    "local-hashing": functools.partial(ldp.LocalHashing, hash_range=3),
-}
 protocols = pytest.mark.parametrize("name", PROTOCOLS)
 
 

@@ -6,6 +6,7 @@ import warnings
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -207,3 +208,19 @@ def test_large_releases_are_arguments_of_the_compiled_sampler_and_nothing_change
     # compiled apart, the same chains part by rounding: means of 600 draws of standard deviation 0.06 differ by 0.003 to
     # 0.006, as the chains mix, so that 0.03 is five standard errors or more
     np.testing.assert_allclose(results[1].mean((0, 1)), results[0].mean((0, 1)), atol=0.03)
+
+
+def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(rng):
+    # a fit runs in double precision and leaves nothing of it behind
+    x = rng.normal(size=300)
+
+    def model(x):
+        numpyro.sample("x", dist.Normal(numpyro.sample("mu", dist.Normal(0, 5)), 1.0), obs=x)
+
+    release = ldp.Release(LAPLACE.randomize(jax.random.key(0), x), LAPLACE)
+    values = np.asarray(release.values, np.float64)
+    for arguments in ((model, x), (clipped_gaussian(), ldp.Release(values, LAPLACE))):
+        quiet_fit(*arguments, num_warmup=5, num_samples=5)
+    for array in (x, values):
+        assert jnp.exp(array).dtype == jnp.float32
+    assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32

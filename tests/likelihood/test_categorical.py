@@ -18,17 +18,10 @@ import ldpbayes as ldp
 from ldpbayes.likelihood import CountSketch
 from ldpbayes.mechanisms import pure_protocol
 from ldpbayes.mechanisms.local_hashing import xxh32_of_decimal
+from tests.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("x64")
 BUDGETS = np.array([0.2, 1.0, 4.0, np.inf])
-PROTOCOLS = {
-    "k-rr": ldp.RandomizedResponse,
-    "hadamard": ldp.HadamardResponse,
-    "oue": ldp.OptimalUnaryEncoding,
-    "sue": ldp.SymmetricUnaryEncoding,
-    "subset": functools.partial(ldp.SubsetSelection, subset_size=2),
-    "local-hashing": functools.partial(ldp.LocalHashing, hash_range=3),
-}
 protocols = pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
 
 

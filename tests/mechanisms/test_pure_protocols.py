@@ -3,7 +3,6 @@
 Statistical tests use fixed seeds and fail by chance with probability 1e-4 each when a seed is changed.
 """
 
-import functools
 import itertools
 import json
 
@@ -15,19 +14,10 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.local_hashing import xxh32_of_decimal
+from tests.protocols import PROTOCOLS
 
 ERROR_RATE = 1e-4
-PROTOCOLS = {
-    "k-rr": ldp.RandomizedResponse,
-    "hadamard": ldp.HadamardResponse,
-    "oue": ldp.OptimalUnaryEncoding,
-    "sue": ldp.SymmetricUnaryEncoding,
-    "subset-1": functools.partial(ldp.SubsetSelection, subset_size=1),
-    "subset-2": functools.partial(ldp.SubsetSelection, subset_size=2),
-    "blh": functools.partial(ldp.LocalHashing, hash_range=2),
-    "lh-5": functools.partial(ldp.LocalHashing, hash_range=5),
-}
-NO_HASH = [name for name in PROTOCOLS if "lh" not in name]
+NO_HASH = [name for name in PROTOCOLS if "hashing" not in name]
 protocols = pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
 protocols_without_seeds = pytest.mark.parametrize("make", [PROTOCOLS[n] for n in NO_HASH], ids=NO_HASH)
 pytestmark = pytest.mark.usefixtures("x64")
@@ -181,7 +171,7 @@ def test_moments_are_those_of_the_released_bits(make):
 
 
 def test_labels_have_no_moments():
-    for make in (PROTOCOLS["hadamard"], PROTOCOLS["blh"]):
+    for make in (PROTOCOLS["hadamard"], PROTOCOLS["binary-hashing"]):
         mechanism = make(1.0, 4)
         for moment in mechanism.moments(np.arange(4)):
             assert moment.shape == (4, *mechanism.event_shape) and np.isnan(moment).all()

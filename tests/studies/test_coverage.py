@@ -1,7 +1,5 @@
 """Coverage studies: calibrated posteriors cover as often as they say."""
 
-import functools
-
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -10,6 +8,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.models import clipped_gaussian, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
+from tests.protocols import PROTOCOLS
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 
@@ -28,21 +27,12 @@ def test_clipped_gaussian_intervals_cover_in_the_setting_of_figure_1(epsilon, tm
     assert all(row["inside"] for row in rows)
 
 
-HISTOGRAMS = {
-    "k-rr": ldp.RandomizedResponse,
-    "hadamard": ldp.HadamardResponse,
-    "oue": ldp.OptimalUnaryEncoding,
-    "sue": ldp.SymmetricUnaryEncoding,
-    "subset": functools.partial(ldp.SubsetSelection, subset_size=2),
-    "local-hashing": functools.partial(ldp.LocalHashing, hash_range=4),
-    "binary-hashing": functools.partial(ldp.LocalHashing, hash_range=2),
-}
 MIXED = np.resize([0.2, 1.0, 4.0, np.inf], 1000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, MIXED], ids=["0.5", "1", "mixed"])
-@pytest.mark.parametrize("make", HISTOGRAMS.values(), ids=HISTOGRAMS)
+@pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_histogram_intervals_cover_in_the_setting_of_figure_10(make, epsilon, tmp_path):
     # 1,000 records of 6 categories, 400 prior draws, central intervals of 50, 70, 90 and 95 %. The 24 bands of a case
     # hold together with probability 99 % or more if the posterior is calibrated: each has error rate 1 % / 24.
