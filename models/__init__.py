@@ -1,6 +1,7 @@
 """NumPyro model factories for common releases; each is what you would write yourself with `ldpbayes.observe`.
 
-A factory takes priors (the paper's are the defaults) and returns a NumPyro model of a release or a sketch.
+A factory takes priors (the defaults are of the paper's families, where it states them) and returns a NumPyro model of a
+release or a sketch.
 """
 
 from ldpbayes.models.clipped_counts import clipped_counts

@@ -84,7 +84,8 @@ def fit(
     Raises
     ------
     ValueError
-        If no argument is a valid release (as the release's own checks say) or the numbers of draws are not positive.
+        If a release holds no values, or the numbers of draws are not positive. A model without a release is fitted as
+        `numpyro.infer.MCMC` would.
     """
     for name, value, least in (
         ("num_samples", num_samples, 1),

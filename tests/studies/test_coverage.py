@@ -33,7 +33,7 @@ MIXED = np.resize([0.2, 1.0, 4.0, np.inf], 1000)
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, MIXED], ids=["0.5", "1", "mixed"])
 @pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
-def test_histogram_intervals_cover_in_the_setting_of_figure_10(make, epsilon, tmp_path):
+def test_histogram_intervals_cover_in_the_setting_of_figure_10(make, epsilon):
     # 1,000 records of 6 categories, 400 prior draws, central intervals of 50, 70, 90 and 95 %. The 24 bands of a case
     # hold together with probability 99 % or more if the posterior is calibrated: each has error rate 1 % / 24.
     study = coverage(oue_histogram(), make(epsilon, 6), 1000, replicates=400, batch=200, seed=10)
