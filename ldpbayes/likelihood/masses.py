@@ -72,7 +72,7 @@ def _log_mass(base, counts):
         ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
         first = jnp.broadcast_to(concentration * log_1mq, (1, *jnp.broadcast_shapes(counts.shape[1:], law.batch_shape)))
         return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
-    if isinstance(law, (dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)):
+    if isinstance(law, (dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial, dist.Poisson)):
         counts = counts.astype(float)  # the log-gamma of an integer array has single precision
     return base.log_prob(counts)
 
