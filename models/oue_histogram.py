@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import PureProtocol, observe
 
 __all__ = ["oue_histogram"]
 
@@ -21,10 +21,13 @@ def oue_histogram(theta=None):
     -------
     callable
         model(release) with sites ``theta`` (a share a category) and ``z``, for a release under
-        ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol.
+        ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol; TypeError for other releases.
     """
 
     def model(release):
+        if not isinstance(release.mechanism, PureProtocol):
+            given = type(release.mechanism).__name__
+            raise TypeError(f"oue_histogram takes a release under OptimalUnaryEncoding or a relative, got {given}")
         prior = dist.Dirichlet(jnp.ones(release.mechanism.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 

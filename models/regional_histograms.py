@@ -4,7 +4,7 @@ import jax
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import Sketch, observe
+from ldpbayes import Release, Sketch, observe
 
 __all__ = ["regional_histograms"]
 
@@ -22,10 +22,13 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
     callable
         model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
         the region of each record, or a sequence of releases or sketches, one a region (then ``z_0``, ``z_1``, ...).
+        TypeError for records of unknown regions.
     """
 
     def model(regions):
-        grouped = isinstance(regions, Sketch)
+        grouped = isinstance(regions, Sketch) and regions.law_shape != ()
+        if isinstance(regions, (Release, Sketch)) and not grouped:
+            raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
         count = regions.law_shape[0] if grouped else len(regions)
         categories = (regions if grouped else regions[0]).mechanism.categories
         with numpyro.plate("category", categories):

@@ -71,6 +71,7 @@ class AdditiveMechanism(Mechanism):
         """
         if _concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
+        x = jnp.asarray(x)
         lower, upper, scale = self._parameters_as(x)
         clipped = jnp.clip(x, lower, upper)
         return clipped + scale * self._noise(key, jnp.broadcast_shapes(clipped.shape, scale.shape), scale.dtype)

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes.mechanisms.mechanism import _concrete, register
-from ldpbayes.mechanisms.pure_protocol import PureProtocol, at_least, by_rows
+from ldpbayes.mechanisms.pure_protocol import CHUNK, PureProtocol, at_least, by_rows
 
 __all__ = ["BitVectorProtocol", "OptimalUnaryEncoding", "SubsetSelection", "SymmetricUnaryEncoding"]
 
@@ -324,5 +324,7 @@ def _row_sums(z: Any) -> Any:
     if isinstance(z, np.ndarray):
         return z.sum(axis=-1, dtype=np.int32)
     # as a product in single precision, exact up to 2^24: XLA is slow to add integers along rows
-    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ jnp.ones(z.shape[-1], jnp.float32), z.shape[-1])
+    rows = by_rows(
+        lambda part: (part != 0).astype(jnp.float32) @ jnp.ones(z.shape[-1], jnp.float32), CHUNK // z.shape[-1]
+    )
     return rows(z.reshape(-1, z.shape[-1])).reshape(z.shape[:-1])

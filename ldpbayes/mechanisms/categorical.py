@@ -54,16 +54,16 @@ class RandomizedResponse(PureProtocol):
         For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
         The result has the dtype of `x` (integers for booleans).
         """
-        dtype = jnp.result_type(x, jnp.int8)  # of the records; integers for booleans
-        x = self._codes(x)
+        codes = self._codes(x)
+        dtype = jnp.result_type(jnp.asarray(x), jnp.int8)  # of the records; integers for booleans
         _, log_odds = self._log_flip_odds(jnp.result_type(float))
-        shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
+        shape = jnp.broadcast_shapes(codes.shape, log_odds.shape)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        # one of the k - 1 other codes: skip over x
+        # one of the k - 1 other codes: skip over the record's own
         other = jax.random.randint(key_other, shape, 0, self.categories - 1)
-        other = other + (other >= x)
-        return jnp.where(flip, other, x).astype(dtype)
+        other = other + (other >= codes)
+        return jnp.where(flip, other, codes).astype(dtype)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Whether z = x; see `PureProtocol.supports`."""

@@ -16,6 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from ldpbayes.mechanisms.bit_product import bit_product, pays
 from ldpbayes.mechanisms.mechanism import Mechanism, _concrete
 from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
 from ldpbayes.privacy.tradeoff import checked
@@ -23,6 +24,8 @@ from ldpbayes.privacy.tradeoff import checked
 __all__ = ["PureProtocol", "at_least", "by_rows"]
 
 CHUNK = 1 << 15  # memberships at a time: as floating-point numbers they stay in a core's cache
+BIT_CHUNK = 1 << 23  # and as 8-bit integers
+FEWEST = 50  # categories for which 8-bit integers are faster
 
 
 class PureProtocol(Mechanism):
@@ -85,11 +88,15 @@ class PureProtocol(Mechanism):
             return jnp.sum(self.membership(z).astype(theta.dtype) * theta, axis=-1)
         rows = jnp.reshape(z, (-1, *self.event_shape))
         if groups is None:
-            mass = by_rows(lambda part: self.membership(part).astype(theta.dtype) @ theta, self.categories)(rows)
+            if self._in_digits(len(rows), theta):
+                product, chunk = bit_product, BIT_CHUNK
+            else:
+                product, chunk = (lambda bits, theta: bits.astype(theta.dtype) @ theta), CHUNK
+            mass = by_rows(lambda part: product(self.membership(part), theta), chunk // self.categories)(rows)
         else:
             mass = by_rows(
                 lambda part, group: jnp.sum(jnp.where(self.membership(part), theta[group], 0.0), axis=-1),
-                self.categories,
+                CHUNK // self.categories,
             )(rows, jnp.asarray(groups))
         return mass.reshape(batch)
 
@@ -116,10 +123,18 @@ class PureProtocol(Mechanism):
 
     def _codes(self, x: ArrayLike) -> jax.Array:
         """Records as an integer array; ValueError for other codes, where they can be seen."""
-        x, last = jnp.asarray(x), self.categories - 1
-        if _concrete(x) and x.dtype != bool:
+        last = self.categories - 1
+        if _concrete(x) and np.asarray(x).dtype != bool:
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
-        return x.astype(int)
+        return jnp.asarray(x).astype(int)
+
+    def _in_digits(self, count: int, theta: jax.Array) -> bool:
+        """Whether the masses of so many released values are left to `bit_product`: where it is faster, and suffices.
+
+        It has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest.
+        """
+        many = self.categories >= FEWEST and count * self.categories > 2 * CHUNK
+        return many and pays() and theta.dtype == jnp.float64 and _concrete(self.epsilon) and np.max(self.epsilon) <= 7
 
     @property
     def _keep(self) -> np.ndarray:
@@ -139,15 +154,15 @@ def at_least(least: int, name: str, value: Any, most: int | None = None) -> int:
     return number
 
 
-def by_rows(function, width):
+def by_rows(function, rows):
     """Apply a function of rows in chunks that keep to the cache, recomputed rather than stored when differentiated.
 
     Parameters
     ----------
     function : callable
         Maps arrays (rows, ...) to an array (rows,).
-    width : int
-        Numbers that a row takes on the way.
+    rows : int
+        Rows at a time; at least one is taken.
 
     Returns
     -------
@@ -156,7 +171,7 @@ def by_rows(function, width):
     """
 
     def apply(*arrays):
-        n, size = arrays[0].shape[0], max(1, CHUNK // width)
+        n, size = arrays[0].shape[0], max(1, rows)
         if n <= 2 * size:
             return function(*arrays)
         count = -(-n // size)

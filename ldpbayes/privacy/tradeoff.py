@@ -43,16 +43,17 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
         If `value` is empty, not numeric, or fails the test; names the first entry that does.
     """
     try:
-        kind = np.asarray(value).dtype.kind
+        given = np.asarray(value)
     except ValueError:  # a ragged list
-        kind = "O"
-    if kind not in "iuf" or np.size(value) == 0:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
-    array = np.array(value, dtype=np.float64)
+        raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
+    if given.dtype.kind not in "iuf" or given.size == 0:
+        shown = f"an array of {given.dtype}" if given.size > 1 else repr(value)
+        raise ValueError(f"{name} must be {allowed}, got {shown}")
+    array = np.array(given, dtype=np.float64)
     bad = np.argwhere(~np.asarray(ok(array)))
     if len(bad):
         where = f"{name}[{', '.join(map(str, bad[0]))}] = " if array.ndim else ""
-        raise ValueError(f"{name} must be {allowed}, got {where}{float(array[tuple(bad[0])])!r}")
+        raise ValueError(f"{name} must be {allowed}, got {where}{given[tuple(bad[0])].item()!r}")
     array.setflags(write=False)
     return array if array.ndim else float(array)
 
@@ -279,14 +280,25 @@ class Guarantee:
         return self.tradeoff.epsilon(delta)
 
     def statement(self) -> str:
-        """Return the guarantee as one plain sentence; personal budgets are quoted as a range."""
-        power = np.max(1 - self.tradeoff(0.05))
-        return (
-            f"Each {self.unit} is protected by {self.trust_model} differential privacy with "
-            f"epsilon {_quote(self.epsilon(self.stated_delta))} and delta {_quote(self.stated_delta)}: "
-            f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
-            f"detects the truth more than {100 * power:.3g}% of the time."
+        """Return the guarantee in a plain sentence; personal budgets are quoted as a range.
+
+        A second sentence says it where some are infinite and give the value away.
+        """
+        epsilon, delta, power = np.broadcast_arrays(
+            self.epsilon(self.stated_delta), self.stated_delta, 1 - self.tradeoff(0.05)
         )
+        given_away = np.isinf(epsilon) & (power == 1)
+        if given_away.all():
+            return f"No {self.unit} is protected: the budget is infinite."
+        protected = (
+            f"is protected by {self.trust_model} differential privacy with "
+            f"epsilon {_quote(epsilon[~given_away])} and delta {_quote(delta[~given_away])}: "
+            f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
+            f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
+        )
+        if given_away.any():
+            return f"Each {self.unit} of finite budget {protected} One of infinite budget is not protected."
+        return f"Each {self.unit} {protected}"
 
 
 def _quote(value: ArrayLike) -> str:

@@ -175,3 +175,10 @@ def test_delta_outside_its_range_is_named(delta):
 def test_missing_records_are_refused(make, law):
     with pytest.raises(ValueError, match=r"x must be a number .*, got x\[1\] = nan"):
         make(1.0).randomize(jax.random.key(0), jnp.array([0.0, jnp.nan]))
+
+
+@both
+def test_text_is_refused_and_lists_are_not(make, law):
+    with pytest.raises(ValueError, match=r"x must be a number .* got an array of <U1"):
+        make(1.0).randomize(jax.random.key(0), np.array(["1", "2"]))
+    assert make(1.0).randomize(jax.random.key(0), [0, 1]).shape == (2,)

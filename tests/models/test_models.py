@@ -114,3 +114,18 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     plans = [ldp.Release(None, mechanism, 5)] * 2
     drawn = Predictive(models.regional_histograms(), num_samples=3)(jax.random.key(0), plans)
     assert drawn["z_1"].shape == (3, 5, 3) and drawn["theta"].shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("oue_histogram", lambda: release(dist.Normal(5.0, 2.0), LAPLACE), "a relative, got LaplaceMechanism"),
+        ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE), "a sketch made with by="),
+        ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE).sketch(), "a sketch made with by="),
+        ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE), "one a group, got a Release"),
+        ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE).sketch(), "one a group, got a PanelSketch"),
+    ],
+)
+def test_a_factory_refuses_a_release_of_another_kind(name, data, message):
+    with pytest.raises(TypeError, match=message):
+        ldp.fit(getattr(models, name)(), data(), progress_bar=False)

@@ -100,7 +100,11 @@ def test_an_infinite_budget_gives_away_what_it_separates():
         np.testing.assert_allclose(curve(alpha), np.maximum(1 - separation - alpha, 0), atol=1e-15)
         assert curve.delta(5.0) == separation and curve.epsilon(0.0) == np.inf and curve.epsilon(separation) == 0
     mixed = Guarantee(PureProtocolTradeoff(np.array([1.0, np.inf]), np.array([0.4, 1.0]))).statement()
-    assert "epsilon between 1 and inf" in mixed and "more than 100%" in mixed
+    assert mixed.startswith("Each record of finite budget") and "epsilon = 1 and" in mixed and "than 13.6%" in mixed
+    assert mixed.endswith(" One of infinite budget is not protected.")
+    assert Guarantee(PureProtocolTradeoff(np.inf, 1.0)).statement().startswith("No record is protected")
+    hidden = Guarantee(PureProtocolTradeoff(np.array([1.0, np.inf]), np.array([0.4, 0.75]))).statement()
+    assert "epsilon between 1 and inf" in hidden and "more than 80%" in hidden  # still hidden in a set
 
 
 def test_gaussian_delta_matches_mpmath_from_one_down_to_1e_300_and_beyond():

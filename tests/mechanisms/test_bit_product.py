@@ -1,0 +1,98 @@
+"""The product of bits by digits against exact sums, and its derivatives against those of the plain product."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.mechanisms import pure_protocol
+from ldpbayes.mechanisms.bit_product import bit_product
+
+RNG = np.random.default_rng(3)
+BITS = (RNG.random((200, 61)) < 0.4).astype(np.uint8)
+# of magnitudes from 1e-9 to 1e9, negative ones too
+VECTOR = RNG.normal(size=61) * 10 ** RNG.uniform(-9, 9, 61)
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0, 1e-290, 1e290])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+def test_the_product_is_exact_but_for_fixed_point(factor, dtype, x64):
+    vector = VECTOR * factor
+    product = np.asarray(bit_product(BITS.astype(dtype), vector)).tolist()
+    exact = [sum((Fraction(v) for v, b in zip(vector.tolist(), row, strict=True) if b), Fraction(0)) for row in BITS]
+    error = max(abs(Fraction(p) - e) for p, e in zip(product, exact, strict=True))
+    # 2^-54 of the largest entry a term; sums over a digit have 12 bits, so two of the eight steps that join them round
+    allowed = 61 * 2**-54 * np.max(np.abs(vector)) + 2 * 2**-53 * float(max(map(abs, exact)))
+    assert float(error) <= allowed
+
+
+@pytest.mark.parametrize("entry", [np.nextafter(1, 0), 1.0, -np.nextafter(1, 0), 2.0**60, 0.0])
+def test_the_digits_hold_the_largest_entry(entry, x64):
+    np.testing.assert_array_equal(bit_product(np.eye(3, dtype=bool), np.full(3, entry)), np.full(3, entry))
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf])
+def test_what_is_not_finite_stays_so(entry, x64):
+    assert not np.any(np.isfinite(bit_product(BITS, np.append(VECTOR[1:], entry))))
+
+
+def test_derivatives_are_those_of_a_product(x64):
+    def loss(product):
+        return lambda v: jnp.sum(jnp.log1p(product(v) ** 2))
+
+    fast, plain = loss(lambda v: bit_product(BITS, v)), loss(lambda v: jnp.asarray(BITS, float) @ v)
+    points = jnp.asarray(RNG.normal(size=(3, 61)))
+    # sums of 200 terms of size 1, each with a relative error of some 61 units of 2^-53: 1e-12 is twenty times that
+    for derivative in (jax.grad, jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
+        for mapped in (lambda f: f(points[0]), lambda f: jax.vmap(f)(points)):
+            values = mapped(derivative(plain))
+            np.testing.assert_allclose(mapped(derivative(fast)), values, rtol=0, atol=1e-12 * np.max(np.abs(values)))
+
+
+def test_batches_of_bits_and_of_both(x64):
+    bits, vectors = BITS.reshape(4, 50, 61), jnp.asarray(RNG.normal(size=(4, 61)))
+    both = jax.vmap(bit_product)(bits, vectors)
+    one = jax.vmap(bit_product, (0, None))(bits, vectors[2])
+    across = jax.vmap(bit_product, (None, 1), 1)(bits[1], vectors.T)
+    np.testing.assert_allclose(both, np.einsum("bij,bj->bi", bits, vectors), atol=1e-13)
+    np.testing.assert_allclose(one, bits @ vectors[2], atol=1e-13)
+    np.testing.assert_allclose(across, bits[1] @ vectors.T, atol=1e-13)
+
+
+def test_other_precisions_and_endless_sums_are_refused(x64):
+    with pytest.raises(ValueError, match="bit_product takes float64"):
+        bit_product(BITS, VECTOR.astype(np.float32))
+    with pytest.raises(ValueError, match="up to 16777216 rows"):
+        jax.eval_shape(bit_product, jax.ShapeDtypeStruct((2**24 + 1, 3), bool), jax.ShapeDtypeStruct((3,), float))
+
+
+@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, ldp.LocalHashing])
+def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch, x64):
+    mechanism, theta = make(2.0, 64), np.random.default_rng(0).dirichlet(np.ones(64))
+    z = mechanism.randomize(jax.random.key(0), np.random.default_rng(1).choice(64, 3_000, p=theta))
+    used = []
+
+    def log_likelihood(logits, pays):
+        monkeypatch.setattr(pure_protocol, "pays", lambda: used.append(pays) or pays)
+        monkeypatch.setattr(pure_protocol, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
+        return ldp.Privatized(dist.Categorical(logits=logits), mechanism).log_prob(z)
+
+    for derivative in (lambda f: f, jax.jacrev):
+        fast, plain = (derivative(lambda logits, p=p: log_likelihood(logits, p))(np.log(theta)) for p in (True, False))
+        np.testing.assert_allclose(fast, plain, rtol=1e-12, atol=1e-14)
+    assert True in used and False in used
+
+
+@pytest.mark.parametrize("epsilon", [np.inf, 8.0])
+def test_large_budgets_keep_relative_precision(epsilon, monkeypatch, x64):
+    monkeypatch.setattr(pure_protocol, "pays", lambda: True)
+    mechanism = ldp.OptimalUnaryEncoding(epsilon, 60)
+    theta = np.append(np.full(59, 1 / 59), 1e-30)
+    z = np.zeros((2_000, 60), np.uint8)
+    z[:, -1] = 1
+    mass = mechanism.supported_mass(z, theta)
+    np.testing.assert_allclose(mass, 1e-30, rtol=1e-14)
