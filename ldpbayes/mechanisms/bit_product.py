@@ -49,6 +49,7 @@ def bit_product(bits, vector):
 
 def by_digits(bits, vectors, *, axis):
     """Products of each of the vectors (k, m) with the bits along an axis of theirs, of length m."""
+    vectors = lax.optimization_barrier(vectors)  # else whatever led to them is computed again for each digit
     largest = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
     scale = jnp.ldexp(1.0, jnp.minimum(POINT - jnp.frexp(largest)[1], 1000))
     fixed = jnp.rint(vectors * scale).astype(jnp.int64) + BIAS
