@@ -1,4 +1,4 @@
-"""Products of a matrix of bits with real vectors, at about the speed of reading the bits.
+"""Products of a matrix of bits with real vectors, in 8-bit integers.
 
 XLA would turn every bit into a floating-point number first, which takes several times as long as reading it. But
 processors multiply 8-bit integers as fast as memory delivers them. So the bits stay as they are and the vectors become

@@ -24,8 +24,8 @@ from ldpbayes.privacy.tradeoff import checked
 __all__ = ["PureProtocol", "at_least", "by_rows"]
 
 CHUNK = 1 << 15  # memberships at a time: as floating-point numbers they stay in a core's cache
-BIT_CHUNK = 1 << 23  # and as 8-bit integers
-FEWEST = 50  # categories for which 8-bit integers are faster
+BIT_CHUNK = 1 << 23  # and as 8-bit integers, where a loop costs more than the cache saves
+FEWEST = 64  # categories for which these are faster, for one chain and for four (docs/benchmarks.md)
 
 
 class PureProtocol(Mechanism):
@@ -66,7 +66,7 @@ class PureProtocol(Mechanism):
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def supported_mass(self, z: ArrayLike, theta: ArrayLike, groups: ArrayLike | None = None) -> jax.Array:
-        """Probability of S(z) under a law theta of the codes, in chunks that keep to the cache.
+        """Probability of S(z) under a law theta of the codes, in chunks of released values.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ def at_least(least: int, name: str, value: Any, most: int | None = None) -> int:
 
 
 def by_rows(function, rows):
-    """Apply a function of rows in chunks that keep to the cache, recomputed rather than stored when differentiated.
+    """Apply a function of rows in chunks, recomputed rather than stored when differentiated.
 
     Parameters
     ----------
