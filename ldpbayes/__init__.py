@@ -4,7 +4,7 @@ Write an ordinary NumPyro model, name the mechanism that privatized the data, an
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 """
 
-from ldpbayes.estimation import frequencies
+from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
 from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
 from ldpbayes.inference.release import Release
@@ -13,6 +13,7 @@ from ldpbayes.likelihood.sketch import Sketch
 from ldpbayes.mechanisms import (
     GaussianMechanism,
     HadamardResponse,
+    IndependentLaplaceMechanism,
     LaplaceMechanism,
     LocalHashing,
     Mechanism,
@@ -20,7 +21,9 @@ from ldpbayes.mechanisms import (
     PureProtocol,
     RandomizedResponse,
     SubsetSelection,
+    SymmetricLaplaceMechanism,
     SymmetricUnaryEncoding,
+    ZeroInflatedLaplaceMechanism,
     mechanism,
     mechanism_from_spec,
     mechanism_names,
@@ -28,11 +31,16 @@ from ldpbayes.mechanisms import (
 )
 
 __all__ = [
+    "Ball",
+    "Box",
     "ConvergenceWarning",
+    "EstimationWarning",
     "GaussianMechanism",
     "HadamardResponse",
+    "IndependentLaplaceMechanism",
     "LaplaceMechanism",
     "LocalHashing",
+    "MEstimate",
     "Mechanism",
     "OptimalUnaryEncoding",
     "Privatized",
@@ -42,9 +50,13 @@ __all__ = [
     "Sketch",
     "SketchWarning",
     "SubsetSelection",
+    "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
+    "ZeroInflatedLaplaceMechanism",
     "fit",
     "frequencies",
+    "losses",
+    "m_estimate",
     "mechanism",
     "mechanism_from_spec",
     "mechanism_names",

@@ -61,12 +61,11 @@ class Release:
                 raise ValueError(f"count is {self.count}, but there are {len(values)} values; leave count out")
             object.__setattr__(self, "values", values)
             object.__setattr__(self, "count", len(values))
-        for leaf in jax.tree.leaves(self.mechanism):
-            if np.ndim(leaf) and np.shape(leaf) not in ((1,), (self.count,)):
-                raise ValueError(
-                    f"the mechanism's parameters have shape {np.shape(leaf)}, but there are {self.count} records: "
-                    "give one budget, or one a record"
-                )
+        if self.mechanism.batch_shape not in ((), (1,), (self.count,)):
+            raise ValueError(
+                f"the mechanism's parameters have shape {self.mechanism.batch_shape}, but there are {self.count} "
+                "records: give one budget, or one a record"
+            )
 
     def __len__(self):
         """Number of records."""

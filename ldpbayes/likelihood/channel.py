@@ -90,9 +90,8 @@ def channel(base, mechanism, z, panels=None):
     """
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
-    parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
     event = mechanism.event_shape
-    shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], *parameters)
+    shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], mechanism.batch_shape)
     concrete = is_concrete(z, mechanism, grid.nodes)
     if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
         raise ValueError(

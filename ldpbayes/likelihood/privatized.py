@@ -57,8 +57,7 @@ class Privatized(dist.Distribution):
             raise ValueError(
                 f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; use method='channel'"
             )
-        parameters = [jnp.shape(leaf) for leaf in jax.tree.leaves(mechanism)]
-        batch_shape = lax.broadcast_shapes(base_dist.batch_shape, *parameters)
+        batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self):

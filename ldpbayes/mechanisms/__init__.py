@@ -13,19 +13,29 @@ from ldpbayes.mechanisms.mechanism import (
     register,
 )
 from ldpbayes.mechanisms.pure_protocol import PureProtocol
+from ldpbayes.mechanisms.rows import (
+    IndependentLaplaceMechanism,
+    RowMechanism,
+    SymmetricLaplaceMechanism,
+    ZeroInflatedLaplaceMechanism,
+)
 
 __all__ = [
     "AdditiveMechanism",
     "GaussianMechanism",
     "HadamardResponse",
+    "IndependentLaplaceMechanism",
     "LaplaceMechanism",
     "LocalHashing",
     "Mechanism",
     "OptimalUnaryEncoding",
     "PureProtocol",
     "RandomizedResponse",
+    "RowMechanism",
     "SubsetSelection",
+    "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
+    "ZeroInflatedLaplaceMechanism",
     "mechanism",
     "mechanism_class",
     "mechanism_from_spec",

@@ -100,6 +100,11 @@ class Mechanism(abc.ABC):
         return ()
 
     @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters that may differ from record to record: () or (N,)."""
+        return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
+
+    @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
         """The privacy that the mechanism promises; computed on the host, outside traced functions."""

@@ -1,15 +1,18 @@
 """Calibration: the least noise that keeps a stated promise."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy.optimize import elementwise
+from scipy.optimize import brentq, elementwise
 
-from ldpbayes.privacy.tradeoff import _gaussian_log_delta, checked
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.tradeoff import Tradeoff, _gaussian_log_delta, checked
+from ldpbayes.privacy.zero_inflated import ZeroInflatedTradeoff
 
-__all__ = ["gaussian_scale"]
+__all__ = ["ZILParameters", "gaussian_scale", "zil_parameters"]
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Any:
@@ -60,3 +63,99 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
         raise ValueError(f"no scale found for epsilon = {epsilon[~found.success]}, delta = {delta[~found.success]}")
     scale = sensitivity * np.exp(-np.where(found.f_x <= 0, found.x, found.bracket[0]))
     return scale if np.ndim(scale) else float(scale)
+
+
+class ZILParameters(NamedTuple):
+    """Parameters of a zero-inflated Laplace mechanism, and what they achieve.
+
+    Attributes
+    ----------
+    zero_probability, scale : float
+        δ and λ of the mechanism.
+    distance : float
+        c′: the distance between two inputs over the scale.
+    tradeoff : Tradeoff
+        The curve that the mechanism keeps.
+    """
+
+    zero_probability: float
+    scale: float
+    distance: float
+    tradeoff: Tradeoff
+
+
+def zil_parameters(
+    epsilon: float,
+    delta: float,
+    zero_probability: float,
+    bounds: tuple[ArrayLike, ArrayLike],
+    *,
+    unit: str = "record",
+    exact: bool = False,
+) -> ZILParameters:
+    """Return the smallest scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
+
+    The recipe after Theorem 3.3 of Lu, Chen & Qiu: the distance c′ at which the curve of many dimensions,
+    zero-inflated, has f_{ε,δ} as an envelope, and the diameter of the inputs over c′.
+
+    Parameters
+    ----------
+    epsilon : float
+        Positive and finite.
+    delta : float
+        Above `zero_probability`, below 1.
+    zero_probability : float
+        Probability that a record is released exactly as it is, between 0 and 1, exclusive.
+    bounds : (array_like, array_like)
+        Lower and upper clipping bounds of the perturbed coordinates: numbers or arrays (d,).
+    unit : {"record", "attribute"}
+        Whether neighbours differ in all coordinates, or in one of them.
+    exact : bool
+        Use the curve of as many dimensions as there are bounds, instead of its limit, which is below it: less noise.
+
+    Returns
+    -------
+    ZILParameters
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range; in particular if `delta` does not exceed `zero_probability`, when no scale
+        suffices.
+    """
+    epsilon = checked(
+        "epsilon", epsilon, "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf)
+    )
+    probability = "a number between 0 and 1, exclusive"
+    delta = checked("delta", delta, probability, lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
+    zero_probability = checked(
+        "zero_probability", zero_probability, probability, lambda a: (a.ndim == 0) & (a > 0) & (a < 1)
+    )
+    if zero_probability >= delta:
+        raise ValueError(
+            f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, so "
+            f"no noise makes delta smaller than that; got delta = {delta:g}"
+        )
+    if unit not in ("record", "attribute"):
+        raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
+    lower, upper = (
+        np.atleast_1d(checked(n, b, "finite", np.isfinite)) for n, b in zip(("lower", "upper"), bounds, strict=True)
+    )
+    lower, upper = np.broadcast_arrays(lower, upper)
+    if lower.ndim != 1 or np.any(lower >= upper):
+        raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
+    diameter = np.linalg.norm(upper - lower) if unit == "record" else np.max(upper - lower)
+    dimension = lower.size if exact else math.inf
+    target = (delta - zero_probability) / (1 - zero_probability)
+
+    def excess(log_distance: float) -> float:
+        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), dimension).delta(epsilon)) - target
+
+    low = high = 0.0
+    while excess(low) > 0:
+        low -= 1.0
+    while excess(high) < 0:
+        high += 1.0
+    distance = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
+    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, dimension), zero_probability)
+    return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)

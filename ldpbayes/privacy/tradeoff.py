@@ -287,7 +287,7 @@ class Guarantee:
         epsilon, delta, power = np.broadcast_arrays(
             self.epsilon(self.stated_delta), self.stated_delta, 1 - self.tradeoff(0.05)
         )
-        given_away = np.isinf(epsilon) & (power == 1)
+        given_away = (np.isinf(epsilon) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
         protected = (
@@ -296,11 +296,15 @@ class Guarantee:
             f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
+        if hasattr(self.tradeoff, "zero_probability"):
+            protected += (
+                f" With probability {_quote(self.tradeoff.zero_probability, '')} it is released exactly as it is."
+            )
         if given_away.any():
             return f"Each {self.unit} of finite budget {protected} One of infinite budget is not protected."
         return f"Each {self.unit} {protected}"
 
 
-def _quote(value: ArrayLike) -> str:
+def _quote(value: ArrayLike, equals: str = "= ") -> str:
     low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
-    return f"= {low}" if low == high else f"between {low} and {high}"
+    return f"{equals}{low}" if low == high else f"between {low} and {high}"

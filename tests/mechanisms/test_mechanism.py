@@ -65,7 +65,10 @@ def test_names_find_their_classes():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"mechanism": "laplce"}, "mechanism must be one of gaussian, hadamard_response, laplace, .*, got 'laplce'"),
+        (
+            {"mechanism": "laplce"},
+            "mechanism must be one of gaussian, hadamard_response, independent_laplace, laplace, .*, got 'laplce'",
+        ),
         ({"epsilon": 1.0}, 'spec must be a dict with the mechanism\'s name under "mechanism"'),
         ("laplace", "spec must be a dict"),
         ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "missing parameter upper for mechanism 'laplace'"),

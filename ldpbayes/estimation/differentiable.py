@@ -1,0 +1,50 @@
+"""Whether a function has the second derivatives that automatic differentiation makes up for it.
+
+At a kink or a jump a derivative is reported that misses what happens there: then the change of the gradient along a
+line is not the integral of the second derivative, or the change of the function not that of the first.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["has_kinks"]
+
+PANELS, ORDER = 64, 4
+TOLERANCE = 1e-3
+
+
+def has_kinks(function, ends, thetas):
+    """Whether a function of records has kinks or jumps on some lines between records.
+
+    Parameters
+    ----------
+    function : callable
+        (row, theta) → number, differentiable by JAX.
+    ends : array (2, lines, columns)
+        Both ends of each line.
+    thetas : array (lines, p)
+        A parameter for each line.
+
+    Returns
+    -------
+    bool
+    """
+    t, w = np.polynomial.legendre.leggauss(ORDER)
+    nodes = jnp.asarray(((np.arange(PANELS)[:, None] + (1 + t) / 2) / PANELS).ravel())
+    weights = jnp.asarray(np.tile(w / (2 * PANELS), PANELS))
+
+    def along(start, stop, theta):
+        def value(s):
+            return function(start + s * (stop - start), theta)
+
+        slope = jax.grad(value)
+        bends = jax.vmap(jax.grad(slope))(nodes)
+        slopes = jax.vmap(slope)(nodes)
+        first = value(1.0) - value(0.0) - weights @ slopes
+        second = slope(1.0) - slope(0.0) - weights @ bends
+        size = jnp.max(jnp.abs(slopes)) + jnp.abs(value(1.0) - value(0.0))
+        return jnp.maximum(jnp.abs(first), jnp.abs(second)) > TOLERANCE * size + 1e-12
+
+    with jax.enable_x64(True):
+        return bool(jnp.any(jax.jit(jax.vmap(along))(jnp.asarray(ends[0]), jnp.asarray(ends[1]), jnp.asarray(thetas))))

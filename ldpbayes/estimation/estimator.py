@@ -1,0 +1,229 @@
+"""An M-estimator as a pure function of a random key and released records, to be compiled, mapped and vmapped."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes.estimation.corrected import Corrected, controls, corrected
+from ldpbayes.estimation.losses import Loss
+from ldpbayes.estimation.sandwich import project_out, sandwich
+from ldpbayes.estimation.solve import Minimum, minimise
+from ldpbayes.mechanisms import RowMechanism
+
+__all__ = ["Estimator", "Evidence", "Fit"]
+
+WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)
+ROUNDS = 3  # of reweighting
+STEPS = 100
+
+
+class Evidence(NamedTuple):
+    """What a release says of the parameters: corrected losses, the first one to be minimised, and mean-zero functions.
+
+    Evidence of two batches of records adds up: their records are put one after the other.
+
+    Attributes
+    ----------
+    criteria : tuple of Corrected
+    controls : array (N, q)
+    """
+
+    criteria: tuple[Corrected, ...]
+    controls: Any
+
+    def joined(self, other: "Evidence") -> "Evidence":
+        """The evidence of both batches of records."""
+        criteria = tuple(a + b for a, b in zip(self.criteria, other.criteria, strict=True))
+        return Evidence(criteria, jnp.concatenate([self.controls, other.controls]))
+
+    def weighted(self, weights: jax.Array) -> "Evidence":
+        """The same with weights of records."""
+        return Evidence(tuple(c.weighted(weights) for c in self.criteria), self.controls * weights[:, None])
+
+
+class Fit(NamedTuple):
+    """Estimate, its covariance, and how the minimisation ended; see `Minimum`."""
+
+    theta: Any
+    covariance: Any
+    value: Any
+    converged: Any
+    iterations: Any
+    boundary: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """An M-estimator for a loss and a mechanism.
+
+    Parameters
+    ----------
+    loss : Loss
+    mechanism : RowMechanism
+    method : str
+        As in `m_estimate`.
+    space : Box or Ball
+    draws : int or "exact"
+    support : (array, array), optional
+    cuts : tuple of float
+        As in `m_estimate`.
+    """
+
+    loss: Loss
+    mechanism: RowMechanism
+    method: str
+    space: Any
+    draws: Any = 1
+    support: Any = None
+    cuts: tuple = ()
+
+    def __call__(self, key: Any, rows: Any, start: Any) -> Fit:
+        """Estimate from released (for ``oracle``, original) records; traceable.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key, for the analyst's own noise.
+        rows : array (N, columns)
+        start : array (p,)
+
+        Returns
+        -------
+        Fit
+        """
+        return self.fit(self.evidence(key, rows), start)
+
+    def evidence(self, key: Any, rows: Any) -> Evidence:
+        """What the records say of the parameters; see `__call__`."""
+        rows = jnp.asarray(rows)
+
+        def make(method, key, support=None):
+            return corrected(method, self.mechanism, rows, key, draws=self.draws, support=support, cuts=self.cuts)
+
+        nothing = jnp.zeros((len(rows), 0), rows.dtype)
+        if self.method != "combined":
+            return Evidence((make(self.method, key, self.support if self.method == "dr" else None),), nothing)
+        keys = jax.random.split(key)
+        smooth = self.loss.twice_differentiable
+        # where the loss is smooth, sdr, dr and sl of the same draws are on one line: two of them say all
+        whole = [make(method, keys[0]) for method in (("sdr", "dr") if smooth else ("dr",))]
+        if self.support is None:
+            return Evidence(tuple(whole), nothing)
+        return Evidence((make("dr", keys[1], self.support), *whole), controls(self.mechanism, rows, self.support))
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Perturbed columns."""
+        return self.mechanism.index
+
+    def minimum(self, evidence: Evidence, start: Any) -> Minimum:
+        """Minimum of the first criterion found from a start; through ever less smooth criteria, if it has kinks."""
+        criterion = evidence.criteria[0]
+        unit = self._unit(criterion)
+        if unit is None:
+            return minimise(lambda theta: criterion.derivatives(self.loss, theta, self.index), start, self.space)
+
+        def follow(theta, width):
+            loss = self.loss.smoothed(width * unit)
+            found = minimise(lambda at: criterion.derivatives(loss, at, self.index), theta, self.space)
+            return found.theta, found
+
+        widths = jnp.asarray((*WIDTHS, self._narrow(criterion.count)), start.dtype)
+        found = jax.lax.scan(follow, start, widths)[1]
+        last = jax.tree.map(lambda leaf: leaf[-1], found)
+        return last._replace(iterations=jnp.sum(found.iterations))
+
+    def _unit(self, criterion):
+        points = criterion.loss.rows[0]
+        return self.loss.width(points)
+
+    @staticmethod
+    def _narrow(count):
+        """Width, in units, at which smoothing costs nothing to first order."""
+        return 0.5 * count**-0.4
+
+    @staticmethod
+    def _wide(count):
+        """Width at which a density is estimated best: Silverman's rule, for a logistic kernel."""
+        return 1.06 * np.sqrt(3) / np.pi * count**-0.2
+
+    def _losses(self, criterion):
+        """The loss as it is minimised, and as its curvature is estimated."""
+        unit = self._unit(criterion)
+        if unit is None:
+            return self.loss, self.loss
+        return tuple(self.loss.smoothed(width(criterion.count) * unit) for width in (self._narrow, self._wide))
+
+    def fit(self, evidence: Evidence, start: Any) -> Fit:
+        """Estimate from evidence; traceable."""
+        return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
+
+    def finish(self, evidence: Evidence, found: Minimum) -> Fit:
+        """The estimate with its covariance, given the minimum of the first criterion."""
+        if len(evidence.criteria) + evidence.controls.shape[1] > 1:
+            return self._combine(evidence, found)
+        criterion = evidence.criteria[0]
+        boundary = self.space.boundary(found.theta)
+        _, wide = self._losses(criterion)
+        curvature = found.hessian if wide is self.loss else criterion.derivatives(wide, found.theta, self.index)[2]
+        scores = criterion.scores(self.loss, found.theta, self.index)
+        covariance = sandwich(curvature, scores, ~boundary)
+        return Fit(found.theta, covariance, found.value, found.converged, found.iterations, boundary)
+
+    def _combine(self, evidence, found):
+        """Two-step GMM: the criterion's score less its projection on everything that has mean zero.
+
+        All scores are unbiased for the same score, so their differences have mean zero at any parameter.
+        """
+        base, *others = evidence.criteria
+        narrow, wide = self._losses(base)
+        p = len(found.theta)
+        balance = jnp.mean(evidence.controls, axis=0)
+        # with kinks the slope changes from record to record, so that the last digits do not settle
+        tolerance = 1e-8 if narrow is self.loss else 1e-5
+
+        def nuisance(loss, theta, score):
+            return [c.scores(loss, theta, self.index) - score for c in others] + [evidence.controls]
+
+        def moment(coefficients, theta):
+            _, slope, _ = base.derivatives(narrow, theta, self.index)
+            rest = [c.derivatives(narrow, theta, self.index)[1] - slope for c in others] + [balance]
+            return slope - jnp.concatenate(rest) @ coefficients
+
+        def curvature(coefficients, theta):
+            _, _, bend = base.derivatives(wide, theta, self.index)
+            rest = [c.derivatives(wide, theta, self.index)[2] - bend for c in others]
+            return bend - sum(coefficients[i * p : (i + 1) * p].T @ part for i, part in enumerate(rest))
+
+        def residual(theta):
+            score = base.scores(self.loss, theta, self.index)
+            rest = jnp.concatenate(nuisance(self.loss, theta, score), axis=1)
+            coefficients = project_out(score, rest)
+            return coefficients, score - rest @ coefficients
+
+        def reweigh(state, _):
+            theta = state[0]
+            coefficients, _ = residual(theta)
+            inverse = jnp.linalg.inv(curvature(coefficients, theta))
+
+            def step(state):
+                theta, _, steps = state
+                ahead = self.space.project(theta - inverse @ moment(coefficients, theta))
+                return ahead, jnp.max(jnp.abs(ahead - theta) / (1 + jnp.abs(theta))), steps + 1
+
+            def going(state):
+                return (state[1] > tolerance) & (state[2] < STEPS)
+
+            theta, moved, steps = jax.lax.while_loop(going, step, (theta, jnp.ones((), theta.dtype), 0))
+            return (theta, moved <= tolerance), steps
+
+        (theta, converged), steps = jax.lax.scan(reweigh, (found.theta, jnp.zeros((), bool)), None, length=ROUNDS)
+        coefficients, scores = residual(theta)
+        boundary = self.space.boundary(theta)
+        covariance = sandwich(curvature(coefficients, theta), scores, ~boundary, spent=p + coefficients.shape[0])
+        return Fit(
+            theta, covariance, found.value, found.converged & converged, found.iterations + jnp.sum(steps), boundary
+        )

@@ -1,0 +1,460 @@
+"""Losses ℓ(x, θ) of one record, for M-estimation: what is minimised on average over the population.
+
+Any JAX function of a record and a parameter will do. Those here are functions of a linear predictor and a response,
+which makes their values, derivatives and Laplacians cheap; where they have kinks they know a smooth version.
+"""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = [
+    "Loss",
+    "RegressionLoss",
+    "absolute",
+    "as_loss",
+    "check",
+    "deconvolved",
+    "hinge",
+    "huber",
+    "logistic",
+    "squared",
+]
+
+
+Derivatives = tuple[jax.Array, jax.Array, jax.Array]
+"""Value, gradient (p,) and Hessian (p, p)."""
+
+
+def _differentiated(function: Callable, theta: jax.Array) -> Derivatives:
+    def gradient(at):
+        value, slope = jax.value_and_grad(function)(at)
+        return slope, (value, slope)
+
+    hessian, (value, slope) = jax.jacfwd(gradient, has_aux=True)(theta)
+    return value, slope, hessian
+
+
+class Loss(abc.ABC):
+    """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number."""
+
+    twice_differentiable: bool | None = None
+    """Whether the loss has second derivatives in the records; None where that has to be found out."""
+
+    @abc.abstractmethod
+    def values(self, rows: jax.Array, theta: Any) -> jax.Array:
+        """Loss of each row, from (*shape, columns) to shape."""
+
+    @abc.abstractmethod
+    def laplacians(self, rows: jax.Array, theta: Any, index: tuple[int, ...]) -> jax.Array:
+        """Sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: Any) -> Derivatives:
+        """Weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
+        return _differentiated(lambda at: jnp.sum(weights * self.values(rows, at)), theta)
+
+    def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Any, index: tuple[int, ...]) -> Derivatives:
+        """Weighted sum of the Laplacians of rows, with its gradient and Hessian in the parameters."""
+        return _differentiated(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
+
+    def smoothed(self, width: Any) -> "Loss":
+        """A smooth loss in which kinks are rounded off over a `width`, in the unit of the residuals; else the loss."""
+        return self
+
+    def width(self, rows: jax.Array) -> Any:
+        """Unit of the widths of `smoothed`, for these records; None for a loss that has nothing to round off."""
+        return None
+
+    def names(self, columns: tuple[str, ...]) -> list[str] | None:
+        """Names of the parameters, for records whose columns are called so; None where the loss does not know."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionLoss(Loss):
+    """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another.
+
+    Parameters
+    ----------
+    kernel : callable
+        (η, y) → loss, elementwise on arrays.
+    response : int
+        Column of the response; negative from the end.
+    features : sequence of int, optional
+        Columns of the predictor, in the order of the parameters. By default all but the response.
+    intercept : bool
+        Whether the first parameter is an intercept.
+    smooth_kernel : callable, optional
+        (η, y, width) → loss, twice differentiable; for kernels with kinks.
+    twice_differentiable : bool
+    unit : {"response", "margin"}
+        What a smoothing width is measured in: the spread of the response around its least-squares prediction, or 1.
+    """
+
+    kernel: Callable
+    response: int = -1
+    features: tuple[int, ...] | None = None
+    intercept: bool = True
+    smooth_kernel: Callable | None = None
+    twice_differentiable: bool = True
+    unit: str = "response"
+
+    def __post_init__(self) -> None:
+        if self.features is not None:
+            object.__setattr__(self, "features", tuple(int(j) for j in self.features))
+            if self.response in self.features:
+                raise ValueError(f"the response is column {self.response}, which is among the features {self.features}")
+
+    def __call__(self, x: jax.Array, theta: jax.Array) -> jax.Array:
+        """Loss of one record, a row."""
+        return self.values(x, theta)
+
+    def _columns(self, width: int) -> tuple[np.ndarray, int]:
+        response = range(width)[self.response]
+        if self.features is None:
+            return np.setdiff1d(np.arange(width), [response]), response
+        return np.array([range(width)[j] for j in self.features], int), response
+
+    def _parts(self, rows: jax.Array, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Linear predictor, response and slopes."""
+        features, response = self._columns(rows.shape[-1])
+        slopes = theta[1:] if self.intercept else theta
+        if slopes.shape != (len(features),):
+            raise ValueError(
+                f"this loss has {len(features) + self.intercept} parameters ({len(features)} columns"
+                f"{' and an intercept' if self.intercept else ''}), got an array of shape {jnp.shape(theta)}"
+            )
+        eta = rows[..., features] @ slopes
+        return (eta + theta[0] if self.intercept else eta), rows[..., response], slopes
+
+    def values(self, rows: jax.Array, theta: jax.Array) -> jax.Array:
+        """Loss of each row; see `Loss.values`."""
+        eta, y, _ = self._parts(rows, theta)
+        return self.kernel(eta, y)
+
+    def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
+        """Second derivative in η times the squared slopes, and that in y if it is perturbed; see `Loss.laplacians`."""
+        eta, y, slopes = self._parts(rows, theta)
+        features, response = self._columns(rows.shape[-1])
+        total = _derivative(self.kernel, 0, 2)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
+        return total + _derivative(self.kernel, 1, 2)(eta, y) if response in index else total
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
+        """From the kernel's derivatives and the design; see `Loss.total`."""
+        return self._total(self.kernel, *self._flat(rows, weights, theta))
+
+    def total_laplacian(
+        self, rows: jax.Array, weights: jax.Array, theta: jax.Array, index: tuple[int, ...]
+    ) -> Derivatives:
+        """From the kernel's derivatives and the design; see `Loss.total_laplacian`."""
+        flat = self._flat(rows, weights, theta)
+        features, response = self._columns(rows.shape[-1])
+        mask = np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)])
+        size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
+        # the product of the squared slopes with the sum of the kernel's second derivatives
+        value, slope, bend = self._total(_derivative(self.kernel, 0, 2), *flat)
+        total = (
+            size * value,
+            twice * value + size * slope,
+            2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
+        )
+        if response in index:
+            own = self._total(_derivative(self.kernel, 1, 2), *flat)
+            total = tuple(a + b for a, b in zip(total, own, strict=True))
+        return total
+
+    def _total(self, kernel, design, eta, y, weights):
+        slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
+        return jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design)
+
+    def _flat(self, rows, weights, theta):
+        """Design (points, p), linear predictor, response and weights, one axis for all points."""
+        rows = rows.reshape(-1, rows.shape[-1])
+        features, response = self._columns(rows.shape[-1])
+        self._parts(rows[:1], theta)  # checks the shape
+        design = rows[:, features]
+        if self.intercept:
+            design = jnp.concatenate([jnp.ones_like(rows[:, :1]), design], axis=1)
+        return design, design @ theta, rows[:, response], weights.reshape(-1)
+
+    def smoothed(self, width: Any) -> "RegressionLoss":
+        """See `Loss.smoothed`."""
+        if self.smooth_kernel is None:
+            return self
+        smooth = self.smooth_kernel
+        return dataclasses.replace(
+            self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, twice_differentiable=True
+        )
+
+    def width(self, rows: jax.Array) -> Any:
+        """See `Loss.width`."""
+        if self.smooth_kernel is None or self.unit == "margin":
+            return None if self.smooth_kernel is None else jnp.ones((), rows.dtype)
+        count = len(self._columns(rows.shape[-1])[0]) + self.intercept
+        design, _, y, _ = self._flat(rows, jnp.ones(rows.shape[:-1]), jnp.zeros(count, rows.dtype))
+        gram = design.T @ design
+        ridge = 1e-10 * jnp.diag(jnp.diag(gram))
+        return jnp.std(y - design @ jnp.linalg.solve(gram + ridge, design.T @ y))
+
+    def names(self, columns: tuple[str, ...]) -> list[str]:
+        """See `Loss.names`."""
+        features, _ = self._columns(len(columns))
+        return ["intercept"] * self.intercept + [columns[j] for j in features]
+
+
+def _derivative(kernel: Callable, argument: int, order: int) -> Callable:
+    """Elementwise derivative of a kernel (η, y) in one of its arguments, by forward passes with a tangent of ones."""
+    if order == 0:
+        return kernel
+    lower = _derivative(kernel, argument, order - 1)
+
+    def derivative(eta, y):
+        eta, y = jnp.broadcast_arrays(eta, y)
+        if argument == 0:
+            return jax.jvp(lambda v: lower(v, y), (eta,), (jnp.ones_like(eta),))[1]
+        return jax.jvp(lambda v: lower(eta, v), (y,), (jnp.ones_like(y),))[1]
+
+    return derivative
+
+
+@jax.custom_jvp
+def _softplus(t: jax.Array) -> jax.Array:
+    return jnp.maximum(t, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(t)))
+
+
+@_softplus.defjvp
+def _softplus_jvp(primals, tangents):
+    # so that higher derivatives are polynomials of one logistic function
+    return _softplus(primals[0]), jax.nn.sigmoid(primals[0]) * tangents[0]
+
+
+def squared(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """½ (y − η)²: least squares.
+
+    Parameters
+    ----------
+    response, features, intercept
+        See `RegressionLoss`.
+    """
+    return RegressionLoss(_squared, response, features, intercept)
+
+
+def _squared(eta, y):
+    return 0.5 * (y - eta) ** 2
+
+
+def logistic(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}.
+
+    Parameters
+    ----------
+    response, features, intercept
+        See `RegressionLoss`.
+    """
+    return RegressionLoss(_logistic, response, features, intercept)
+
+
+def _logistic(eta, y):
+    return _softplus(eta) - y * eta
+
+
+def check(tau: float, response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """(y − η) (τ − 1[y < η]): regression of the τ-quantile (Koenker & Bassett 1978).
+
+    Its smooth version convolves it with a logistic density of scale `width`.
+
+    Parameters
+    ----------
+    tau : float
+        Between 0 and 1, exclusive.
+    response, features, intercept
+        See `RegressionLoss`.
+
+    Raises
+    ------
+    ValueError
+        For another `tau`.
+    """
+    if not (isinstance(tau, (int, float)) and 0 < tau < 1):
+        raise ValueError(f"tau must be between 0 and 1, exclusive, got {tau!r}")
+
+    def kernel(eta, y):
+        return (y - eta) * (tau - (y < eta))
+
+    def smooth(eta, y, width):
+        return tau * (y - eta) + width * _softplus((eta - y) / width)
+
+    return RegressionLoss(kernel, response, features, intercept, smooth, False)
+
+
+def absolute(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """|y − η|: median regression.
+
+    Parameters
+    ----------
+    response, features, intercept
+        See `RegressionLoss`.
+    """
+    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False)
+
+
+def _absolute(eta, y):
+    return jnp.abs(y - eta)
+
+
+def _smooth_absolute(eta, y, width):
+    return y - eta + 2 * width * _softplus((eta - y) / width)
+
+
+def hinge(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """max(0, 1 − y η): support vector classification of y in {−1, 1}.
+
+    Parameters
+    ----------
+    response, features, intercept
+        See `RegressionLoss`.
+    """
+    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin")
+
+
+def _hinge(eta, y):
+    return jnp.maximum(1 - y * eta, 0.0)
+
+
+def _smooth_hinge(eta, y, width):
+    return width * _softplus((1 - y * eta) / width)
+
+
+def huber(threshold: float, response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+    """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η (Huber 1964).
+
+    It has second derivatives, which jump, and that is enough for the smooth methods.
+
+    Parameters
+    ----------
+    threshold : float
+        In the unit of the response, positive and finite.
+    response, features, intercept
+        See `RegressionLoss`.
+
+    Raises
+    ------
+    ValueError
+        For another threshold.
+    """
+    if not (isinstance(threshold, (int, float)) and 0 < threshold < float("inf")):
+        raise ValueError(f"threshold must be positive and finite, got {threshold!r}")
+
+    def kernel(eta, y):
+        r = y - eta
+        inside = jnp.clip(r, -threshold, threshold)
+        return inside * (r - 0.5 * inside)
+
+    return RegressionLoss(kernel, response, features, intercept)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function(Loss):
+    """A user's function of one record and a parameter, which here is flat."""
+
+    function: Callable
+    scalar: bool
+    unravel: Callable
+    twice_differentiable: bool | None = None
+
+    def _one(self, row, theta):
+        return self.function(row[0] if self.scalar else row, self.unravel(theta))
+
+    def values(self, rows, theta):
+        flat = jax.vmap(self._one, (0, None))(rows.reshape(-1, rows.shape[-1]), theta)
+        return flat.reshape(rows.shape[:-1])
+
+    def laplacians(self, rows, theta, index):
+        """Forward over reverse: the diagonal of the Hessian, all its entries in one batched pass."""
+        directions = np.eye(rows.shape[-1])[list(index)]
+
+        def one(row):
+            gradient = jax.grad(lambda r: self._one(r, theta))
+            along = jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)
+            return jnp.sum(along(jnp.asarray(directions, row.dtype)))
+
+        return jax.vmap(one)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Deconvolved(Loss):
+    """Π_j (1 − ½ scale² ∂²/∂x_j²) of a loss, over the columns j in `index`."""
+
+    loss: Loss
+    index: tuple[int, ...]
+    scale: float
+    twice_differentiable = True
+
+    def values(self, rows, theta):
+        size = rows.shape[-1]
+
+        def corrected(function, j):
+            direction = jnp.asarray(np.eye(size)[j], rows.dtype)
+
+            def along(row, v):
+                return jax.jvp(function, (row,), (v,))[1]
+
+            return lambda row: (
+                function(row) - 0.5 * self.scale**2 * jax.jvp(lambda r: along(r, direction), (row,), (direction,))[1]
+            )
+
+        function = functools.reduce(corrected, self.index, lambda row: self.loss.values(row, theta))
+        return jax.vmap(function)(rows.reshape(-1, size)).reshape(rows.shape[:-1])
+
+    def laplacians(self, rows, theta, index):
+        raise NotImplementedError("this loss is corrected already")
+
+    def names(self, columns):
+        return self.loss.names(columns)
+
+
+def deconvolved(loss: Loss, index: tuple[int, ...], scale: float) -> Loss:
+    """Loss whose mean over records with independent Laplace noise is that of `loss` over the original records.
+
+    It is Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ (Lu, Chen & Qiu, preprint, eq. 4.9): with many columns it takes derivatives of a
+    high order, and compiling them takes long.
+
+    Parameters
+    ----------
+    loss : Loss
+    index : tuple of int
+        Perturbed columns.
+    scale : float
+        λ: the standard deviation of the noise in each column.
+    """
+    return _Deconvolved(loss, index, scale)
+
+
+def as_loss(loss: Any, *, scalar: bool = False, unravel: Callable = lambda theta: theta) -> Loss:
+    """The loss itself, or a function of a record and a parameter as one.
+
+    Parameters
+    ----------
+    loss : Loss or callable
+        A function is called as ``loss(x, theta)`` with one record, a row.
+    scalar : bool
+        Whether records are numbers, not rows.
+    unravel : callable
+        From a flat array of parameters to what the function takes.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    if not callable(loss):
+        raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+    return _Function(loss, scalar, unravel)

@@ -1,0 +1,523 @@
+"""`m_estimate`: minimise a loss over a population whose records are only seen through Laplace noise."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+
+from ldpbayes.estimation.differentiable import has_kinks
+from ldpbayes.estimation.estimator import Estimator, Evidence
+from ldpbayes.estimation.losses import Loss, RegressionLoss, as_loss, deconvolved
+from ldpbayes.estimation.solve import Ball, Box
+from ldpbayes.inference.release import Release
+from ldpbayes.mechanisms import (
+    IndependentLaplaceMechanism,
+    RowMechanism,
+    SymmetricLaplaceMechanism,
+    ZeroInflatedLaplaceMechanism,
+)
+from ldpbayes.privacy.tradeoff import checked
+
+__all__ = ["EstimationWarning", "MEstimate", "m_estimate"]
+
+METHODS = ("combined", "dr", "sdr", "sl", "independent", "naive", "oracle")
+DRAWS = 16
+APART = 1e-3  # of one plus the parameters: minima nearer than that are the same
+PROBES = 256
+
+
+class EstimationWarning(UserWarning):
+    """An estimate that should not be used as it is; the message says why."""
+
+
+def m_estimate(
+    loss,
+    release,
+    method="combined",
+    *,
+    start=None,
+    space=None,
+    support="bounds",
+    draws=None,
+    cuts=(),
+    starts=1,
+    seed=0,
+):
+    """Estimate the parameter that minimises the mean loss of the original records, from released ones.
+
+    Parameters
+    ----------
+    loss : Loss or callable
+        One of `ldpbayes.estimation.losses`, or any JAX function loss(x, theta) of one record: a number, or a row with
+        the columns of the release, perturbed or not.
+    release : Release
+        From a zero-inflated, symmetric or independent Laplace mechanism. For ``oracle`` an array of original records.
+    method : str
+        - ``combined``: the asymptotically best linear combination of all scores below that apply, and of what the
+          support says (two-step GMM, Hansen 1982); the default for zero-inflated noise.
+        - ``dr``, ``sdr``, ``sl``: the corrected losses of Lu, Chen & Qiu (see `ldpbayes.estimation.corrected`); with
+          ``draws=1`` and ``support=None`` as the paper defines them. ``sdr`` and ``sl`` need second derivatives of
+          the loss in the perturbed columns.
+        - ``independent``: the corrected loss for independent Laplace noise (preprint, eq. 4.9), which needs two
+          derivatives in each perturbed column.
+        - ``naive``: the loss of the released records, as if they were the original ones; biased.
+        - ``oracle``: the loss of original records, for studies.
+    start : array or pytree, optional
+        Where to start, in the form in which the loss takes its parameter. Losses of a linear predictor start from the
+        naive estimate.
+    space : Box or Ball, optional
+        The compact set of parameters. By default a box around the naive estimate, ten times as wide on either side as
+        one plus its size.
+    support : "bounds", (lower, upper) or None
+        Where the original records are known to lie, in the perturbed columns: between the mechanism's bounds, by
+        default. For ``dr`` and ``combined``: the loss is then never evaluated elsewhere.
+    draws : int or "exact", optional
+        Draws of the analyst's own noise to average over, a record: 16 by default. "exact" integrates instead, for one
+        perturbed column.
+    cuts : sequence of float
+        Kinks of the loss in the perturbed column, where ``draws="exact"`` is to cut its integrals.
+    starts : int
+        Number of starts, all but the first uniform in the space.
+    seed : int
+        For the analyst's own noise and the starts.
+
+    Returns
+    -------
+    MEstimate
+
+    Warns
+    -----
+    EstimationWarning
+        If the minimisation has not converged, ends on the boundary of the space, or finds several minima.
+
+    Raises
+    ------
+    TypeError
+        If ``release`` is not a release or ``loss`` not a function.
+    ValueError
+        For a method that the mechanism or the loss does not admit, a loss that is not a finite number at the start,
+        original records outside the support, or an argument out of range.
+
+    Notes
+    -----
+    Standard errors are those of the sandwich formula (`ldpbayes.estimation.sandwich`), with the curvature of a smooth
+    version of a loss that has kinks; `MEstimate.bootstrap` makes others.
+    """
+    problem = _Problem(loss, release, method, start, space, support, draws, cuts, starts, seed)
+    with jax.enable_x64(True):
+        return problem.solve()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MEstimate:
+    """An M-estimate with its covariance, for sampling and perturbation together.
+
+    Attributes
+    ----------
+    method : str
+    estimate : float, array or pytree
+        In the form of the start.
+    params : array (p,)
+        The same, flat.
+    covariance : array (p, p)
+        NaN for parameters on the boundary.
+    names : list of str
+    count : int
+        Number of records.
+    space : Box or Ball
+    converged : bool
+    iterations : int
+    boundary : array (p,) of bool
+        Parameters that ended on the boundary of the space.
+    minima : list of (array (p,), float)
+        Distinct minima that were found from the starts, with the criterion there; the estimate comes from the first.
+    """
+
+    method: str
+    estimate: Any
+    params: np.ndarray
+    covariance: np.ndarray
+    names: list
+    count: int
+    space: Any
+    converged: bool
+    iterations: int
+    boundary: np.ndarray
+    minima: list
+    _problem: Any = dataclasses.field(repr=False, default=None)
+    _evidence: Any = dataclasses.field(repr=False, default=None)
+
+    @property
+    def standard_error(self):
+        """Standard errors, shape (p,)."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    def interval(self, level=0.95):
+        """Normal confidence intervals: two arrays (p,).
+
+        Parameters
+        ----------
+        level : float
+            Coverage, between 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            For another level.
+        """
+        level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
+        margin = stats.norm.isf((1 - level) / 2) * self.standard_error
+        return self.params - margin, self.params + margin
+
+    def summary(self, level=0.95):
+        """Return a table of the estimates in plain text, like those of statsmodels."""
+        low, high = self.interval(level)
+        tail = f"{(1 - level) / 2:.3g}", f"{(1 + level) / 2:.3g}"
+        width = max(len("parameter"), *map(len, self.names))
+        head = (
+            f"{'':{width}} {'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {'[' + tail[0]:>10} {tail[1] + ']':>10}"
+        )
+        lines = [
+            f"M-estimate, method {self.method!r}, {self.count} records" + ("" if self.converged else ", NOT CONVERGED"),
+            "=" * len(head),
+            head,
+            "-" * len(head),
+        ]
+        for name, coef, error, lower, upper, edge in zip(
+            self.names, self.params, self.standard_error, low, high, self.boundary, strict=True
+        ):
+            z = coef / error
+            p = 2 * stats.norm.sf(abs(z))
+            numbers = f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {lower:10.4f} {upper:10.4f}"
+            lines.append(f"{name:{width}} {numbers}" + ("  on the boundary" if edge else ""))
+        return "\n".join([*lines, "=" * len(head)])
+
+    def update(self, release, *, seed=1):
+        """Estimate again with a new batch of released records; the old ones are not touched.
+
+        The analyst's own noise on the old records is kept, so nothing is drawn for them again.
+
+        Parameters
+        ----------
+        release : Release
+            Of the same kind of mechanism; its parameters may differ.
+        seed : int
+            For the analyst's own noise on the new records.
+
+        Returns
+        -------
+        MEstimate
+        """
+        problem = self._problem.with_release(release, seed)
+        with jax.enable_x64(True):
+            return problem.solve(self._evidence, self.params)
+
+    def bootstrap(self, replicates=200, *, seed=0, batch=8):
+        """Covariance from the bootstrap with exponential weights of records (Rubin 1981; Chatterjee & Bose 2005).
+
+        Every replicate starts from the estimate and uses the same draws of the analyst's own noise.
+
+        Parameters
+        ----------
+        replicates : int
+        seed : int
+        batch : int
+            Replicates that run together.
+
+        Returns
+        -------
+        MEstimate
+            The same estimate with the bootstrap's covariance.
+
+        Raises
+        ------
+        ValueError
+            For fewer than 2 replicates.
+        """
+        if not isinstance(replicates, (int, np.integer)) or replicates < 2:
+            raise ValueError(f"replicates must be an integer of at least 2, got {replicates!r}")
+        estimator = self._problem.estimator
+
+        def one(key, evidence):
+            weights = jax.random.exponential(key, (evidence.criteria[0].count,))
+            return estimator.fit(evidence.weighted(weights / jnp.mean(weights)), self.params).theta
+
+        with jax.enable_x64(True):
+            keys = jax.random.split(jax.random.key(seed), int(replicates))
+            run = jax.jit(lambda keys, evidence: jax.lax.map(lambda key: one(key, evidence), keys, batch_size=batch))
+            thetas = np.asarray(run(keys, self._evidence))
+        return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
+
+
+class _Problem:
+    """The arguments of `m_estimate`, checked, and what follows from them."""
+
+    def __init__(self, loss, release, method, start, space, support, draws, cuts, starts, seed):
+        self.method, self.seed, self.starts = method, seed, starts
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if isinstance(starts, bool) or not isinstance(starts, (int, np.integer)) or starts < 1:
+            raise ValueError(f"starts must be a positive integer, got {starts!r}")
+        if space is not None and not isinstance(space, (Box, Ball)):
+            raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
+        self.mechanism, self.rows, self.scalar = _records(release, method)
+        self.draws = _draws(draws, method, self.mechanism)
+        self.support = _support(support, self.mechanism, method)
+        self.cuts = tuple(float(cut) for cut in cuts)
+        self.user_loss = loss
+        self.loss, self.start, self.unravel = self._parametrised(loss, start)
+        self.space = space
+        with jax.enable_x64(True):
+            self._check_loss(self.start)
+            if space is None or start is None:
+                naive = self._naive_estimate()
+                self.start = naive if start is None else self.start
+                self.space = space or _around(naive, self.start)
+        self.estimator = self._estimator(self.method)
+
+    def _parametrised(self, loss, start):
+        """The loss as one of a flat parameter, the flat start, and how to give a flat parameter its form."""
+        if isinstance(loss, Loss):
+            count = len(loss.names(tuple(map(str, range(self.rows.shape[1])))))
+            flat = np.zeros(count) if start is None else np.asarray(start, float)
+            if flat.shape != (count,):
+                raise ValueError(f"start must be an array of {count} parameters, got shape {flat.shape}")
+            return loss, flat, np.asarray
+        if not callable(loss):
+            raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+        if start is None:
+            raise ValueError("start is needed: it says which form the parameter of this loss has")
+        with jax.enable_x64(True):
+            flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
+        if not flat.size or not bool(jnp.all(jnp.isfinite(flat))):
+            raise ValueError(f"start must hold finite numbers, got {start!r}")
+        return as_loss(loss, scalar=self.scalar, unravel=unravel), np.asarray(flat), unravel
+
+    def _check_loss(self, start):
+        if not isinstance(self.user_loss, Loss):
+            row = jnp.asarray(self.rows[0, 0] if self.scalar else self.rows[0])
+            result = jax.eval_shape(self.user_loss, row, self.unravel(jnp.asarray(start)))
+            if getattr(result, "shape", None) != ():
+                shown = getattr(result, "shape", type(result).__name__)
+                raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shown}")
+        values = np.asarray(self.loss.values(jnp.asarray(self._inside(self.rows)), jnp.asarray(start)))
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values))
+            where = "" if self.support is None else ", brought into the support,"
+            raise ValueError(
+                f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
+                f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
+            )
+        if self.method in ("naive", "oracle", "dr"):
+            return
+        smooth = self._smooth_in_the_records(start)
+        if not smooth and self.method != "combined":
+            rounded = isinstance(self.loss, RegressionLoss) and self.loss.smooth_kernel is not None
+            raise ValueError(
+                f"method {self.method!r} needs second derivatives of the loss in the perturbed columns, and this loss "
+                "has kinks or jumps there, so that its corrected version would be biased; use 'combined' or 'dr'"
+                + (", or round them off with loss.smoothed(width)" if rounded else "")
+            )
+        if self.loss.twice_differentiable is None:
+            self.loss = dataclasses.replace(self.loss, twice_differentiable=smooth)
+
+    def _smooth_in_the_records(self, start):
+        if self.loss.twice_differentiable is not None:
+            return self.loss.twice_differentiable
+        rng = np.random.default_rng(0)
+        ends = self.rows[rng.integers(len(self.rows), size=(2, PROBES))]
+        others = [j for j in range(self.rows.shape[1]) if j not in self.mechanism.index]
+        ends[1][:, others] = ends[0][:, others]
+        thetas = start + (1 + np.abs(start)) * rng.normal(size=(PROBES, len(start)))
+        return not has_kinks(lambda row, theta: self.loss.values(row, theta), ends, thetas)
+
+    def _inside(self, rows):
+        if self.support is None:
+            return rows
+        rows = np.array(rows, float)
+        index = list(self.mechanism.index)
+        rows[:, index] = np.clip(rows[:, index], *self.support)
+        return rows
+
+    def _estimator(self, method, space=None):
+        loss = self.loss
+        if method == "independent":
+            loss, method = deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
+        return Estimator(loss, self.mechanism, method, space or self.space, self.draws, self.support, self.cuts)
+
+    def _naive_estimate(self):
+        """The minimiser of the loss at face value, in a space so wide that it only keeps numbers finite."""
+        rows = jnp.asarray(self.rows if self.method == "oracle" else self._inside(self.rows))
+        reach = 1e4 * (1 + np.abs(self.start))
+        naive = self._estimator("naive", self.space or Box(self.start - reach, self.start + reach))
+
+        @jax.jit
+        def minimum(rows):
+            return naive.minimum(naive.evidence(jax.random.key(0), rows), jnp.asarray(self.start)).theta
+
+        return np.asarray(minimum(rows))
+
+    def with_release(self, release, seed):
+        """The same problem for another batch of records."""
+        other = object.__new__(_Problem)
+        other.__dict__.update(self.__dict__)
+        mechanism, rows, _ = _records(release, self.method)
+        kinds = [(type(m), m.event_shape, m.index) for m in (mechanism, self.mechanism)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(f"an update needs records of a mechanism like {self.mechanism}, got {mechanism}")
+        other.mechanism, other.rows, other.seed = mechanism, rows, seed
+        other.estimator = other._estimator(self.method)
+        return other
+
+    def solve(self, earlier: Evidence | None = None, start=None):
+        """Run the minimisation from every start; `earlier` is evidence to add this problem's records to."""
+        estimator, keys = self.estimator, jax.random.split(jax.random.key(self.seed))
+        start = jnp.asarray(self.start if start is None else start)
+        others = self.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
+
+        @jax.jit
+        def run(rows, begin, earlier):
+            evidence = estimator.evidence(keys[0], rows)
+            evidence = evidence if earlier is None else earlier.joined(evidence)
+            ends = jax.lax.map(lambda at: estimator.minimum(evidence, at), begin)
+            lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.value), ends.value, jnp.inf))
+            best = jax.tree.map(lambda leaf: leaf[lowest], ends)
+            return evidence, ends, estimator.finish(evidence, best)
+
+        evidence, ends, fit = run(jnp.asarray(self.rows), jnp.concatenate([start[None], others]), earlier)
+        params = np.asarray(fit.theta)
+        names = self._names(params)
+        result = MEstimate(
+            self.method,
+            jax.tree.map(np.asarray, self.unravel(fit.theta)),
+            params,
+            np.asarray(fit.covariance),
+            names,
+            int(evidence.criteria[0].count),
+            self.space,
+            bool(fit.converged),
+            int(fit.iterations),
+            np.asarray(fit.boundary),
+            _distinct(np.asarray(ends.theta), np.asarray(ends.value)),
+            self,
+            evidence,
+        )
+        _warn(result)
+        return result
+
+    def _names(self, params):
+        columns = self.mechanism.columns
+        if not isinstance(columns, tuple):
+            columns = tuple(f"x{j}" for j in range(self.rows.shape[1]))
+        names = self.loss.names(columns)
+        return names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)])
+
+
+def _records(release, method):
+    """Mechanism, rows (N, columns), and whether a record is a number."""
+    if method == "oracle" and not isinstance(release, Release):
+        rows = np.asarray(release, float)
+        if rows.ndim not in (1, 2) or not rows.size:
+            raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {rows.shape}")
+        if not np.isfinite(rows).all():
+            raise ValueError(f"original records must be finite; {(~np.isfinite(rows)).sum()} numbers are not")
+        scalar = rows.ndim == 1
+        rows = rows[:, None] if scalar else rows
+        span = np.stack([rows.min(axis=0) - 1, rows.max(axis=0) + 1])
+        low, high = (span[0, 0], span[1, 0]) if scalar else span
+        return SymmetricLaplaceMechanism(0.0, low, high, None if scalar else rows.shape[1]), rows, scalar
+    if not isinstance(release, Release):
+        raise TypeError(f"release must be a Release (an array only for method='oracle'), got {type(release).__name__}")
+    mechanism = release.mechanism
+    if release.values is None:
+        raise ValueError("m_estimate needs released values; a release with only a count is for simulation")
+    if not isinstance(mechanism, RowMechanism):
+        raise TypeError(
+            "m_estimate takes releases with zero-inflated, symmetric or independent Laplace noise, got "
+            f"{type(mechanism).__name__}; for others use ldpbayes.fit"
+        )
+    if method == "oracle":
+        raise ValueError("the oracle uses original records, and a release holds none: pass an array of records")
+    fits = {
+        "dr": ZeroInflatedLaplaceMechanism,
+        "sdr": ZeroInflatedLaplaceMechanism,
+        "combined": ZeroInflatedLaplaceMechanism,
+        "sl": (ZeroInflatedLaplaceMechanism, SymmetricLaplaceMechanism),
+        "independent": IndependentLaplaceMechanism,
+    }
+    if method in fits and not isinstance(mechanism, fits[method]):
+        instead = {SymmetricLaplaceMechanism: "'sl'", IndependentLaplaceMechanism: "'independent'"}
+        raise ValueError(
+            f"method {method!r} is not for {type(mechanism).__name__}; use "
+            + instead.get(type(mechanism), "'combined', 'dr', 'sdr' or 'sl'")
+        )
+    if method == "independent" and np.ndim(mechanism.scale):
+        raise ValueError("method 'independent' needs one scale for all records")
+    rows = np.asarray(release.values, float)
+    return mechanism, rows if mechanism.event_shape else rows[:, None], not mechanism.event_shape
+
+
+def _draws(draws, method, mechanism):
+    if draws is None:
+        return DRAWS
+    if draws == "exact":
+        if mechanism.dimension != 1:
+            raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
+    elif isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 1:
+        raise ValueError(f"draws must be a positive integer or 'exact', got {draws!r}")
+    return draws
+
+
+def _support(support, mechanism, method):
+    if support is None or method not in ("dr", "combined"):
+        return None
+    if isinstance(support, str):
+        if support != "bounds":
+            raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
+        support = mechanism.lower, mechanism.upper
+    try:
+        lower, upper = support
+    except (TypeError, ValueError):
+        raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
+    pair = []
+    for name, bound in (("support's lower bound", lower), ("support's upper bound", upper)):
+        bound = np.asarray(checked(name, bound, "finite", np.isfinite))
+        if bound.shape not in ((), (mechanism.dimension,)):
+            raise ValueError(f"the {name} must be a number, or one a perturbed column, got shape {bound.shape}")
+        pair.append(np.broadcast_to(bound, (mechanism.dimension,)))
+    if np.any(pair[0] >= pair[1]):
+        raise ValueError(f"the support's lower bound must be below its upper one, got {support!r}")
+    return tuple(pair)
+
+
+def _around(naive, start):
+    """The default space: a box around the naive estimate that the start is in."""
+    reach = 10 * (1 + np.abs(naive))
+    return Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
+
+
+def _distinct(thetas, values):
+    order = np.argsort(np.where(np.isfinite(values), values, np.inf))
+    minima = []
+    for theta, value in zip(thetas[order], values[order], strict=True):
+        if np.isfinite(value) and all(np.max(np.abs(theta - t) / (1 + np.abs(t))) > APART for t, _ in minima):
+            minima.append((theta, float(value)))
+    return minima
+
+
+def _warn(result):
+    problems = []
+    if not result.converged:
+        problems.append(f"the minimisation has not converged in {result.iterations} iterations")
+    if result.boundary.any():
+        where = ", ".join(name for name, edge in zip(result.names, result.boundary, strict=True) if edge)
+        problems.append(f"the estimate is on the boundary of the parameter space ({where}): no standard errors there")
+    if len(result.minima) > 1:
+        problems.append(f"{len(result.minima)} minima were found; the estimate is from the lowest")
+    for problem in problems:
+        warnings.warn(problem, EstimationWarning, stacklevel=4)

@@ -1,0 +1,177 @@
+"""Minimising a criterion over a compact space of parameters: damped Newton steps, the same code alone and vmapped.
+
+Corrected criteria need not be convex, so they need a compact space, and a method that is told apart from a saddle point
+and that says when it ends on the boundary. Libraries were tried first: on 40 replications of the hardest case (DR in
+logistic regression, δ = 0.2, λ = 1) the quasi-Newton methods of JAX and optimistix, behind a smooth map onto the box,
+converged in a quarter of them within 100 iterations, and nowhere else were they as fast.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes.privacy.tradeoff import checked
+
+__all__ = ["Ball", "Box", "Minimum", "minimise"]
+
+MAX_ITERATIONS = 100
+TOLERANCE = 1e-8  # of the last step, against one plus the parameters
+EDGE = 1e-9  # of the space's size: nearer than that is on the boundary
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Parameters between a lower and an upper bound, each a number or an array (p,).
+
+    Raises
+    ------
+    ValueError
+        If a bound is not finite, or the lower not below the upper.
+    """
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, checked(name, getattr(self, name), "finite", np.isfinite))
+        if np.any(np.greater_equal(self.lower, self.upper)):
+            raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
+
+    def project(self, theta: jax.Array) -> jax.Array:
+        """The nearest point of the box."""
+        return jnp.clip(theta, jnp.asarray(self.lower, theta.dtype), jnp.asarray(self.upper, theta.dtype))
+
+    def blocked(self, theta: jax.Array, gradient: jax.Array) -> jax.Array:
+        """Which parameters are at a bound that the descent pushes against."""
+        at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
+        return (at_lower & (gradient > 0)) | (at_upper & (gradient < 0))
+
+    def boundary(self, theta: jax.Array) -> jax.Array:
+        """Which parameters are at a bound."""
+        edge = EDGE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
+        return (theta <= self.lower + edge) | (theta >= self.upper - edge)
+
+    def sample(self, key: Any, shape: tuple[int, ...], size: int, dtype: Any) -> jax.Array:
+        """Uniform points, shape (*shape, size)."""
+        lower, upper = (jnp.broadcast_to(jnp.asarray(b, dtype), (size,)) for b in (self.lower, self.upper))
+        return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ball:
+    """Parameters within a radius of a centre (a number, or an array (p,)).
+
+    Raises
+    ------
+    ValueError
+        If the radius is not positive and finite, or the centre not finite.
+    """
+
+    centre: Any
+    radius: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centre", checked("centre", self.centre, "finite", np.isfinite))
+        allowed = "a positive and finite number"
+        radius = checked("radius", self.radius, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+        object.__setattr__(self, "radius", radius)
+
+    def project(self, theta: jax.Array) -> jax.Array:
+        """The nearest point of the ball."""
+        away = theta - jnp.asarray(self.centre, theta.dtype)
+        square = jnp.sum(away**2)
+        out = square > self.radius**2
+        return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
+
+    def blocked(self, theta: jax.Array, gradient: jax.Array) -> jax.Array:
+        """None: the sphere is not made of faces."""
+        return jnp.zeros(theta.shape, bool)
+
+    def boundary(self, theta: jax.Array) -> jax.Array:
+        """Whether the point is on the sphere, once for each parameter."""
+        away = jnp.sqrt(jnp.sum((theta - jnp.asarray(self.centre, theta.dtype)) ** 2))
+        return jnp.broadcast_to(away >= self.radius * (1 - EDGE), theta.shape)
+
+    def sample(self, key: Any, shape: tuple[int, ...], size: int, dtype: Any) -> jax.Array:
+        """Uniform points, shape (*shape, size)."""
+        keys = jax.random.split(key)
+        direction = jax.random.normal(keys[0], (*shape, size), dtype)
+        direction /= jnp.linalg.norm(direction, axis=-1, keepdims=True)
+        return self.centre + self.radius * jax.random.uniform(keys[1], (*shape, 1), dtype) ** (1 / size) * direction
+
+
+class Minimum(NamedTuple):
+    """Where a minimisation ended.
+
+    Attributes
+    ----------
+    theta : array (p,)
+    value : array ()
+    hessian : array (p, p)
+    converged : array () of bool
+    iterations : array () of int
+    """
+
+    theta: Any
+    value: Any
+    hessian: Any
+    converged: Any
+    iterations: Any
+
+
+def minimise(derivatives: Callable, start: jax.Array, space: Any, max_iterations: int = MAX_ITERATIONS) -> Minimum:
+    """Minimise a twice differentiable function by damped Newton steps projected onto the space; traceable.
+
+    A step uses the absolute values of the Hessian's eigenvalues, so that it leads downhill from a saddle point too;
+    parameters at a bound that they push against are left out of it. Steps are damped until the criterion decreases.
+
+    Parameters
+    ----------
+    derivatives : callable
+        From an array (p,) to the criterion, its gradient and its Hessian (or a positive definite stand-in).
+    start : array (p,)
+    space : Box or Ball
+    max_iterations : int
+
+    Returns
+    -------
+    Minimum
+    """
+
+    def step(theta, slope, hessian, damping):
+        free = ~space.blocked(theta, slope)
+        slope = jnp.where(free, slope, 0.0)
+        hessian = jnp.where(free[:, None] & free, hessian, jnp.where(jnp.eye(len(theta), dtype=bool), 1.0, 0.0))
+        values, vectors = jnp.linalg.eigh(hessian)
+        size = jnp.abs(values)
+        size = jnp.maximum(size, 1e-10 * jnp.max(size) + jnp.finfo(size.dtype).tiny)
+        return space.project(theta - vectors @ ((vectors.T @ slope) / (size + damping * jnp.max(size))))
+
+    def body(state):
+        theta, value, slope, hessian, damping, iterations, _ = state
+        ahead = step(theta, slope, hessian, damping)
+        there = derivatives(ahead)
+        moved = jnp.max(jnp.abs(ahead - theta) / (1 + jnp.abs(theta)))
+        slack = 8 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(value))
+        better = there[0] <= value + slack
+        damping = jnp.where(better, jnp.where(damping > 1e-6, damping / 10, 0.0), jnp.maximum(10 * damping, 1e-3))
+        # a short step that was damped says nothing
+        done = (moved <= TOLERANCE) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
+        chosen = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), (ahead, *there), (theta, value, slope, hessian)
+        )
+        return (*chosen, damping, iterations + 1, done)
+
+    def unfinished(state):
+        *_, iterations, done = state
+        return ~done & (iterations < max_iterations)
+
+    start = space.project(start)
+    state = (start, *derivatives(start), jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
+    theta, value, _, hessian, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
+    return Minimum(theta, value, hessian, done & jnp.isfinite(value), iterations)

@@ -1,0 +1,442 @@
+"""Mechanisms that add noise to a number or to columns of a row: symmetric, zero-inflated and independent Laplace noise.
+
+A record is one number, or a row of which all columns or some are perturbed. The noise of a row is drawn jointly: its
+columns are uncorrelated, but for the independent mechanism not independent.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete, register
+from ldpbayes.privacy import (
+    Guarantee,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+    SymmetricLaplaceTradeoff,
+    Tradeoff,
+    ZeroInflatedTradeoff,
+)
+from ldpbayes.privacy.symmetric_laplace import log_density
+from ldpbayes.privacy.tradeoff import checked
+
+__all__ = [
+    "IndependentLaplaceMechanism",
+    "RowMechanism",
+    "SymmetricLaplaceMechanism",
+    "ZeroInflatedLaplaceMechanism",
+]
+
+
+class RowMechanism(Mechanism):
+    """z = clip(x) + scale * noise in the perturbed columns, z = x in the others.
+
+    Subclasses have the fields ``scale`` (numbers, or one a record; 0 for a public record), ``lower`` and ``upper``
+    (numbers, or arrays over the perturbed columns), and the static ``columns`` and ``perturbed``.
+    """
+
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any
+    perturbed: Any
+
+    linear_tails: ClassVar[bool] = True
+
+    kept: ClassVar[Any] = 0.0
+    """Probability that a record gets no noise at all."""
+
+    @abc.abstractmethod
+    def _noise(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw noise of scale one, shape ``(*shape, dimension)``."""
+
+    @abc.abstractmethod
+    def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
+        """Log density of noise of scale one, from ``(*shape, dimension)`` to ``shape``."""
+
+    @abc.abstractmethod
+    def _tradeoff(self, ranges: np.ndarray) -> Tradeoff:
+        """Trade-off function of inputs as far apart as `ranges` says, coordinate by coordinate."""
+
+    def _check_fields(self) -> None:
+        columns, perturbed = self.columns, self.perturbed
+        if columns is not None:
+            if isinstance(columns, (list, tuple)):
+                columns = tuple(columns)
+                if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
+                    raise ValueError(f"columns must be distinct names, or how many there are, got {self.columns!r}")
+            elif isinstance(columns, bool) or not isinstance(columns, (int, np.integer)) or columns < 1:
+                raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
+        if perturbed is not None:
+            if columns is None:
+                raise ValueError("perturbed names columns of a row, so it needs columns=")
+            perturbed = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
+            names = columns if isinstance(columns, tuple) else tuple(range(int(columns)))
+            unknown = [name for name in perturbed if name not in names]
+            if unknown or not perturbed or len(set(perturbed)) < len(perturbed):
+                raise ValueError(f"perturbed must be distinct columns out of {names}, got {self.perturbed!r}")
+            perturbed = tuple(sorted(perturbed, key=names.index))
+        object.__setattr__(self, "columns", columns if columns is None or isinstance(columns, tuple) else int(columns))
+        object.__setattr__(self, "perturbed", perturbed)
+        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        for name in ("lower", "upper"):
+            self._check(name, "finite", np.isfinite)
+            shape = np.shape(getattr(self, name))
+            if shape not in ((), (self.dimension,)) or (shape and columns is None):
+                raise ValueError(
+                    f"{name} must be a number, or one a perturbed column (here {self.dimension}), got shape {shape}"
+                )
+        if _concrete(self.lower, self.upper) and np.any(np.less_equal(self.upper, self.lower)):
+            raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
+        for name in ("scale", "zero_probability"):
+            if np.ndim(getattr(self, name, 0.0)) > 1:
+                raise ValueError(f"{name} must be a number, or one a record, got shape {np.shape(getattr(self, name))}")
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Positions of the perturbed columns in a row."""
+        if self.perturbed is None:
+            return tuple(range(self._width))
+        return tuple(c if isinstance(self.columns, int) else self.columns.index(c) for c in self.perturbed)
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.columns is None else self.columns if isinstance(self.columns, int) else len(self.columns)
+
+    @property
+    def dimension(self) -> int:
+        """Number of perturbed columns."""
+        return self._width if self.perturbed is None else len(self.perturbed)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """() for a number, (columns,) for a row."""
+        return () if self.columns is None else (self._width,)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """() or (N,): one scale and zero probability, or one a record."""
+        return np.broadcast_shapes(np.shape(self.scale), np.shape(self.kept))
+
+    def _split(self, rows: ArrayLike) -> jax.Array:
+        """The perturbed columns, with an axis of columns also for a number."""
+        rows = jnp.asarray(rows)
+        return rows[..., None] if self.columns is None else rows[..., self.index]
+
+    def _join(self, rows: jax.Array, part: jax.Array) -> jax.Array:
+        """Rows with their perturbed columns replaced; inverse of `_split`."""
+        if self.columns is None:
+            return part[..., 0]
+        if self.perturbed is None:
+            return part
+        return jnp.broadcast_to(rows, part.shape[:-1] + rows.shape[-1:]).at[..., self.index].set(part)
+
+    def _bounds_as(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        return jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
+
+    def clipped(self, x: ArrayLike) -> jax.Array:
+        """Records with their perturbed columns clipped to the bounds."""
+        x = jnp.asarray(x)
+        return self._join(x, jnp.clip(self._split(x), *self._bounds_as(jnp.result_type(x, float))))
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; NaN raises where it can be seen.
+
+        For simulation and studies; see `Mechanism.randomize`.
+        """
+        if _concrete(x):
+            checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
+        x = jnp.asarray(x)
+        self._check_event("x", x)
+        dtype = jnp.result_type(x, float)
+        clipped = jnp.clip(self._split(x.astype(dtype)), *self._bounds_as(dtype))
+        scale = jnp.asarray(self.scale, dtype)
+        shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
+        part = clipped + scale[..., None] * self._noise(key, shape, dtype)
+        return self._join(x.astype(dtype), part)
+
+    def _check_event(self, name: str, rows: jax.Array) -> None:
+        if rows.ndim < len(self.event_shape) or rows.shape[rows.ndim - len(self.event_shape) :] != self.event_shape:
+            raise ValueError(f"{name} must be rows of {self._width} columns, got an array of shape {rows.shape}")
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Log p(z | x), with respect to Lebesgue measure in the perturbed columns plus a unit mass at clip(x).
+
+        −inf where a column that is not perturbed differs. Only a zero-inflated or public record has mass at clip(x).
+        """
+        z, x = jnp.asarray(z), jnp.asarray(x)
+        dtype = jnp.result_type(z, x, float)
+        difference = self._split(z.astype(dtype)) - jnp.clip(self._split(x.astype(dtype)), *self._bounds_as(dtype))
+        scale, kept = jnp.asarray(self.scale, dtype), jnp.asarray(self.kept, dtype)
+        public, same = scale == 0, jnp.all(difference == 0, axis=-1)
+        safe = jnp.where(public, 1.0, scale)
+        noisy = self._noise_log_prob(difference / safe[..., None]) - self.dimension * jnp.log(safe)
+        noisy = jnp.where(public, -jnp.inf, noisy + jnp.log1p(-kept))
+        mass = jnp.where(public, 1.0, kept)
+        atom = jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
+        result = jnp.where(same, atom, noisy)
+        if self.perturbed is None:
+            return result
+        others = np.setdiff1d(np.arange(self._width), self.index)
+        return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return clip(x) and the variance of the noise, 0 in columns that are not perturbed."""
+        mean = self.clipped(x)
+        dtype = jnp.result_type(mean, float)
+        noise = (1 - jnp.asarray(self.kept, dtype)) * jnp.asarray(self.scale, dtype) ** 2
+        shape = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape)
+        variance = self._join(
+            jnp.zeros(shape + self.event_shape, dtype),
+            jnp.broadcast_to(noise[..., None], (*shape, self.dimension)),
+        )
+        return tuple(jnp.broadcast_arrays(mean, variance))
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """p(z | x) of a number has a kink at x = z; see `Mechanism.breakpoints`."""
+        return _array(z)[..., None]
+
+    def _full(self, bound: Any, outside: float) -> Any:
+        """A bound for every column of a row, infinite in those that are not perturbed."""
+        if self.columns is None:
+            return bound
+        if self.perturbed is None:
+            return np.broadcast_to(bound, self.event_shape) if _concrete(bound) else bound
+        full = np.full(self.event_shape, outside)
+        full[list(self.index)] = bound
+        return full
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """The box between the bounds: what is left of x after clipping."""
+        box = constraints.interval(self._full(self.lower, -math.inf), self._full(self.upper, math.inf))
+        return box if self.columns is None else constraints.independent(box, 1)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The real line, or rows of real numbers."""
+        return constraints.real if self.columns is None else constraints.real_vector
+
+    @property
+    def resolution(self) -> Any:
+        """The smallest scale of the noise, as a Laplace scale; see `Mechanism.resolution`."""
+        return float(np.min(self.scale)) / math.sqrt(2) if _concrete(self.scale) else None
+
+    @property
+    def released_range(self) -> tuple[Any, Any] | None:
+        """The bounds, for a number; see `Mechanism.released_range`."""
+        return None if self.columns is not None else (self.lower, self.upper)
+
+    @property
+    def ranges(self) -> np.ndarray:
+        """Upper less lower bound of each perturbed column, shape (dimension,)."""
+        return np.broadcast_to(np.subtract(self.upper, self.lower), (self.dimension,))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The curve of two records that differ in all perturbed columns by their whole range.
+
+        The unit is a label if some columns are released as they are; public records have no protection.
+        """
+        return self._guarantee(self.ranges, "record" if self.perturbed is None else "label")
+
+    @property
+    def attribute_guarantee(self) -> Guarantee:
+        """The curve of two records that differ in one perturbed column only, the one with the widest range."""
+        alone = np.where(np.arange(self.dimension) == np.argmax(self.ranges), self.ranges, 0.0)
+        return self._guarantee(alone, "attribute")
+
+    def _guarantee(self, ranges: np.ndarray, unit: str) -> Guarantee:
+        tradeoff = self._tradeoff(ranges)
+        pure = isinstance(tradeoff, (LaplaceTradeoff, PureProtocolTradeoff))
+        # a curve that has no finite epsilon without a delta is quoted at epsilon = 1
+        return Guarantee(tradeoff, unit=unit, stated_delta=0.0 if pure else tradeoff.delta(1.0))
+
+    def _distance(self, ranges: np.ndarray) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.linalg.norm(ranges) / np.asarray(self.scale)
+
+
+def _draw_symmetric_laplace(key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """SL_d(I) as √W·X with W ~ Exp(1) and X ~ N(0, I); d is the last axis of `shape`."""
+    keys = jax.random.split(key)
+    root = jnp.sqrt(jax.random.exponential(keys[0], shape[:-1], dtype))
+    return root[..., None] * jax.random.normal(keys[1], shape, dtype)
+
+
+def _symmetric_laplace_log_density(noise: jax.Array) -> jax.Array:
+    square = jnp.sum(noise**2, axis=-1)
+    apart = square > 0
+    # the norm's gradient at 0 is guarded: NaN would spread even from where it is not selected
+    radius = jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0)
+    return log_density(jnp, radius, noise.shape[-1])
+
+
+@register("symmetric_laplace")
+@dataclasses.dataclass(frozen=True)
+class SymmetricLaplaceMechanism(RowMechanism):
+    """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row (Lu, Chen & Qiu, sec. 3).
+
+    Parameters
+    ----------
+    scale : array_like
+        λ, the standard deviation of the noise in each column, in the unit of the data; an array holds one a record. A
+        record of scale 0 is public: released as it is.
+    lower, upper : array_like
+        Clipping bounds of the perturbed columns, numbers or arrays (d,). Choose them without looking at the data.
+    columns : int or sequence of str, optional
+        How many columns a row has, or what they are called. By default a record is one number.
+    perturbed : sequence of int or str, optional
+        The columns that get noise; the others are released as they are. By default all.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = dataclasses.field(default=None, metadata={"static": True})
+    perturbed: Any = dataclasses.field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        self._check_fields()
+
+    def _noise(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        return _draw_symmetric_laplace(key, (*shape, self.dimension), dtype)
+
+    def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
+        return _symmetric_laplace_log_density(noise)
+
+    def _tradeoff(self, ranges: np.ndarray) -> Tradeoff:
+        return SymmetricLaplaceTradeoff(self._distance(ranges), self.dimension)
+
+
+@register("zero_inflated_laplace")
+@dataclasses.dataclass(frozen=True)
+class ZeroInflatedLaplaceMechanism(RowMechanism):
+    """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) (Lu, Chen & Qiu, Definition 3.1).
+
+    With probability `zero_probability` a record is released exactly as it is, all its columns together. In many
+    dimensions, or where the bounds are narrow against the scale, whoever sees the release can often tell which records
+    those are.
+
+    Parameters
+    ----------
+    zero_probability : array_like
+        δ, between 0 and 1, exclusive; an array holds one a record.
+    scale : array_like
+        λ, the standard deviation of the noise where there is noise, in the unit of the data; an array holds one a
+        record. A record of scale 0 is public.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+
+    See Also
+    --------
+    ldpbayes.privacy.zil_parameters : the scale for a privacy target.
+    """
+
+    zero_probability: Any
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = dataclasses.field(default=None, metadata={"static": True})
+    perturbed: Any = dataclasses.field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        self._check("zero_probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check_fields()
+
+    @property
+    def kept(self) -> Any:
+        """The zero probability; see `RowMechanism.kept`."""
+        return self.zero_probability
+
+    @property
+    def noise(self) -> SymmetricLaplaceMechanism:
+        """The mechanism of the records that do get noise."""
+        return SymmetricLaplaceMechanism(self.scale, self.lower, self.upper, self.columns, self.perturbed)
+
+    def randomize_again(self, key: ArrayLike, z: ArrayLike) -> jax.Array:
+        """X⁽²⁾ = X⁽¹⁾ + S with S ~ SL_d(δ λ² I): released values with noise that makes the total noise SL_d(λ² I).
+
+        It is the analyst's own noise: it costs no privacy and may be drawn as often as one likes (ibid., Algorithm 1).
+        """
+        z = jnp.asarray(z)
+        dtype = jnp.result_type(z, float)
+        shape = jnp.broadcast_shapes(z.shape[: z.ndim - len(self.event_shape)], self.batch_shape)
+        scale = jnp.sqrt(jnp.asarray(self.zero_probability, dtype)) * jnp.asarray(self.scale, dtype)
+        noise = _draw_symmetric_laplace(key, (*shape, self.dimension), dtype)
+        return self._join(z.astype(dtype), self._split(z.astype(dtype)) + scale[..., None] * noise)
+
+    def _noise(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        keys = jax.random.split(key)
+        kept = jax.random.bernoulli(keys[0], jnp.asarray(self.zero_probability, dtype), shape)
+        return jnp.where(kept[..., None], 0.0, _draw_symmetric_laplace(keys[1], (*shape, self.dimension), dtype))
+
+    def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
+        return _symmetric_laplace_log_density(noise)
+
+    def _tradeoff(self, ranges: np.ndarray) -> Tradeoff:
+        return ZeroInflatedTradeoff(
+            SymmetricLaplaceTradeoff(self._distance(ranges), self.dimension), self.zero_probability
+        )
+
+
+@register("independent_laplace")
+@dataclasses.dataclass(frozen=True)
+class IndependentLaplaceMechanism(RowMechanism):
+    """Independent Laplace noise in every perturbed column.
+
+    The guarantee for an attribute is the exact curve; that for a record of several columns is what its epsilon alone
+    implies, the curve of randomized response, which is a little below the exact one.
+
+    Parameters
+    ----------
+    scale : array_like
+        λ, the standard deviation of the noise in each column (the Laplace scale is λ/√2), in the unit of the data; an
+        array holds one a record. A record of scale 0 is public.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = dataclasses.field(default=None, metadata={"static": True})
+    perturbed: Any = dataclasses.field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        self._check_fields()
+
+    def _noise(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        return jax.random.laplace(key, (*shape, self.dimension), dtype) / math.sqrt(2)
+
+    def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
+        return jnp.sum(-math.sqrt(2) * jnp.abs(noise) - math.log(2) / 2, axis=-1)
+
+    def _tradeoff(self, ranges: np.ndarray) -> Tradeoff:
+        with np.errstate(divide="ignore"):
+            budget = math.sqrt(2) * np.sum(ranges) / np.asarray(self.scale)
+        if np.count_nonzero(ranges) == 1 and np.all(np.isfinite(budget)):
+            return LaplaceTradeoff(budget)
+        return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))

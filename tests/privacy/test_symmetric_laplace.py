@@ -1,0 +1,214 @@
+"""Trade-off functions of symmetric Laplace noise against closed forms, simulation and 30-digit arithmetic."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special
+
+from ldpbayes.privacy import (
+    LaplaceTradeoff,
+    SymmetricLaplaceTradeoff,
+    ZeroInflatedTradeoff,
+    approximate_tradeoff,
+    zil_parameters,
+)
+from ldpbayes.privacy.symmetric_laplace import _tests, log_density
+
+ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
+GRID = np.linspace(0, 1, 201)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 6, 7, 50, 1000])
+def test_density_is_the_bessel_form_near_zero_and_far_out(dimension):
+    order = mpmath.mpf(dimension) / 2 - 1
+    for radius in (1e-12, 1e-3, 0.3, 1.0, 7.0, 60.0, 500.0):
+        with mpmath.workdps(40):
+            r = mpmath.mpf(radius)
+            bessel = mpmath.besselk(order, mpmath.sqrt(2) * r) if radius < 400 or dimension < 50 else None
+            if bessel is None:  # mpmath gives up there; the integral of which the density is made
+                half = mpmath.mpf(dimension) / 4
+                peak = -half + mpmath.sqrt(half**2 + r**2 / 2)
+                mass = mpmath.quad(
+                    lambda w, r=r: mpmath.exp(-w - r**2 / (2 * w)) * w ** (-mpmath.mpf(dimension) / 2),
+                    [peak * t for t in (0.2, 0.6, 0.8, 0.9, 1, 1.1, 1.25, 1.6, 4)],
+                )
+                exact = mpmath.log(mass) - mpmath.mpf(dimension) / 2 * mpmath.log(2 * mpmath.pi)
+            else:
+                exact = mpmath.log(
+                    2 * (2 * mpmath.pi) ** (-mpmath.mpf(dimension) / 2) * (r**2 / 2) ** (-order / 2) * bessel
+                )
+        got = float(log_density(np, np.array(radius), dimension))
+        # a few roundings of the largest of the terms that make up the logarithm
+        assert got == pytest.approx(float(exact), rel=1e-13, abs=2e-13 * (1 + dimension / 10)), radius
+
+
+def test_density_at_zero_is_infinite_in_two_dimensions_or_more():
+    assert log_density(np, np.array(0.0), 1) == pytest.approx(-math.log(2) / 2)
+    assert log_density(np, np.array(0.0), 2) == np.inf
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.3, 1.0, 4.0, 20.0])
+def test_quadrature_in_one_dimension_is_the_closed_form(distance):
+    kappa = np.linspace(0, math.sqrt(2) * distance, 30)[:-1]  # at the end of the range the ratio is constant
+    level, power = _tests(1, distance).errors(kappa)
+    laplace = LaplaceTradeoff(math.sqrt(2) * distance)
+    np.testing.assert_allclose(1 - power, laplace(level), atol=1e-10)
+    np.testing.assert_allclose(power - np.exp(kappa) * level, laplace.delta(kappa), atol=1e-10)
+    np.testing.assert_array_equal(SymmetricLaplaceTradeoff(distance, 1)(ALPHA), laplace(ALPHA))
+
+
+@pytest.mark.parametrize(("dimension", "distance"), [(2, 0.5), (3, 2.0), (6, 4.0)])
+def test_errors_are_those_of_ten_million_simulated_draws(dimension, distance):
+    rng = np.random.default_rng(dimension)
+    kappa = np.array([0.0, 0.3, 1.0, 2.0])
+    draws, rejected, detected = 10_000_000, np.zeros(4), np.zeros(4)
+
+    def log_f(square):  # up to a constant
+        if dimension == 3:
+            return -np.sqrt(2 * square) - 0.5 * np.log(square)
+        order, x = dimension / 2 - 1, np.sqrt(2 * square)
+        bessel = special.k0e(x) if order == 0 else special.kve(order, x)
+        return np.log(bessel) - x - 0.5 * order * np.log(square)
+
+    for _ in range(10):
+        w = rng.exponential(size=draws // 10)
+        first = np.sqrt(w) * rng.normal(size=len(w))
+        rest = w * rng.chisquare(dimension - 1, len(w))
+        ratio = log_f((first - distance) ** 2 + rest) - log_f(first**2 + rest)
+        rejected += [np.sum(ratio > k) for k in kappa]
+        detected += [np.sum(ratio < -k) for k in kappa]  # by symmetry, the power
+    for exact, count in zip(_tests(dimension, distance).errors(kappa), (rejected, detected), strict=True):
+        spread = np.sqrt(draws * exact * (1 - exact))
+        assert np.all(np.abs(count - draws * exact) < 4.5 * spread)  # eight counts: error rate 6e-5
+        # the same of the curve itself
+    level, power = rejected / draws, detected / draws
+    np.testing.assert_allclose(SymmetricLaplaceTradeoff(distance, dimension)(level), 1 - power, atol=2e-3)
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.5, 4.0, 20.0])
+def test_curves_are_valid_and_decrease_with_the_dimension_to_their_limit(distance):
+    limit = SymmetricLaplaceTradeoff(distance)
+    above = SymmetricLaplaceTradeoff(distance, 1)(GRID)
+    for dimension in (2, 6, 40, 1000, math.inf):
+        curve = SymmetricLaplaceTradeoff(distance, dimension)
+        beta = curve(GRID)
+        assert beta[0] == 1 and beta[-1] == 0
+        assert np.all(beta <= 1 - GRID) and np.all(np.diff(beta) <= 0)
+        assert np.all(np.diff(beta, 2) >= -1e-12)
+        values = curve(ALPHA)
+        seen = values > 1e-250  # those that underflow cannot be inverted
+        np.testing.assert_allclose(curve(values[seen]), ALPHA[seen], atol=1e-10)
+        assert np.all(beta <= above + 1e-10) and np.all(beta >= limit(GRID) - 1e-10)
+        above = beta
+    far = np.max(np.abs(SymmetricLaplaceTradeoff(distance, 1000)(GRID) - limit(GRID)))
+    near = np.max(np.abs(SymmetricLaplaceTradeoff(distance, 40)(GRID) - limit(GRID)))
+    assert far < near / 15  # the difference falls as 1/d
+
+
+def paper_limit(distance, kappa):
+    """Level and type II error of Lu, Chen & Qiu's Proposition 3.2 as printed, F_c by quadrature."""
+    with mpmath.workdps(30):
+        c, x = mpmath.mpf(distance), mpmath.mpf(kappa)
+        cdf = mpmath.quad(
+            lambda w: mpmath.ncdf(mpmath.sqrt(w) * x / c + c / mpmath.sqrt(4 * w)) * mpmath.exp(-w),
+            [0, 0.01, 0.1, 1, 5, 20, 80],
+        )
+        h = x / c
+        root = h + mpmath.sqrt(2 + h**2)
+        return 1 - cdf, mpmath.exp(-c / root) / (1 + 2 / root**2)
+
+
+@pytest.mark.parametrize("distance", [0.05, 0.5, 3.0])
+def test_limit_is_the_papers_proposition_and_theorem(distance):
+    curve = SymmetricLaplaceTradeoff(distance)
+    for kappa in (0.1, 0.8, 3.0):
+        level, beta = paper_limit(distance, kappa)
+        assert curve(float(level)) == pytest.approx(float(beta), abs=1e-13)
+        stated = 1 - mpmath.exp(kappa) * level - beta
+        assert curve.delta(kappa) == pytest.approx(float(stated), abs=1e-13)
+
+
+@pytest.mark.parametrize("dimension", [2, 6, math.inf])
+def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
+    for distance in (0.1, 0.5, 3.0):
+        curve = SymmetricLaplaceTradeoff(distance, dimension)
+        for epsilon in (0.3, 1.0):
+            delta = curve.delta(epsilon)
+            level, power = _tests(dimension, distance).errors(np.array([epsilon]))
+            envelope = approximate_tradeoff(epsilon, delta)
+            assert envelope(level)[0] == pytest.approx(1 - power[0], abs=1e-12)  # touches
+            assert np.all(envelope(GRID) <= curve(GRID) + 1e-12)  # from below
+            assert curve.epsilon(delta) == pytest.approx(epsilon, rel=1e-8)
+        assert curve.epsilon(0.0) == np.inf and curve.epsilon(curve.delta(0.0)) == 0 and curve.epsilon(1.0) == 0
+
+
+def test_zero_inflated_curve_is_the_shrunk_one_and_its_deltas_follow():
+    base = SymmetricLaplaceTradeoff(0.7, 3)
+    curve = ZeroInflatedTradeoff(base, 0.2)
+    np.testing.assert_allclose(curve(0.8 * GRID), 0.8 * base(GRID), atol=1e-15)
+    assert np.all(curve(np.linspace(0.8, 1, 5)) == 0)
+    for epsilon in (0.0, 0.5, 1.5):
+        assert curve.delta(epsilon) == pytest.approx(1 - 0.8 * (1 - base.delta(epsilon)))
+        supremum = np.max(1 - np.exp(epsilon) * ALPHA - curve(ALPHA))
+        assert supremum <= curve.delta(epsilon) + 1e-12
+    assert curve.epsilon(curve.delta(0.5)) == pytest.approx(0.5, rel=1e-8)
+    assert curve.epsilon(0.19) == np.inf
+
+
+def test_approximate_tradeoff_is_the_largest_of_its_lines():
+    for epsilon, delta in ((0.8, 0.17), (2.0, 0.0), (30.0, 1e-6)):
+        curve = approximate_tradeoff(epsilon, delta)
+        lines = [0 * GRID, 1 - delta - np.exp(epsilon) * GRID, np.exp(-epsilon) * (1 - delta - GRID)]
+        np.testing.assert_allclose(curve(GRID), np.max(lines, axis=0), atol=1e-14)
+        assert curve.delta(epsilon) == pytest.approx(delta) and curve.epsilon(delta) == pytest.approx(epsilon)
+
+
+def test_figure_1b_parameters_are_found():
+    found = zil_parameters(0.8, 0.17, 0.05, (0, 1))
+    assert found.distance == pytest.approx(0.5, abs=0.01)  # the figure's c′, to its digits
+    assert found.tradeoff.delta(0.8) == pytest.approx(0.17, abs=1e-12)
+    assert found.scale == pytest.approx(1 / found.distance)
+    assert np.all(found.tradeoff(GRID) >= approximate_tradeoff(0.8, 0.17)(GRID) - 1e-12)
+
+
+def test_parameters_for_attributes_and_exact_curves_need_less_noise():
+    bounds = (np.zeros(4), np.array([1.0, 1.0, 1.0, 3.0]))
+    record = zil_parameters(1.0, 0.2, 0.1, bounds)
+    attribute = zil_parameters(1.0, 0.2, 0.1, bounds, unit="attribute")
+    assert record.scale / attribute.scale == pytest.approx(math.sqrt(12) / 3)
+    exact = zil_parameters(1.0, 0.2, 0.1, bounds, exact=True)
+    assert exact.scale < record.scale
+    assert SymmetricLaplaceTradeoff(exact.distance, 4).delta(1.0) == pytest.approx(0.1 / 0.9)
+    # Table 1's noise is sqrt(2)/epsilon: (epsilon, zero_probability) just so
+    assert zil_parameters(1.5, 0.1 + 1e-9, 0.1, (0, 1), exact=True).scale == pytest.approx(0.94, abs=0.005)
+
+
+def test_public_records_have_no_protection():
+    curve = SymmetricLaplaceTradeoff(np.array([0.5, np.inf]), 2)
+    assert curve(0.3)[0] > 0.4 and curve(0.3)[1] == 0
+    np.testing.assert_array_equal(curve.delta(3.0)[1], 1.0)
+    assert curve.epsilon(0.5)[1] == np.inf and curve.epsilon(1.0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SymmetricLaplaceTradeoff(0.0), "distance must be positive, got 0.0"),
+        (lambda: SymmetricLaplaceTradeoff(1.0, 2.5), "dimension must be a positive integer or infinity, got 2.5"),
+        (
+            lambda: ZeroInflatedTradeoff(LaplaceTradeoff(1.0), 1.0),
+            "zero_probability must be between 0 and 1, exclusive",
+        ),
+        (lambda: approximate_tradeoff(1.0, 1.0), "delta must be at least 0 and below 1, got 1.0"),
+        (lambda: zil_parameters(1.0, 0.1, 0.1, (0, 1)), "zero_probability must be below delta: a record is given away"),
+        (lambda: zil_parameters(1.0, 0.2, 0.0, (0, 1)), "zero_probability must be a number between 0 and 1"),
+        (lambda: zil_parameters(-1.0, 0.2, 0.1, (0, 1)), "epsilon must be a positive and finite number"),
+        (lambda: zil_parameters(1.0, 0.2, 0.1, (1, 0)), "lower below upper"),
+        (lambda: zil_parameters(1.0, 0.2, 0.1, (0, 1), unit="row"), "unit must be one of record, attribute"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
