@@ -183,7 +183,7 @@ class Estimator:
         p = len(found.theta)
         balance = jnp.mean(evidence.controls, axis=0)
         # with kinks the slope changes from record to record, so that the last digits do not settle
-        tolerance = 1e-8 if narrow is self.loss else 1e-5
+        tolerance = 1e-8 if narrow is self.loss else 1e-4
 
         def nuisance(loss, theta, score):
             return [c.scores(loss, theta, self.index) - score for c in others] + [evidence.controls]

@@ -228,7 +228,7 @@ def median_regression(
     counts=(2500, 5000, 7500),
     scales=(2.0, 2.5),
     spread=0.8,
-    widths=(0.5, 1.0, 2.0),
+    widths=(2.0,),
     replicates=1000,
     seed=0,
     batch=1,
@@ -238,7 +238,7 @@ def median_regression(
 
     Errors are normal with standard deviation `spread`: 0.8 reproduces the paper's oracle, its stated 1 does not.
     ``scl w`` is the corrected loss of Wang, Stefanski & Zhu (2012): the SL correction of an absolute loss that is
-    smoothed over a width w. They choose the width by simulation; here it is fixed, at several values.
+    smoothed over a width w. They choose the width by simulation; here it is fixed.
 
     Other parameters and returned rows are as for `nonsmooth_means`.
     """

@@ -32,7 +32,7 @@ def test_density_is_the_bessel_form_near_zero_and_far_out(dimension):
                 peak = -half + mpmath.sqrt(half**2 + r**2 / 2)
                 mass = mpmath.quad(
                     lambda w, r=r: mpmath.exp(-w - r**2 / (2 * w)) * w ** (-mpmath.mpf(dimension) / 2),
-                    [peak * t for t in (0.2, 0.6, 0.8, 0.9, 1, 1.1, 1.25, 1.6, 4)],
+                    [peak * t / 20 for t in range(6, 41)],
                 )
                 exact = mpmath.log(mass) - mpmath.mpf(dimension) / 2 * mpmath.log(2 * mpmath.pi)
             else:

@@ -1,0 +1,119 @@
+"""Losses of a linear predictor against automatic differentiation of one record's loss."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ldpbayes.estimation import losses
+from ldpbayes.estimation.differentiable import has_kinks
+from ldpbayes.estimation.losses import as_loss, deconvolved
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SMOOTH = {
+    "squared": losses.squared(),
+    "logistic": losses.logistic(intercept=False),
+    "huber": losses.huber(0.7, response=0, features=(2, 1)),
+    "check, rounded": losses.check(0.3).smoothed(0.2),
+    "absolute, rounded": losses.absolute().smoothed(0.3),
+    "hinge, rounded": losses.hinge().smoothed(0.4),
+}
+INDEX = {"no response": (1, 2), "all": (0, 1, 2, 3)}
+
+
+@pytest.fixture
+def problem(rng):
+    rows = rng.normal(size=(3, 5, 4))
+    return rows, rng.normal(size=(3, 5)), rng.normal(size=4)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_sums_and_derivatives_are_those_of_the_loss_of_one_record(name, problem):
+    loss, (rows, weights, theta) = SMOOTH[name], problem
+    theta = theta[: len(loss.names(("a", "b", "c", "d")))]
+    one = as_loss(lambda x, theta: loss(x, theta))  # the same as a user's function
+    np.testing.assert_allclose(loss.values(rows, theta), one.values(rows, theta), rtol=1e-13)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def all_sums(loss, rows, weights, theta):
+        sums = [loss.total(rows, weights, theta)]
+        for index in INDEX.values():
+            sums += [loss.laplacians(rows, theta, index), loss.total_laplacian(rows, weights, theta, index)]
+        return sums
+
+    got, want = (jax.tree.leaves(all_sums(which, rows, weights, theta)) for which in (loss, one))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_laplacian_of_a_users_function_is_the_trace_of_its_hessian(rng):
+    def loss(x, theta):  # a small network
+        return (x[0] - jnp.tanh(x[1:] @ theta["in"]) @ theta["out"]) ** 2
+
+    theta = {"in": rng.normal(size=(2, 3)), "out": rng.normal(size=3)}
+    rows = rng.normal(size=(4, 3))
+    hessians = jax.vmap(jax.hessian(loss), (0, None))(rows, theta)
+    for index in ((0, 1, 2), (1,)):
+        want = sum(hessians[:, j, j] for j in index)
+        np.testing.assert_allclose(as_loss(loss).laplacians(rows, theta, index), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["check", "absolute", "hinge"])
+def test_smooth_versions_are_above_and_approach_the_loss(name, rng):
+    loss = {"check": losses.check(0.3), "absolute": losses.absolute(), "hinge": losses.hinge()}[name]
+    rows, theta = rng.normal(size=(200, 3)), rng.normal(size=3)
+    for width in (0.5, 0.01):
+        gap = loss.smoothed(width).values(rows, theta) - loss.values(rows, theta)
+        # the mean of a convex function over a symmetric density: never below, off by width log 2 at a kink of slope 1
+        assert np.all(gap >= -1e-12) and np.max(gap) <= 2 * np.log(2) * width
+
+
+def test_deconvolved_loss_is_the_product_of_its_operators(rng):
+    def loss(x, theta):
+        return jnp.exp(theta[0] * x[0] + theta[1] * x[1]) + x[2]
+
+    theta, rows = jnp.array([0.3, -0.5]), rng.normal(size=(6, 3))
+    got = deconvolved(as_loss(loss), (0, 1), 0.8).values(rows, theta)
+    factor = (1 - 0.32 * 0.3**2) * (1 - 0.32 * 0.5**2)
+    np.testing.assert_allclose(got, factor * np.exp(rows[:, :2] @ theta) + rows[:, 2], rtol=1e-12)
+
+
+def test_kinks_and_jumps_are_found_and_curves_are_not_taken_for_them(rng):
+    ends, thetas = rng.normal(size=(2, 256, 2)), rng.normal(size=(256, 1))
+    kinked = {
+        "absolute value": lambda x, t: jnp.abs(x[0] - t[0]),
+        "jump": lambda x, t: (t[0] - (x[0] > 0.5)) ** 2,
+        "ReLU": lambda x, t: jnp.maximum(x[0], 0.0) * t[0],
+        "squared sine": lambda x, t: (t[0] - jnp.abs(jnp.sin(2 * jnp.pi * x[1]))) ** 2,
+    }
+    curved = {
+        "logistic": lambda x, t: jnp.logaddexp(0.0, t[0] * x[0]) - x[1] * t[0] * x[0],
+        "Huber": lambda x, t: losses.huber(0.5)(x, jnp.stack([t[0], t[0]])),
+        "steep": lambda x, t: jnp.tanh(10 * x[0]) * t[0],
+    }
+    for name, function in kinked.items():
+        assert has_kinks(function, ends, thetas), name
+    for name, function in curved.items():
+        assert not has_kinks(function, ends, thetas), name
+
+
+def test_parameters_are_named_after_columns():
+    assert losses.logistic().names(("age", "income", "ill")) == ["intercept", "age", "income"]
+    assert losses.squared(0, features=(2,), intercept=False).names(("y", "a", "b")) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: losses.check(1.0), "tau must be between 0 and 1, exclusive, got 1.0"),
+        (lambda: losses.huber(0.0), "threshold must be positive and finite, got 0.0"),
+        (lambda: losses.squared(1, features=(0, 1)), "the response is column 1, which is among the features"),
+        (lambda: losses.logistic()(np.zeros(3), np.zeros(4)), r"has 3 parameters \(2 columns and an intercept\)"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,351 @@
+"""`m_estimate` against statsmodels on original records, and against the truth on released ones."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+import ldpbayes as ldp
+from ldpbayes import losses
+from ldpbayes.estimation import Estimator
+from ldpbayes.estimation.corrected import corrected
+from ldpbayes.studies import binomial_band
+
+N = 5000
+COLUMNS = ("age", "income", "ill")
+
+
+def logistic_records(rng, count=N):
+    x = rng.uniform(-0.5, 0.5, (count, 2))
+    y = rng.random(count) < 1 / (1 + np.exp(-(0.3 + x @ [1.0, -2.0])))
+    return np.column_stack([x, y])
+
+
+def released(rows, seed=0, **changes):
+    options = {"zero_probability": 0.3, "scale": 0.4, "lower": -0.5, "upper": 0.5, "columns": COLUMNS}
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(**options | {"perturbed": ("age", "income")} | changes)
+    with jax.enable_x64(True):
+        return ldp.Release(mechanism.randomize(jax.random.key(seed), rows), mechanism)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rows = logistic_records(np.random.default_rng(5))
+    return rows, released(rows)
+
+
+def test_oracle_is_statsmodels_logit_with_its_robust_errors(data):
+    rows, _ = data
+    ours = ldp.m_estimate(losses.logistic(), rows, "oracle")
+    theirs = sm.Logit(rows[:, 2], sm.add_constant(rows[:, :2])).fit(disp=0, tol=1e-12, cov_type="HC0")
+    np.testing.assert_allclose(ours.params, theirs.params, rtol=1e-7)
+    np.testing.assert_allclose(ours.standard_error, theirs.bse * np.sqrt(N / (N - 3)), rtol=1e-6)
+    np.testing.assert_allclose(np.array(ours.interval()), theirs.conf_int().T, rtol=2e-4)
+    assert ours.converged and ours.names == ["intercept", "x0", "x1"]
+
+
+def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
+    x = rng.normal(size=(2000, 2))
+    y = 1 + x @ [0.5, -1.0] + rng.standard_t(3, size=2000)
+    rows, design = np.column_stack([x, y]), sm.add_constant(x)
+    squared = ldp.m_estimate(losses.squared(), rows, "oracle")
+    ols = sm.OLS(y, design).fit(cov_type="HC1")
+    np.testing.assert_allclose(squared.params, ols.params, rtol=1e-8)
+    np.testing.assert_allclose(squared.standard_error, ols.bse, rtol=1e-6)
+    for tau in (0.5, 0.8):
+        ours = ldp.m_estimate(losses.check(tau), rows, "oracle")
+        theirs = sm.QuantReg(y, design).fit(tau, p_tol=1e-10)
+        # smoothing moves the estimate by an amount of smaller order than its error
+        assert np.all(np.abs(ours.params - theirs.params) < 0.25 * theirs.bse)
+        np.testing.assert_allclose(ours.standard_error, theirs.bse, rtol=0.25)
+    median = ldp.m_estimate(losses.absolute(), rows, "oracle")
+    np.testing.assert_allclose(median.params, ldp.m_estimate(losses.check(0.5), rows, "oracle").params, atol=1e-6)
+    huber = ldp.m_estimate(losses.huber(1.3), rows, "oracle")
+    scores = np.clip(y - design @ huber.params, -1.3, 1.3) @ design
+    np.testing.assert_allclose(scores, 0, atol=1e-6)
+
+
+def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(rng):
+    from sklearn.svm import LinearSVC
+
+    x = rng.normal(size=(1000, 2))
+    y = np.where(x @ [1.0, 0.5] + rng.normal(size=1000) > 0, 1.0, -1.0)
+    ours = ldp.m_estimate(losses.hinge(), np.column_stack([x, y]), "oracle")
+    svc = LinearSVC(C=1e4, loss="hinge", max_iter=200_000, dual=True, intercept_scaling=10.0, random_state=0).fit(x, y)
+    theirs = np.r_[svc.intercept_, svc.coef_[0]]
+
+    def mean_loss(theta):
+        return np.maximum(1 - y * (theta[0] + x @ theta[1:]), 0).mean()
+
+    assert mean_loss(ours.params) < mean_loss(theirs) + 1e-4
+
+
+@pytest.mark.parametrize("method", ["combined", "dr", "sdr", "sl"])
+def test_private_estimates_of_a_logistic_regression_find_the_truth_and_the_naive_one_does_not(data, method):
+    estimate = ldp.m_estimate(losses.logistic(), data[1], method)
+    z = (estimate.params - [0.3, 1.0, -2.0]) / estimate.standard_error
+    assert np.all(np.abs(z) < 4.5)  # error rate 2e-5
+    assert estimate.names == ["intercept", "age", "income"] and estimate.converged
+    naive = ldp.m_estimate(losses.logistic(), data[1], "naive")
+    assert np.abs((naive.params[2] + 2.0) / naive.standard_error[2]) > 6
+
+
+def test_combined_has_the_smallest_errors(data):
+    errors = {m: ldp.m_estimate(losses.logistic(), data[1], m).standard_error for m in ("combined", "dr", "sdr", "sl")}
+    for method in ("dr", "sdr", "sl"):
+        assert np.all(errors["combined"] < 1.01 * errors[method])
+
+
+def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
+    rows, release = data
+
+    def network(x, theta):
+        hidden = jnp.maximum(theta["slopes"] @ x[:2] + theta["shifts"], 0.0)
+        return (x[2] - theta["out"] @ hidden - theta["mean"]) ** 2
+
+    start = {"slopes": np.array([[1.0, -1.0], [-1.0, 1.0]]), "shifts": np.zeros(2), "out": np.ones(2), "mean": 0.5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ldp.EstimationWarning)
+        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5))
+        oracle = ldp.m_estimate(network, rows, "oracle", start=start, space=ldp.Box(-5, 5))
+    assert jax.tree.structure(estimate.estimate) == jax.tree.structure(start)
+    with jax.enable_x64(True):
+        risks = [np.mean(jax.vmap(network, (0, None))(rows, e.estimate)) for e in (estimate, oracle)]
+    assert risks[0] < risks[1] + 0.02 < np.var(rows[:, 2])
+
+
+def test_support_can_be_narrower_wider_or_left_out(data):
+    estimates = [
+        ldp.m_estimate(losses.logistic(), data[1], "dr", support=support)
+        for support in ("bounds", (-0.5, 0.5), (np.full(2, -2.0), np.full(2, 2.0)), None)
+    ]
+    np.testing.assert_array_equal(estimates[0].params, estimates[1].params)
+    assert estimates[0].standard_error[1] < estimates[2].standard_error[1]
+    assert np.ptp([e.params[1] for e in estimates]) > 0
+
+
+def test_exact_integration_has_no_noise_of_its_own():
+    rng = np.random.default_rng(3)
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
+    with jax.enable_x64(True):
+        release = ldp.Release(mechanism.randomize(jax.random.key(0), rng.random(2000)), mechanism)
+
+    def loss(x, theta):
+        return (theta - jnp.where((x >= 0.5) & (x <= 1), 1.0, 0.0)) ** 2
+
+    exact = [
+        ldp.m_estimate(loss, release, start=0.0, draws="exact", cuts=(0.5,), seed=seed).estimate for seed in (0, 1)
+    ]
+    drawn = [ldp.m_estimate(loss, release, start=0.0, seed=seed).estimate for seed in (0, 1)]
+    assert exact[0] == exact[1] and drawn[0] != drawn[1]
+    assert abs(exact[0] - 0.5) < 4.5 * ldp.m_estimate(loss, release, start=0.0).standard_error[0]
+
+
+def test_a_new_batch_updates_the_estimate_without_drawing_anything_for_the_old_records(data):
+    _, release = data
+    first, rest = (ldp.Release(release.values[part], release.mechanism) for part in (slice(3000), slice(3000, None)))
+    for method in ("dr", "combined"):
+        before = ldp.m_estimate(losses.logistic(), first, method, draws=2)
+        after = before.update(rest)
+        assert after.count == N and before.count == 3000
+        # the evidence of the old records is a part of the new one, as it was
+        for old, new in zip(before._evidence.criteria, after._evidence.criteria, strict=True):
+            for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+                np.testing.assert_array_equal(a, b[:, :3000])
+        assert np.all(after.standard_error < before.standard_error)
+        assert np.all(np.abs(after.params - [0.3, 1.0, -2.0]) < 4.5 * after.standard_error)
+    other = ldp.ZeroInflatedLaplaceMechanism(0.5, 0.2, -0.5, 0.5, COLUMNS, ("age", "income"))  # milder noise
+    milder = before.update(ldp.Release(rest.values, other))
+    assert milder.count == N
+    with pytest.raises(ValueError, match="an update needs records of a mechanism like"):
+        before.update(
+            ldp.Release(rest.values, ldp.SymmetricLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income")))
+        )
+
+
+@pytest.mark.parametrize("method", ["dr", "combined"])
+def test_bootstrap_and_sandwich_agree(data, method):
+    estimate = ldp.m_estimate(losses.logistic(), data[1], method, draws=4)
+    bootstrap = estimate.bootstrap(150, seed=1)
+    # a standard deviation of 150 replicates is within 4.5 of its own standard errors, 1/sqrt(300)
+    np.testing.assert_allclose(bootstrap.standard_error, estimate.standard_error, rtol=4.5 / np.sqrt(300) + 0.05)
+    np.testing.assert_array_equal(bootstrap.params, estimate.params)
+
+
+def test_boundary_many_minima_and_missing_convergence_are_said(data):
+    with pytest.warns(ldp.EstimationWarning, match=r"on the boundary of the parameter space \(income\)"):
+        held = ldp.m_estimate(losses.logistic(), data[1], "dr", space=ldp.Box(-1.5, 1.5))
+    assert held.boundary.tolist() == [False, False, True] and np.isnan(held.standard_error[2])
+    assert "on the boundary" in held.summary()
+
+    def wavy(x, theta):
+        return (theta**2 - 1) ** 2 + 0.01 * theta * x[0]
+
+    with pytest.warns(ldp.EstimationWarning, match="2 minima were found"):
+        found = ldp.m_estimate(wavy, data[1], "dr", start=0.5, space=ldp.Box(-3, 3), starts=8)
+    assert len(found.minima) == 2 and found.minima[0][1] <= found.minima[1][1]
+    np.testing.assert_allclose(sorted(theta[0] for theta, _ in found.minima), [-1, 1], atol=0.01)
+
+
+def test_summary_is_a_table_with_names_and_intervals(data):
+    table = ldp.m_estimate(losses.logistic(), data[1], "sdr").summary()
+    assert "5000 records" in table and "[0.025" in table and "0.975]" in table
+    assert [line.split()[0] for line in table.splitlines()[4:7]] == ["intercept", "age", "income"]
+
+
+def test_independent_noise_is_corrected(rng):
+    rows = logistic_records(rng)
+    mechanism = ldp.IndependentLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income"))
+    with jax.enable_x64(True):
+        release = ldp.Release(mechanism.randomize(jax.random.key(1), rows), mechanism)
+    estimate = ldp.m_estimate(losses.logistic(), release, "independent")
+    assert np.all(np.abs(estimate.params - [0.3, 1.0, -2.0]) < 4.5 * estimate.standard_error)
+
+
+def asymptotic_variances(covariance, theta, sigma, delta, scale):
+    """Lu, Chen & Qiu, preprint, Proposition 6.1."""
+    inverse, square = np.linalg.inv(covariance), theta @ theta
+    ours = scale**2 * square * covariance + (sigma * scale) ** 2 * np.eye(len(theta))
+    ours += 2 * scale**4 * square * np.eye(len(theta))
+    outer = scale**4 * np.outer(theta, theta)
+    sl = inverse @ (sigma**2 * covariance + ours + 3 * outer) @ inverse
+    rest = inverse @ (ours + (2 + delta) * outer) @ inverse
+    return {"sl": sl, "dr": sl - (2 - 1 / delta) * rest, "sdr": sl - delta * rest}
+
+
+@pytest.mark.parametrize("delta", [0.2, 0.7])
+def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
+    theta, sigma, scale, count = np.array([0.8, -0.5]), 0.6, 0.7, 2_000_000
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(delta, scale, -1.0, 1.0, 3, (0, 1))
+    loss, covariance = losses.squared(intercept=False), np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(0), 4)
+        u = jax.random.uniform(keys[0], (count, 3), minval=-1, maxval=1)
+        x = jnp.where((u[:, 2] > 0)[:, None], u[:, :2], u[:, :1])  # half of the time both coordinates are equal
+        y = x @ theta + sigma * jax.random.normal(keys[1], (count,))
+        z = mechanism.randomize(keys[2], jnp.column_stack([x, y]))
+        inverse = np.linalg.inv(covariance)
+        for method, want in asymptotic_variances(covariance, theta, sigma, delta, scale).items():
+            scores = corrected(method, mechanism, z, keys[3]).scores(loss, jnp.asarray(theta), (0, 1))
+            influence = np.asarray(scores) @ inverse
+            products = influence[:, :, None] * influence[:, None, :]
+            error = products.std(axis=0) / np.sqrt(count)
+            assert np.all(np.abs(products.mean(axis=0) - want) < 5 * error), method
+            assert np.all(error < 0.1 * np.abs(np.diag(want)).mean())  # the test can tell
+
+
+def coverage(estimator, simulate, truth, replicates, batch=1):
+    """Number of replicates in which each interval covers the truth."""
+
+    def one(key):
+        keys = jax.random.split(key, 3)
+        z = estimator.mechanism.randomize(keys[1], simulate(keys[0]))
+        fit = estimator(keys[2], z if z.ndim > 1 else z[:, None], jnp.zeros(len(truth)))
+        error = jnp.sqrt(jnp.diagonal(fit.covariance))
+        return jnp.abs(fit.theta - truth) <= stats.norm.ppf(0.975) * error
+
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(11), replicates)
+        return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch))(keys)).sum(axis=0)
+
+
+def regression_rows(response):
+    def simulate(key):
+        keys = jax.random.split(key)
+        x = jax.random.uniform(keys[0], (N, 2), minval=-0.5, maxval=0.5)
+        return jnp.column_stack([x, response(keys[1], 0.3 + x @ jnp.array([1.0, -2.0]))])
+
+    return simulate
+
+
+SUPPORT = (np.full(2, -0.5), np.full(2, 0.5))
+ROWS = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.4, -0.5, 0.5, 3, (0, 1))
+NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
+SINE = losses.as_loss(lambda x, theta: (theta[0] - jnp.abs(jnp.sin(2 * jnp.pi * x))) ** 2, scalar=True)
+CASES = {
+    "logistic": (losses.logistic(), ROWS, regression_rows(lambda k, eta: jax.random.bernoulli(k, jax.nn.sigmoid(eta)))),
+    "median": (losses.absolute(), ROWS, regression_rows(lambda k, eta: eta + 0.5 * jax.random.normal(k, (N,)))),
+    "sine": (SINE, NUMBER, lambda key: jax.random.uniform(key, (N,))),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("logistic", "dr"), ("logistic", "sdr"), ("logistic", "combined"), ("median", "dr"), ("median", "combined")]
+    + [("sine", "dr"), ("sine", "combined")],
+)
+def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
+    loss, mechanism, simulate = CASES[name]
+    truth = np.array([2 / np.pi]) if name == "sine" else np.array([0.3, 1.0, -2.0])
+    support = ((np.zeros(1), np.ones(1)) if name == "sine" else SUPPORT) if method != "sdr" else None
+    estimator = Estimator(loss, mechanism, method, ldp.Box(-20.0, 20.0), 4, support)
+    replicates = 300
+    covered = coverage(estimator, simulate, truth, replicates)
+    low, high = binomial_band(replicates, 0.95, 1 - 0.01 / 3)  # of 1 % for the three parameters of a regression
+    assert np.all((covered >= low) & (covered <= high)), covered
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda r: ldp.m_estimate(losses.logistic(), r, "gmm"), ValueError, "method must be one of combined, dr"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r.values), TypeError, "an array only for method='oracle'"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, "oracle"), ValueError, "a release holds none"),
+        (lambda r: ldp.m_estimate(losses.absolute(), r, "sdr"), ValueError, "needs second derivatives of the loss"),
+        (
+            lambda r: ldp.m_estimate(losses.absolute(), r, "sl"),
+            ValueError,
+            r"round them off with loss.smoothed\(width\)",
+        ),
+        (
+            lambda r: ldp.m_estimate(lambda x, t: jnp.abs(x[2] - x[0] * t), r, "sdr", start=0.5),
+            ValueError,
+            "has kinks or jumps there",
+        ),
+        (
+            lambda r: ldp.m_estimate(lambda x, t: (x - t) ** 2, r, start=0.0),
+            ValueError,
+            r"must be a number, got an array",
+        ),
+        (
+            lambda r: ldp.m_estimate(lambda x, t: jnp.log(x[0]) * t, r, start=1.0),
+            ValueError,
+            "the loss must be finite, but at the start it is nan for record",
+        ),
+        (lambda r: ldp.m_estimate(lambda x, t: t**2, r), ValueError, "start is needed"),
+        (lambda r: ldp.m_estimate(3, r, start=0.0), TypeError, r"loss must be a function loss\(x, theta\)"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, start=np.zeros(5)), ValueError, "an array of 3 parameters"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, space=(0, 1)), TypeError, "space must be a Box or a Ball"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, draws=0), ValueError, "draws must be a positive integer"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, draws="exact"), ValueError, "and here are 2"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, support=(1, 0)), ValueError, "lower bound must be below"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, support="box"), ValueError, "support must be 'bounds', a pair"),
+        (lambda r: ldp.m_estimate(losses.logistic(), r, starts=0), ValueError, "starts must be a positive integer"),
+        (lambda r: ldp.m_estimate(losses.logistic(), [[1.0, np.nan]], "oracle"), ValueError, "must be finite"),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), ldp.Release([0.1], ldp.LaplaceMechanism(1.0, 0, 1))),
+            TypeError,
+            "zero-inflated, symmetric or independent Laplace noise, got LaplaceMechanism",
+        ),
+        (
+            lambda r: ldp.m_estimate(
+                losses.logistic(), ldp.Release(r.values, ldp.SymmetricLaplaceMechanism(0.4, -0.5, 0.5, 3, (0, 1))), "dr"
+            ),
+            ValueError,
+            "method 'dr' is not for SymmetricLaplaceMechanism; use 'sl'",
+        ),
+        (lambda r: ldp.m_estimate(losses.logistic(), r).interval(1.0), ValueError, "level must be between 0 and 1"),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), r).bootstrap(1),
+            ValueError,
+            "replicates must be an integer of at",
+        ),
+    ],
+)
+def test_bad_input_is_named(data, call, error, message):
+    with pytest.raises(error, match=message):
+        call(data[1])

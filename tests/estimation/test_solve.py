@@ -1,0 +1,109 @@
+"""The minimiser against SciPy and closed forms: bounds, saddles, many minima, vmap."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize
+
+from ldpbayes.estimation import Ball, Box
+from ldpbayes.estimation.losses import _differentiated
+from ldpbayes.estimation.solve import minimise
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def derivatives(function):
+    return lambda theta: _differentiated(function, theta)
+
+
+def rosenbrock(theta):
+    return jnp.sum(100 * (theta[1:] - theta[:-1] ** 2) ** 2 + (1 - theta[:-1]) ** 2)
+
+
+def test_quadratics_in_a_box_are_solved_to_rounding(rng):
+    for _ in range(10):
+        root = rng.normal(size=(5, 5))
+        curvature, centre = root @ root.T + 0.1 * np.eye(5), 2 * rng.normal(size=5)
+
+        def quadratic(theta, curvature=curvature, centre=centre):
+            return 0.5 * (theta - centre) @ curvature @ (theta - centre)
+
+        box = Box(-1.0, np.array([1.0, 1.0, 0.5, 2.0, 1.0]))
+        found = minimise(derivatives(quadratic), jnp.zeros(5), box)
+        factor = np.linalg.cholesky(curvature).T
+        want = optimize.lsq_linear(factor, factor @ centre, (-np.ones(5), box.upper), method="bvls", tol=1e-14).x
+        assert found.converged and found.iterations <= 20
+        np.testing.assert_allclose(found.theta, want, atol=1e-7)
+        np.testing.assert_array_equal(box.boundary(found.theta), (want <= -1 + 1e-7) | (want >= box.upper - 1e-7))
+
+
+def test_a_saddle_is_left_downhill():
+    def saddle(theta):  # minima at (±1, 0)
+        return theta[1] ** 2 + (theta[0] ** 2 - 1) ** 2
+
+    found = minimise(derivatives(saddle), jnp.array([1e-3, 0.7]), Box(-5.0, 5.0))
+    assert found.converged and float(found.value) < 1e-12
+
+
+def test_rosenbrocks_valley_agrees_with_scipy():
+    found = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 4.0))
+    assert found.converged
+    np.testing.assert_allclose(found.theta, 1.0, rtol=1e-6)
+    held = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 0.5))
+    want = optimize.minimize(optimize.rosen, [0.3] * 3, bounds=[(-4, 0.5)] * 3, tol=1e-12)
+    assert held.converged and float(held.value) == pytest.approx(want.fun, abs=1e-7)
+
+
+def test_a_ball_holds_back_what_is_outside():
+    target = np.array([3.0, 4.0])
+    ball = Ball(np.array([0.0, 0.0]), 1.0)
+    found = minimise(derivatives(lambda theta: jnp.sum((theta - target) ** 2)), jnp.zeros(2), ball)
+    np.testing.assert_allclose(found.theta, target / 5, atol=1e-6)
+    assert np.all(ball.boundary(found.theta)) and not np.any(ball.boundary(jnp.zeros(2)))
+    inside = minimise(derivatives(lambda theta: jnp.sum((theta - target) ** 2)), jnp.zeros(2), Ball(0.0, 6.0))
+    np.testing.assert_allclose(inside.theta, target, atol=1e-9)
+
+
+def test_many_at_once_end_where_each_one_ends_alone(rng):
+    centres = rng.normal(size=(7, 3))
+
+    def solve(centre):
+        return minimise(
+            derivatives(lambda theta: jnp.sum(jnp.cosh(theta - centre)) + jnp.sin(3 * theta[0])),
+            jnp.zeros(3),
+            Box(-2, 2),
+        )
+
+    together = jax.jit(jax.vmap(solve))(centres)
+    for i, centre in enumerate(centres):
+        alone = solve(centre)
+        assert alone.converged and together.converged[i]
+        np.testing.assert_allclose(together.theta[i], alone.theta, atol=1e-7)
+
+
+def test_not_converging_is_said():
+    found = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 4.0), max_iterations=3)
+    assert not found.converged and found.iterations == 3
+
+
+def test_starts_are_uniform_in_the_space():
+    box = np.asarray(Box([0.0, -1.0], [1.0, 3.0]).sample(jax.random.key(0), (4000,), 2, float))
+    assert box.min() >= -1 and np.all(np.abs(box.mean(axis=0) - [0.5, 1.0]) < [0.03, 0.09])  # five standard errors
+    ball = np.asarray(Ball(1.0, 2.0).sample(jax.random.key(0), (4000,), 3, float))
+    radius = np.linalg.norm(ball - 1, axis=1)
+    assert radius.max() <= 2 and abs(np.mean(radius**3) / 8 - 0.5) < 5 * np.sqrt(1 / 12 / 4000)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Box(0, 0), "lower must be below upper"),
+        (lambda: Box(-np.inf, 1), "lower must be finite"),
+        (lambda: Ball(0, 0), "radius must be a positive and finite number"),
+        (lambda: Ball(np.nan, 1), "centre must be finite"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
