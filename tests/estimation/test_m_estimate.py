@@ -162,9 +162,7 @@ def test_a_new_batch_updates_the_estimate_without_drawing_anything_for_the_old_r
     milder = before.update(ldp.Release(rest.values, other))
     assert milder.count == N
     with pytest.raises(ValueError, match="an update needs records of a mechanism like"):
-        before.update(
-            ldp.Release(rest.values, ldp.SymmetricLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income")))
-        )
+        before.update(released(rest.values, perturbed=("age",), lower=-9, upper=9))
 
 
 @pytest.mark.parametrize("method", ["dr", "combined"])
