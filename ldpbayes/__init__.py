@@ -9,6 +9,7 @@ from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
 from ldpbayes.inference.release import Release
 from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.regression import PrivatizedRegression
 from ldpbayes.likelihood.sketch import Sketch
 from ldpbayes.mechanisms import (
     GaussianMechanism,
@@ -44,6 +45,7 @@ __all__ = [
     "Mechanism",
     "OptimalUnaryEncoding",
     "Privatized",
+    "PrivatizedRegression",
     "PureProtocol",
     "RandomizedResponse",
     "Release",

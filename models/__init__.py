@@ -8,7 +8,9 @@ from ldpbayes.models.clipped_counts import clipped_counts
 from ldpbayes.models.clipped_exponential import clipped_exponential
 from ldpbayes.models.clipped_gaussian import clipped_gaussian
 from ldpbayes.models.hierarchical import hierarchical
+from ldpbayes.models.multivariate_normal import multivariate_normal
 from ldpbayes.models.oue_histogram import oue_histogram
+from ldpbayes.models.perturbed_covariates import perturbed_covariates
 from ldpbayes.models.regional_histograms import regional_histograms
 from ldpbayes.models.warner import warner
 
@@ -17,7 +19,9 @@ __all__ = [
     "clipped_exponential",
     "clipped_gaussian",
     "hierarchical",
+    "multivariate_normal",
     "oue_histogram",
+    "perturbed_covariates",
     "regional_histograms",
     "warner",
 ]

@@ -4,6 +4,7 @@ from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import Channel, channel
 from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.likelihood.privatized import Privatized, privatized
+from ldpbayes.likelihood.regression import PrivatizedRegression
 from ldpbayes.likelihood.sketch import CountSketch, PanelSketch, Sketch, sketch
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Grouped",
     "PanelSketch",
     "Privatized",
+    "PrivatizedRegression",
     "Sketch",
     "channel",
     "closed_form",

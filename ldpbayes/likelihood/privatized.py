@@ -10,6 +10,8 @@ from ldpbayes.likelihood.channel import channel
 from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.latent import latent
 from ldpbayes.likelihood.masses import unexpanded
+from ldpbayes.likelihood.rows import with_unperturbed
+from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["Privatized", "privatized"]
 
@@ -22,7 +24,7 @@ class Privatized(dist.Distribution):
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Univariate (event shape ()).
+        Of the event shape of a record: () for numbers and categories, (columns,) for rows.
     mechanism : Mechanism
         Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
     method : {"auto", "closed_form", "channel"}
@@ -46,22 +48,29 @@ class Privatized(dist.Distribution):
     pytree_aux_fields = ("method", "panels")
 
     def __init__(self, base_dist, mechanism, *, method="auto", panels=None, validate_args=None):
-        if base_dist.event_shape:
+        if base_dist.event_shape != mechanism.record_shape:
+            wanted = f"have event shape {mechanism.record_shape}" if mechanism.record_shape else "be univariate"
             raise ValueError(
-                f"base_dist must be univariate, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
+                f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
             )
         if method not in _METHODS:
             raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
-        if method == "closed_form" and self._closed_form() is None:
+        if (method == "closed_form" or mechanism.record_shape) and self._closed_form() is None:
+            instead = "of rows only MultivariateNormal has one" if mechanism.record_shape else "use method='channel'"
             raise ValueError(
-                f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; use method='channel'"
+                f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; {instead}"
             )
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self):
-        return None if self.method == "channel" else closed_form(type(self._law), type(self.mechanism))
+        return None if self.method == "channel" else closed_form(type(self._law), type(self._noise))
+
+    @property
+    def _noise(self):
+        """The mechanism of the records that get noise, where some do not."""
+        return self.mechanism.noise if isinstance(self.mechanism, RowMechanism) else self.mechanism
 
     @property
     def _law(self):
@@ -83,11 +92,13 @@ class Privatized(dist.Distribution):
         """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches."""
         if self._validate_args:
             self._validate_sample(value)
-        base, function = self._law, self._closed_form()
+        base, function, noise = self._law, self._closed_form(), self._noise
         if function is not None:
-            log_prob = function(base, self.mechanism, value)
+            log_prob = function(base, noise, value)
         else:
-            log_prob = channel(base, self.mechanism, value, self.panels).log_prob(base)
+            log_prob = channel(base, noise, value, self.panels).log_prob(base)
+        if isinstance(self.mechanism, RowMechanism):
+            log_prob = with_unperturbed(base, self.mechanism, value, log_prob)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
@@ -97,13 +108,17 @@ class Privatized(dist.Distribution):
 
     @property
     def mean(self):
-        """E[z], by quadrature over the latent x."""
+        """E[z], by quadrature over the latent x; for rows without the clipping."""
+        if self.mechanism.record_shape:
+            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
         return self._moment(lambda x: self.mechanism.moments(x)[0])
 
     @property
     def variance(self):
-        """Var[z], by quadrature over the latent x."""
+        """Var[z], by quadrature over the latent x; for rows without the clipping."""
         mean = self.mean
+        if self.mechanism.record_shape:
+            return self._law.variance + self.mechanism.moments(mean)[1]
         return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
 
 

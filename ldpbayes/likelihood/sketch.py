@@ -88,8 +88,9 @@ class PanelSketch(Sketch):
         With one budget for all records.
     moments : array (panels, 12)
         Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
-    tails : array (2, 2)
-        Count and sum of the values below the first and above the last panel; only where log p is linear there.
+    tails : array (2, 3)
+        Count and sum of the values below the first and above the last panel, where log p is linear; count of those
+        equal to the first and the last edge, if the released values have atoms there.
     edges : tuple of float
         Panel edges.
     order : int
@@ -108,30 +109,41 @@ class PanelSketch(Sketch):
     @property
     def size(self):
         """Number of records."""
-        return self.moments[..., 0].sum() + self.tails[..., 0].sum()
+        return self.moments[..., 0].sum() + self.tails[..., [0, 2]].sum()
 
     @cached_property
     def nodes(self):
         """Node values, shape (panels × order + 4,): they depend on the panels alone, so sketches can be stacked.
 
         The last four carry the tails: a linear function is known from its values at an edge and one range further out.
+        Where there are atoms at the edges they are two more nodes, and the tails start one range further out.
         """
         edges = np.asarray(self.edges)
         t, _ = gauss_legendre(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
         low, high = edges[0], edges[-1]
-        return np.concatenate([inner, [low, low - (high - low), high, high + (high - low)]])
+        near, far = self._out, (self._out + 1)
+        span = high - low
+        tails = [low - near * span, low - far * span, high + near * span, high + far * span]
+        return np.concatenate([inner, tails, [low, high] if self.mechanism.has_atoms else []])
+
+    @property
+    def _out(self):
+        """How many ranges beyond the edges the nearer nodes of the tails are."""
+        return 1 if self.mechanism.has_atoms else 0
 
     @cached_property
     def weights(self):
-        """Node weights, shape (panels × order + 4,); they sum to the number of records."""
+        """Node weights, as many as nodes; they sum to the number of records."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
-        (below, sum_below), (above, sum_above) = self.tails
-        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low)
-        near = xp.stack([below, above]) - far
-        return xp.concatenate([inner.ravel(), xp.stack([near, far], axis=1).ravel()])
+        (below, sum_below, at_low), (above, sum_above, at_high) = self.tails
+        beyond = xp.stack([below, above])
+        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low) - self._out * beyond
+        tails = xp.stack([beyond - far, far], axis=1).ravel()
+        atoms = [xp.stack([at_low, at_high])] if self.mechanism.has_atoms else []
+        return xp.concatenate([inner.ravel(), tails, *atoms])
 
     law_shape = ()
 
@@ -302,7 +314,7 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, b
         )
     values = np.asarray(values)
     edges = panel_edges(mechanism, panels, lattice)
-    moments, tails = _moments(values, edges)
+    moments, tails = _moments(values, edges, mechanism.has_atoms)
     if not mechanism.linear_tails and tails[:, 0].any():
         worst = values[np.argmax(np.abs(values - 0.5 * (edges[0] + edges[-1])))]
         raise ValueError(
@@ -405,18 +417,23 @@ def panel_edges(mechanism, panels=None, lattice=None):
     return np.concatenate([*starts, [high]])
 
 
-def _moments(values, edges):
+def _moments(values, edges, atoms):
     panels = len(edges) - 1
     widths = np.diff(edges)
     uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
-    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 2))
+    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 3))
     for start in range(0, len(values), CHUNK):
         z = np.asarray(values[start : start + CHUNK], dtype=float)
         below, above = z < edges[0], z > edges[-1]
         for row, mask in enumerate((below, above)):
             outside = z[mask]
-            tails[row] += len(outside), outside.sum()
-        z = z[~(below | above)]
+            tails[row] += len(outside), outside.sum(), 0
+        inside = ~(below | above)
+        if atoms:
+            for row, edge in enumerate((edges[0], edges[-1])):
+                tails[row, 2] += np.sum(z == edge)
+                inside &= z != edge
+        z = z[inside]
         if uniform:
             scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
             index = np.minimum(scaled.astype(np.intp), panels - 1)

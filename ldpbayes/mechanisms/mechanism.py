@@ -100,9 +100,19 @@ class Mechanism(abc.ABC):
         return ()
 
     @property
+    def has_atoms(self) -> bool:
+        """Whether a continuous released value has positive probability to be one of the two bounds."""
+        return False
+
+    @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters that may differ from record to record: () or (N,)."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record x: () for a number or a category."""
+        return ()
 
     @property
     @abc.abstractmethod

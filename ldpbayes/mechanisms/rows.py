@@ -107,6 +107,25 @@ class RowMechanism(Mechanism):
         return tuple(c if isinstance(self.columns, int) else self.columns.index(c) for c in self.perturbed)
 
     @property
+    def unperturbed(self) -> Any:
+        """Probability that a record is released as it is: 1 for public records; 0, a float, where there is none."""
+        if _concrete(self.scale, self.kept) and np.all(np.greater(self.scale, 0)) and np.all(np.equal(self.kept, 0)):
+            return 0.0
+        return jnp.where(jnp.asarray(self.scale) > 0, jnp.asarray(self.kept), 1.0)
+
+    @property
+    def has_atoms(self) -> bool:
+        """Where clipped records can be released as they are."""
+        return self.columns is None and not isinstance(self.unperturbed, float)
+
+    @property
+    def noise(self) -> "RowMechanism":
+        """The mechanism of the records that do get noise; for public records one that is never used."""
+        if _concrete(self.scale) and np.all(np.greater(self.scale, 0)):
+            return self
+        return dataclasses.replace(self, scale=jnp.where(jnp.asarray(self.scale) > 0, jnp.asarray(self.scale), 1.0))
+
+    @property
     def _width(self) -> int:
         return 1 if self.columns is None else self.columns if isinstance(self.columns, int) else len(self.columns)
 
@@ -119,6 +138,8 @@ class RowMechanism(Mechanism):
     def event_shape(self) -> tuple[int, ...]:
         """() for a number, (columns,) for a row."""
         return () if self.columns is None else (self._width,)
+
+    record_shape = event_shape
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -369,7 +390,8 @@ class ZeroInflatedLaplaceMechanism(RowMechanism):
     @property
     def noise(self) -> SymmetricLaplaceMechanism:
         """The mechanism of the records that do get noise."""
-        return SymmetricLaplaceMechanism(self.scale, self.lower, self.upper, self.columns, self.perturbed)
+        noise = SymmetricLaplaceMechanism(self.scale, self.lower, self.upper, self.columns, self.perturbed)
+        return super(SymmetricLaplaceMechanism, noise).noise
 
     def randomize_again(self, key: ArrayLike, z: ArrayLike) -> jax.Array:
         """X⁽²⁾ = X⁽¹⁾ + S with S ~ SL_d(δ λ² I): released values with noise that makes the total noise SL_d(λ² I).

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import MCMC, NUTS
 
+from ldpbayes.inference.release import Release
 from ldpbayes.likelihood.sketch import PanelSketch
 
 __all__ = ["ReplicatedFit"]
 
 
 class ReplicatedFit:
-    """NUTS, one chain a release, vectorised over releases on sketches with common nodes.
+    """NUTS, one chain a release, vectorised over releases: on sketches with common nodes, for rows on the records.
 
     Compiled for the first batch, and again only when later ones bring released values that no earlier one had.
 
@@ -43,13 +44,16 @@ class ReplicatedFit:
         -------
         dict of str to ndarray (releases, num_samples, *site)
         """
-        sketches = [release.sketch(keep_records=False) for release in releases]
-        template, varying = _stack(sketches, self._template)
+        if releases[0].mechanism.record_shape:
+            template, varying = releases[0], {"values": np.stack([release.values for release in releases])}
+        else:
+            sketches = [release.sketch(keep_records=False) for release in releases]
+            template, varying = _stack(sketches, self._template)
         with jax.enable_x64(True):
-            if self._template is None or not np.array_equal(template.nodes, self._template.nodes):
+            if self._template is None or _differ(template, self._template):
                 self._template = template
                 self._sample = jax.jit(jax.vmap(self._one))
-            samples = self._sample(jax.random.split(key, len(sketches)), varying)
+            samples = self._sample(jax.random.split(key, len(releases)), varying)
             return {name: np.asarray(values) for name, values in samples.items()}
 
     def _one(self, key, varying):
@@ -57,6 +61,13 @@ class ReplicatedFit:
         # the mechanism and the nodes stay concrete, so that what depends on them is computed only once
         mcmc.run(key, dataclasses.replace(self._template, **varying))
         return mcmc.get_samples()
+
+
+def _differ(template, other):
+    """Whether what was compiled for one template does not serve another."""
+    if isinstance(template, Release):
+        return template.values.shape != other.values.shape
+    return not np.array_equal(template.nodes, other.nodes)
 
 
 def _stack(sketches, template):

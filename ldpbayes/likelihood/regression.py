@@ -1,0 +1,110 @@
+"""Regression on covariates that were perturbed: the law of released covariates and a response that was not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax
+from jax.scipy.linalg import cho_solve
+from numpyro.distributions import constraints
+
+from ldpbayes.likelihood.rows import mixing_rule
+from ldpbayes.mechanisms import IndependentLaplaceMechanism, RowMechanism
+
+__all__ = ["PrivatizedRegression"]
+
+
+class PrivatizedRegression(dist.Distribution):
+    """Law of rows (z, y): covariates x ~ N(m, C) released with noise, y ~ response(intercept + xᵀ slopes) as it is.
+
+    The latent x is integrated out of ``log_prob``. Given z and the scale W of its noise, x is normal, hence the linear
+    predictor too: what is left are two integrals in one dimension, over W (`mixing_rule`) and over the predictor
+    (Gauss-Hermite). A record that got no noise has its x in z. Clipping is left out: the bounds should hold (nearly)
+    all covariates.
+
+    Parameters
+    ----------
+    covariates : numpyro.distributions.MultivariateNormal
+        Law of the perturbed columns, batch shape ().
+    response : callable
+        Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
+    slopes : array (d,)
+    mechanism : RowMechanism
+        Symmetric or zero-inflated Laplace, with one column that is not perturbed: y.
+    intercept : array_like
+    scales, nodes : int
+        Points of the integrals over W and over the predictor.
+
+    Raises
+    ------
+    ValueError
+        If the mechanism does not leave exactly one column as it is, or the covariates have another dimension.
+    """
+
+    arg_constraints = {}
+    support = constraints.real_vector
+    pytree_data_fields = ("covariates", "slopes", "intercept", "mechanism")
+    pytree_aux_fields = ("response", "scales", "nodes")
+
+    def __init__(
+        self, covariates, response, slopes, mechanism, intercept=0.0, *, scales=32, nodes=9, validate_args=None
+    ):
+        if not isinstance(mechanism, RowMechanism) or isinstance(mechanism, IndependentLaplaceMechanism):
+            raise ValueError(
+                f"mechanism must be symmetric or zero-inflated Laplace noise on rows, got {type(mechanism).__name__}"
+            )
+        if not mechanism.event_shape or mechanism.event_shape[0] != mechanism.dimension + 1:
+            raise ValueError(f"mechanism must perturb all columns but one, the response; got {mechanism}")
+        if covariates.event_shape != (mechanism.dimension,) or covariates.batch_shape:
+            raise ValueError(
+                f"covariates must have event shape {(mechanism.dimension,)} and no batch, got event shape "
+                f"{covariates.event_shape} and batch shape {covariates.batch_shape}"
+            )
+        if np.ndim(mechanism.scale):
+            raise ValueError("a regression on perturbed covariates needs one scale for all records")
+        self.covariates, self.response, self.mechanism = covariates, response, mechanism
+        self.slopes, self.intercept, self.scales, self.nodes = slopes, intercept, scales, nodes
+        super().__init__(mechanism.batch_shape, mechanism.event_shape, validate_args=validate_args)
+
+    @property
+    def _place(self):
+        """Position of the response in a row."""
+        return int(np.setdiff1d(np.arange(self.event_shape[0]), self.mechanism.index)[0])
+
+    def sample(self, key, sample_shape=()):
+        """Draw released rows."""
+        keys = jax.random.split(key, 3)
+        shape = sample_shape + self.batch_shape
+        x = self.covariates.sample(keys[0], shape)
+        y = self.response(self.intercept + x @ self.slopes).sample(keys[1])
+        return self.mechanism.randomize(keys[2], jnp.insert(x, self._place, y.astype(x.dtype), axis=-1))
+
+    def log_prob(self, value):
+        """Log density of released rows (*batch, columns), with respect to Lebesgue's measure and that of y."""
+        z, y = value[..., self.mechanism.index], value[..., self._place]
+        mechanism, m, slopes = self.mechanism, self.covariates.loc, self.slopes
+        covariance = self.covariates.covariance_matrix
+        w, log_weights = mixing_rule(self.scales)
+        total = covariance + (jnp.asarray(mechanism.scale) ** 2 * w)[:, None, None] * jnp.eye(len(m))
+        roots = jnp.linalg.cholesky(total)  # (scales, d, d)
+        inverse = jax.vmap(lambda root: cho_solve((root, True), jnp.eye(len(m))))(roots)
+        away = z - m
+        products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
+        log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
+        log_density = -0.5 * products @ inverse.reshape(len(w), -1).T - log_roots - 0.5 * len(m) * np.log(2 * np.pi)
+        # the predictor given z and w
+        shift = covariance @ slopes
+        gain = inverse @ shift  # (scales, d)
+        spread = jnp.sqrt(jnp.maximum(slopes @ shift - gain @ shift, 0.0))
+        mean = self.intercept + m @ slopes + away @ gain.T  # (*batch, scales)
+        t, v = np.polynomial.hermite_e.hermegauss(self.nodes)
+        eta = mean[..., None] + spread[:, None] * t
+        log_response = jax.nn.logsumexp(
+            self.response(eta).log_prob(y[..., None, None]) + np.log(v / np.sqrt(2 * np.pi)), axis=-1
+        )
+        noisy = jax.nn.logsumexp(log_weights + log_density + log_response, axis=-1)
+        share = mechanism.unperturbed
+        if isinstance(share, float):
+            return jnp.broadcast_to(noisy, lax.broadcast_shapes(noisy.shape, self.batch_shape))
+        own = self.covariates.log_prob(z) + self.response(self.intercept + z @ slopes).log_prob(y)
+        return jnp.logaddexp(jnp.log(share) + own, jnp.log1p(-share) + noisy)

@@ -1,0 +1,255 @@
+"""Marginals under symmetric and zero-inflated noise against quadrature, mixtures by simulation, and their sketches."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate, stats
+
+import ldpbayes as ldp
+from ldpbayes.likelihood.rows import normal_mixture
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -1.0, 1.0)
+BASES = {
+    "normal": dist.Normal(0.3, 0.6),
+    "narrow normal": dist.Normal(0.3, 0.05),
+    "exponential": dist.Exponential(1.3),
+    "student": dist.StudentT(4.0, 0.2, 0.5),
+}
+
+
+def clipped_density(law, z, noise):
+    """Definition: masses at both bounds and the density between them, with Laplace noise of standard deviation 0.7."""
+    kernel = stats.laplace(scale=noise / np.sqrt(2)).pdf
+    edges = sorted({-1.0, 0.2, 0.3, 0.4, 1.0, min(max(z, -1.0), 1.0)})
+    inside = sum(
+        integrate.quad(lambda x: law.pdf(x) * kernel(z - x), a, b, epsabs=1e-13, limit=200)[0]
+        for a, b in itertools.pairwise(edges)
+    )
+    return law.cdf(-1.0) * kernel(z + 1) + law.sf(1.0) * kernel(z - 1) + inside
+
+
+SCIPY = {
+    "normal": stats.norm(0.3, 0.6),
+    "narrow normal": stats.norm(0.3, 0.05),
+    "exponential": stats.expon(scale=1 / 1.3),
+    "student": stats.t(4, 0.2, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_density_of_numbers_is_the_definition_with_atoms_at_the_bounds(name):
+    law, private = SCIPY[name], ldp.Privatized(BASES[name], NUMBER)
+    for z in (-4.0, -0.99, 0.3, 0.8, 2.5):
+        own = law.pdf(z) if abs(z) < 1 else 0.0
+        want = 0.8 * clipped_density(law, z, 0.7) + 0.2 * own
+        assert float(private.log_prob(z)) == pytest.approx(np.log(want), abs=1e-8)
+    for bound, mass in ((-1.0, law.cdf(-1.0)), (1.0, law.sf(1.0))):
+        with np.errstate(divide="ignore"):
+            want = np.log(0.2 * mass)
+        assert float(private.log_prob(bound)) == pytest.approx(want, rel=1e-9, abs=1e-9)
+
+
+def test_total_mass_is_one_for_discrete_records_too():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, 1.0, 4.0)
+    private = ldp.Privatized(dist.Binomial(5, 0.3), mechanism)
+    law = stats.binom(5, 0.3)
+    atoms = np.exp(private.log_prob(jnp.arange(1.0, 5.0)))
+    np.testing.assert_allclose(atoms, 0.2 * np.array([law.cdf(1), law.pmf(2), law.pmf(3), law.sf(3)]))
+    density = np.exp(private.log_prob(jnp.linspace(-14.003, 19.002, 330_017)))
+    assert 33.005 / 330_016 * density.sum() + atoms.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_symmetric_noise_on_numbers_is_laplace_noise():
+    z = np.linspace(-3, 3, 13)
+    for base in (dist.Normal(0.3, 0.6), dist.Exponential(1.3), dist.StudentT(4.0, 0.2, 0.5)):
+        laplace = ldp.LaplaceMechanism(2 * np.sqrt(2) / 0.7, -1.0, 1.0)
+        want = ldp.Privatized(base, laplace).log_prob(z)
+        for make in (ldp.SymmetricLaplaceMechanism, ldp.IndependentLaplaceMechanism):
+            np.testing.assert_allclose(ldp.Privatized(base, make(0.7, -1.0, 1.0)).log_prob(z), want, atol=1e-9)
+
+
+def test_public_records_have_the_law_of_the_records():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, np.array([0.0, 0.7]), -1.0, 1.0)
+    got = ldp.Privatized(dist.Normal(0.3, 0.6), mechanism).log_prob(jnp.array([0.5, 0.5]))
+    assert float(got[0]) == pytest.approx(stats.norm(0.3, 0.6).logpdf(0.5))
+    assert float(got[1]) == pytest.approx(float(ldp.Privatized(dist.Normal(0.3, 0.6), NUMBER).log_prob(0.5)))
+    rows = ldp.ZeroInflatedLaplaceMechanism(0.2, np.array([0.0, 0.7]), -1.0, 1.0, 2)
+    base = dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))
+    assert float(ldp.Privatized(base, rows).log_prob(jnp.ones((2, 2)))[0]) == pytest.approx(-1 - np.log(2 * np.pi))
+
+
+@pytest.mark.parametrize("d", [1, 3, 6])
+def test_normal_mixture_is_the_integral_over_the_scale(d):
+    for ratio in (0.01, 0.3, 20.0):  # of the variance of the records to that of the noise
+        for distance in (0.0, 0.1, 1.0, 6.0, 20.0):
+            with mpmath.workdps(30):
+
+                def integrand(t, ratio=ratio, distance=distance):  # w = exp(t)
+                    total = ratio + mpmath.exp(t)
+                    power = (2 * mpmath.pi * total) ** (-mpmath.mpf(d) / 2)
+                    return mpmath.exp(t - mpmath.exp(t) - mpmath.mpf(distance) ** 2 / (2 * total)) * power
+
+                want = mpmath.log(mpmath.quad(integrand, np.arange(-40, 6.1, 0.5).tolist()))
+            got = float(normal_mixture(jnp.eye(d)[0] * distance, ratio * jnp.eye(d), 1.0))
+            assert got == pytest.approx(float(want), abs=1e-8)
+
+
+COVARIANCE = np.array([[0.5, 0.2, 0.1], [0.2, 0.4, -0.1], [0.1, -0.1, 0.3]])
+
+
+@pytest.mark.parametrize("perturbed", [None, (0, 2), (1,)])
+def test_density_of_rows_is_a_mixture_of_normals_given_the_columns_that_are_not_perturbed(perturbed):
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9.0, 9.0, 3, perturbed)
+    mean, z = np.array([0.1, -0.2, 0.3]), np.array([[0.3, 0.2, -0.5], [2.0, 0.0, 1.0]])
+    noise = 0.49 * np.diag(np.isin(np.arange(3), mechanism.index))
+    for row in z:
+
+        def mixed(t, row=row):
+            w = np.exp(t)
+            return np.exp(t - w) * stats.multivariate_normal(mean, COVARIANCE + w * noise).pdf(row)
+
+        noisy = integrate.quad(mixed, -40, 5, limit=400, epsabs=1e-14, points=[-10, -5, -2, 0, 1, 2])[0]
+        want = np.log(0.8 * noisy + 0.2 * stats.multivariate_normal(mean, COVARIANCE).pdf(row))
+        base = dist.MultivariateNormal(jnp.asarray(mean), COVARIANCE)
+        assert float(ldp.Privatized(base, mechanism).log_prob(row)) == pytest.approx(want, abs=1e-7)
+        personal = ldp.ZeroInflatedLaplaceMechanism(0.2, np.full(1, 0.7), -9.0, 9.0, 3, perturbed)
+        assert float(ldp.Privatized(base, personal).log_prob(row[None])[0]) == pytest.approx(want, abs=1e-7)
+
+
+def test_gradients_are_finite_where_eigenvalues_coincide_and_far_out():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9.0, 9.0, 3)
+
+    def log_prob(scale, z):
+        base = dist.MultivariateNormal(jnp.zeros(3), scale_tril=scale * jnp.eye(3))
+        return ldp.Privatized(base, mechanism).log_prob(z)
+
+    for z in (jnp.zeros(3), jnp.ones(3), jnp.full(3, 50.0)):
+        for scale in (1e-3, 0.5, 30.0):
+            assert np.all(np.isfinite(jax.grad(log_prob, (0, 1))(scale, z)[0]))
+
+    def number(loc, z):
+        return ldp.Privatized(dist.Normal(loc, 0.5), NUMBER).log_prob(z)
+
+    for z in (-30.0, -1.0, 0.2, 1.0, 9.0):
+        assert np.isfinite(jax.grad(number)(0.3, z))
+
+
+def test_samples_follow_the_density():
+    private = ldp.Privatized(dist.Normal(0.3, 0.6), NUMBER)
+    z = np.asarray(private.sample(jax.random.key(0), (40_000,)))
+    edges = np.array([-50, -2, -1.2, -1 - 1e-9, -1 + 1e-9, -0.5, 0, 0.5, 1 - 1e-9, 1 + 1e-9, 1.5, 2.5, 50])
+    share = []
+    for low, high in itertools.pairwise(edges):
+        if high - low < 1e-6:
+            share.append(float(jnp.exp(private.log_prob(round((low + high) / 2)))))
+        else:
+            nodes = np.linspace(low, high, 20_002)[1:-1]
+            share.append((high - low) / 20_000 * float(jnp.sum(jnp.exp(private.log_prob(nodes)))))
+    counts = np.histogram(z, edges)[0]
+    assert stats.chisquare(counts, len(z) * np.array(share) / sum(share)).pvalue > 1e-4
+    assert sum(share) == pytest.approx(1, abs=1e-3)
+    rows = ldp.Privatized(
+        dist.MultivariateNormal(jnp.zeros(3), COVARIANCE), ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -99.0, 99.0, 3)
+    )
+    draws = np.asarray(rows.sample(jax.random.key(1), (40_000,)))
+    np.testing.assert_allclose(draws.var(axis=0), rows.variance, rtol=0.06)  # four standard errors
+    np.testing.assert_allclose(rows.variance, np.diag(COVARIANCE) + 0.8 * 0.49)
+
+
+def test_sketches_count_the_atoms_apart_and_say_the_same_as_the_records():
+    base = dist.Normal(0.3, 0.6)
+    z = ldp.Privatized(base, NUMBER).sample(jax.random.key(2), (50_000,))
+    release = ldp.Release(z, NUMBER)
+    sketch = release.sketch()
+    assert sketch.size == 50_000 and sketch.weights.sum() == pytest.approx(50_000)
+    np.testing.assert_array_equal(sketch.tails[:, 2], [np.sum(release.values == -1), np.sum(release.values == 1)])
+    assert sketch.tails[:, 2].min() > 100
+    halves = [ldp.Release(release.values[i::2], NUMBER).sketch() for i in (0, 1)]
+    for law in (base, dist.Normal(0.1, 0.3), dist.Normal(-0.2, 1.5)):
+        want = float(jnp.sum(ldp.Privatized(law, NUMBER).log_prob(release.values)))
+        for data in (sketch, halves[0] + halves[1]):
+            got = float(jnp.sum(data.weights * data.law_of_nodes(law).log_prob(data.nodes)))
+            assert got == pytest.approx(want, abs=1e-5)
+
+
+def regression(delta=0.2, **options):
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(delta, 0.7, -9.0, 9.0, 2, (0,))
+    covariates = dist.MultivariateNormal(jnp.array([0.3]), jnp.array([[0.4]]))
+    return ldp.PrivatizedRegression(covariates, dist.BernoulliLogits, jnp.array([1.5]), mechanism, 0.2, **options)
+
+
+def test_regression_on_perturbed_covariates_is_the_integral_over_them():
+    law = stats.norm(0.3, np.sqrt(0.4))
+    kernel = stats.laplace(scale=0.7 / np.sqrt(2)).pdf
+    for z in (-3.0, 0.1, 4.0):
+        for y in (0.0, 1.0):
+
+            def joint(x, y=y):
+                p = 1 / (1 + np.exp(-(0.2 + 1.5 * x)))
+                return law.pdf(x) * (p if y else 1 - p)
+
+            noisy = integrate.quad(lambda x, z=z: joint(x) * kernel(z - x), -7, 8, points=[z, 0.3], limit=300)[0]
+            want = np.log(0.2 * joint(z) + 0.8 * noisy)
+            assert float(regression().log_prob(jnp.array([z, y]))) == pytest.approx(want, abs=1e-6)
+            finer = float(regression(scales=64, nodes=25).log_prob(jnp.array([z, y])))
+            assert finer == pytest.approx(want, abs=2e-8)
+
+
+def test_linear_regression_is_the_joint_normal():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.7, -9.0, 9.0, 3, (0, 1))
+    covariance, slopes = COVARIANCE[:2, :2], np.array([0.5, -1.0])
+    covariates = dist.MultivariateNormal(jnp.array([0.1, -0.2]), covariance)
+    ours = ldp.PrivatizedRegression(
+        covariates, lambda eta: dist.Normal(eta, 0.6), slopes, mechanism, 0.4, scales=64, nodes=31
+    )
+    cross = covariance @ slopes
+    joint = np.block([[covariance, cross[:, None]], [cross[None], slopes @ cross + 0.36]])
+    mean = np.array([0.1, -0.2, 0.4 + 0.05 + 0.2])
+    z = jnp.array([[0.3, -0.4, 1.0], [2.0, 0.1, 0.5]])
+    theirs = ldp.Privatized(dist.MultivariateNormal(jnp.asarray(mean), joint), mechanism)
+    np.testing.assert_allclose(ours.log_prob(z), theirs.log_prob(z), atol=1e-6)
+    draws = np.asarray(ours.sample(jax.random.key(0), (40_000,)))
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=4.5 * 1.1 / 200)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ldp.Privatized(dist.Normal(0, 1), ldp.SymmetricLaplaceMechanism(1.0, 0, 1, 3)), r"event shape \(3,\)"),
+        (
+            lambda: ldp.Privatized(dist.Dirichlet(jnp.ones(3)), ldp.SymmetricLaplaceMechanism(1.0, 0, 1, 3)),
+            "of rows only MultivariateNormal has one",
+        ),
+        (
+            lambda: ldp.Privatized(
+                dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), ldp.IndependentLaplaceMechanism(1.0, 0, 1, 2)
+            ),
+            "no closed form for MultivariateNormal under IndependentLaplaceMechanism",
+        ),
+        (
+            lambda: ldp.PrivatizedRegression(
+                dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), dist.BernoulliLogits, jnp.ones(2), NUMBER
+            ),
+            "must perturb all columns but one",
+        ),
+        (
+            lambda: ldp.PrivatizedRegression(
+                dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)),
+                dist.BernoulliLogits,
+                jnp.ones(2),
+                ldp.LaplaceMechanism(1, 0, 1),
+            ),
+            "mechanism must be symmetric or zero-inflated Laplace noise on rows",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
