@@ -6,7 +6,7 @@ colours are Okabe and Ito's, which colour-blind readers can tell apart.
 
 import numpy as np
 
-__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_shares"]
+__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_shares", "plot_tradeoffs"]
 
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -148,6 +148,45 @@ def plot_release(release, *, bins=60, ax=None):
     ax.set_ylabel("records")
     _bare(ax)
     return ax
+
+
+def plot_tradeoffs(curves, *, envelopes=(), ax=None):
+    """Trade-off curves: for each rate of false alarms the least rate of misses that any test can have.
+
+    Parameters
+    ----------
+    curves : mapping of str to Tradeoff
+        By label; each with one budget.
+    envelopes : sequence of Tradeoff
+        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    ax = _axes(ax)
+    alpha = np.concatenate([np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
+    alpha = np.concatenate([[0.0], alpha])
+    grey = COLOURS["non-private"]
+    ax.plot([0, 1], [1, 0], color=grey, linewidth=1, linestyle=":", label="no information")
+    for envelope in envelopes:
+        ax.plot(alpha, envelope(alpha), color=grey, linewidth=0.8)
+    for (name, curve), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
+        ax.plot(alpha, curve(alpha), color=colour, linewidth=2, label=name)
+    ax.set_aspect("equal")
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1)
+    ax.set_xlabel("false alarms (type I error)")
+    ax.set_ylabel("misses (type II error)")
+    ax.legend(frameon=False)
+    _bare(ax)
+    return ax
+
+
+def _cycle(count):
+    wheel = (COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS)
+    return [wheel[i % len(wheel)] for i in range(count)]
 
 
 def _interval(draws, prob):

@@ -16,8 +16,7 @@ from ldpbayes.mechanisms import RowMechanism
 __all__ = ["Estimator", "Evidence", "Fit"]
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)
-ROUNDS = 3  # of reweighting
-STEPS = 100
+ROUNDS = 2  # of reweighting
 
 
 class Evidence(NamedTuple):
@@ -174,56 +173,37 @@ class Estimator:
         return Fit(found.theta, covariance, found.value, found.converged, found.iterations, boundary)
 
     def _combine(self, evidence, found):
-        """Two-step GMM: the criterion's score less its projection on everything that has mean zero.
+        """Two-step GMM: the first criterion's score less its projection on everything that has mean zero.
 
-        All scores are unbiased for the same score, so their differences have mean zero at any parameter.
+        All scores are unbiased for the same one, so their differences have mean zero at every parameter. Taken at a
+        first estimate, the projection is a constant: the first criterion is tilted by it and minimised again.
         """
         base, *others = evidence.criteria
         narrow, wide = self._losses(base)
-        p = len(found.theta)
-        balance = jnp.mean(evidence.controls, axis=0)
-        # with kinks the slope changes from record to record, so that the last digits do not settle
-        tolerance = 1e-8 if narrow is self.loss else 1e-4
-
-        def nuisance(loss, theta, score):
-            return [c.scores(loss, theta, self.index) - score for c in others] + [evidence.controls]
-
-        def moment(coefficients, theta):
-            _, slope, _ = base.derivatives(narrow, theta, self.index)
-            rest = [c.derivatives(narrow, theta, self.index)[1] - slope for c in others] + [balance]
-            return slope - jnp.concatenate(rest) @ coefficients
-
-        def curvature(coefficients, theta):
-            _, _, bend = base.derivatives(wide, theta, self.index)
-            rest = [c.derivatives(wide, theta, self.index)[2] - bend for c in others]
-            return bend - sum(coefficients[i * p : (i + 1) * p].T @ part for i, part in enumerate(rest))
 
         def residual(theta):
             score = base.scores(self.loss, theta, self.index)
-            rest = jnp.concatenate(nuisance(self.loss, theta, score), axis=1)
-            coefficients = project_out(score, rest)
-            return coefficients, score - rest @ coefficients
+            nuisance = [c.scores(self.loss, theta, self.index) - score for c in others] + [evidence.controls]
+            nuisance = jnp.concatenate(nuisance, axis=1)
+            coefficients = project_out(score, nuisance)
+            return jnp.mean(nuisance, axis=0) @ coefficients, score - nuisance @ coefficients
 
         def reweigh(state, _):
-            theta = state[0]
-            coefficients, _ = residual(theta)
-            inverse = jnp.linalg.inv(curvature(coefficients, theta))
+            theta, _ = state
+            tilt, _ = residual(theta)
 
-            def step(state):
-                theta, _, steps = state
-                ahead = self.space.project(theta - inverse @ moment(coefficients, theta))
-                return ahead, jnp.max(jnp.abs(ahead - theta) / (1 + jnp.abs(theta))), steps + 1
+            def derivatives(at):
+                value, slope, hessian = base.derivatives(narrow, at, self.index)
+                return value - tilt @ at, slope - tilt, hessian
 
-            def going(state):
-                return (state[1] > tolerance) & (state[2] < STEPS)
+            ahead = minimise(derivatives, theta, self.space)
+            return (ahead.theta, ahead.converged), ahead
 
-            theta, moved, steps = jax.lax.while_loop(going, step, (theta, jnp.ones((), theta.dtype), 0))
-            return (theta, moved <= tolerance), steps
-
-        (theta, converged), steps = jax.lax.scan(reweigh, (found.theta, jnp.zeros((), bool)), None, length=ROUNDS)
-        coefficients, scores = residual(theta)
+        (theta, converged), path = jax.lax.scan(reweigh, (found.theta, jnp.zeros((), bool)), None, length=ROUNDS)
+        _, scores = residual(theta)
         boundary = self.space.boundary(theta)
-        covariance = sandwich(curvature(coefficients, theta), scores, ~boundary, spent=p + coefficients.shape[0])
-        return Fit(
-            theta, covariance, found.value, found.converged & converged, found.iterations + jnp.sum(steps), boundary
-        )
+        curvature = path.hessian[-1] if wide is self.loss else base.derivatives(wide, theta, self.index)[2]
+        spent = len(theta) * (1 + len(others)) + evidence.controls.shape[1]
+        covariance = sandwich(curvature, scores, ~boundary, spent=spent)
+        iterations = found.iterations + jnp.sum(path.iterations)
+        return Fit(theta, covariance, path.value[-1], found.converged & converged, iterations, boundary)
