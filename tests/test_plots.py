@@ -7,7 +7,8 @@ import pytest
 import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
-from ldpbayes.plots import COLOURS, plot_shares  # noqa: E402
+from ldpbayes.plots import COLOURS, plot_shares, plot_tradeoffs  # noqa: E402
+from ldpbayes.privacy import SymmetricLaplaceTradeoff, approximate_tradeoff  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
@@ -27,4 +28,16 @@ def test_shares_are_drawn_with_their_intervals_beside_the_truth():
         np.testing.assert_allclose(points.get_ydata(), centre)
     assert ax.lines[2].get_color() == COLOURS["noise-aware"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["truth", *shares]
+    pyplot.close()
+
+
+def test_tradeoffs_are_drawn_with_their_envelopes():
+    curve = SymmetricLaplaceTradeoff(0.5)
+    envelope = approximate_tradeoff(1.0, curve.delta(1.0))
+    _, ax = pyplot.subplots()
+    plot_tradeoffs({"many columns": curve}, envelopes=[envelope], ax=ax)
+    _, below, above = ax.lines
+    np.testing.assert_allclose(above.get_ydata(), curve(above.get_xdata()))
+    np.testing.assert_allclose(below.get_ydata(), envelope(below.get_xdata()))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["no information", "many columns"]
     pyplot.close()

@@ -76,6 +76,53 @@ def test_a_factory_is_its_own_simulator(name):
     assert np.all(np.isfinite(draws["z"]))
 
 
+ROWS = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9, 9, 3, (0, 1))
+
+
+def test_the_density_of_normal_rows_is_that_of_the_privatized_multivariate_normal(x64):
+    values = {"mean": np.array([0.1, 0.2, -0.3]), "scale": np.array([1.0, 0.5, 0.8]), "root": np.eye(3)}
+    values["root"][1, :2] = 0.6, 0.8
+    base = dist.MultivariateNormal(values["mean"], scale_tril=values["scale"][:, None] * values["root"])
+    data = release(base, ROWS)
+    prior = sum(
+        float(p.log_prob(values[name]).sum())
+        for name, p in {
+            "mean": dist.Normal(0, 1),
+            "scale": dist.HalfNormal(1),
+            "root": dist.LKJCholesky(3, 2.0),
+        }.items()
+    )
+    density = log_density(models.multivariate_normal(), (data,), {}, values)[0]
+    want = prior + float(ldp.Privatized(base, ROWS).log_prob(data.values).sum())
+    assert abs(float(density) - want) < 1e-9
+    drawn = Predictive(models.multivariate_normal(), num_samples=3)(jax.random.key(1), ldp.Release(None, ROWS, 20))
+    assert drawn["z"].shape == (3, 20, 3)
+    one = ldp.Release(None, ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9, 9, 1), 20)
+    assert Predictive(models.multivariate_normal(), num_samples=3)(jax.random.key(1), one)["z"].shape == (3, 20, 1)
+
+
+def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
+    values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
+    law = ldp.PrivatizedRegression(
+        dist.MultivariateNormal(np.zeros(2), scale_tril=np.diag([1.0, 0.5])),
+        dist.BernoulliLogits,
+        values["slopes"],
+        ROWS,
+        0.3,
+    )
+    data = ldp.Release(law.sample(jax.random.key(0), (200,)), ROWS)
+    priors = {"slopes": dist.Normal(0, 2), "intercept": dist.Normal(0, 2), "mean": dist.Normal(0, 1)}
+    priors["scale"] = dist.HalfNormal(1)
+    prior = sum(float(p.log_prob(values[name]).sum()) for name, p in priors.items())
+    density = log_density(models.perturbed_covariates(), (data,), {}, values)[0]
+    assert abs(float(density) - prior - float(law.log_prob(data.values).sum())) < 1e-9
+    drawn = Predictive(models.perturbed_covariates(intercept=None), num_samples=3)(
+        jax.random.key(1), ldp.Release(None, ROWS, 20)
+    )
+    assert drawn["z"].shape == (3, 20, 3) and "intercept" not in drawn
+    assert set(np.unique(drawn["z"][..., 2])) == {0, 1}
+
+
 def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
     budgets = (0.5, 2.0)
     data = [release(dist.Normal(5.0, 2.0), ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in budgets]
