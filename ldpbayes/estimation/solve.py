@@ -19,7 +19,7 @@ from ldpbayes.privacy.tradeoff import checked
 __all__ = ["Ball", "Box", "Minimum", "minimise"]
 
 MAX_ITERATIONS = 100
-TOLERANCE = 1e-8  # of the last step, against one plus the parameters
+TOLERANCE = 1e-6  # of the last step, against one plus the parameters: the next one would be far shorter
 EDGE = 1e-9  # of the space's size: nearer than that is on the boundary
 
 

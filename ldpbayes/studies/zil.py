@@ -12,13 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from ldpbayes.estimation import Box, Estimator
 from ldpbayes.estimation.losses import Loss, absolute, as_loss, logistic
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies.checkpoint import Checkpoint
 
-__all__ = ["Setting", "logistic_regression", "median_regression", "nonsmooth_means", "replicate"]
+__all__ = [
+    "Setting",
+    "logistic_regression",
+    "logistic_setting",
+    "median_regression",
+    "nonsmooth_means",
+    "replicate",
+    "replicator",
+]
 
 DRAWS = 16
 COLUMNS = 6
@@ -42,7 +51,7 @@ class Setting:
     truth : array (p,)
     start : array (p,)
     estimators : dict of str to Estimator
-        One of the name ``oracle`` is given the original records.
+        Those with method ``oracle`` are given the original records.
     """
 
     simulate: Callable
@@ -68,9 +77,18 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
     dict of str to Fit
         With an axis of replications in front.
     """
+    return replicator(setting, replicates, batch=batch)(seed)
 
-    def one(key):
-        keys = jax.random.split(key, 3)
+
+def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Any]]:
+    """`replicate` as a function of the seed that is compiled once.
+
+    Replications are shared among JAX's devices: on a CPU each core can be one, with
+    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
+    """
+
+    def one(data):
+        keys = jax.random.split(jax.random.wrap_key_data(data), 3)
         x = setting.simulate(keys[0])
         z = _rows(setting.mechanism.randomize(keys[1], _records(x, setting.mechanism)))
         start = jnp.asarray(setting.start)
@@ -79,10 +97,24 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
             for name, estimator in setting.estimators.items()
         }
 
-    with jax.enable_x64(True):
-        keys = jax.random.split(jax.random.key(seed), replicates)
-        fits = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch))(keys)
-        return jax.tree.map(np.asarray, fits)
+    devices, parts = jax.local_devices(), PartitionSpec("replicates")
+    rounds = -(-replicates // len(devices)) * len(devices)
+    every = jax.jit(
+        jax.shard_map(
+            lambda keys: jax.lax.map(one, keys, batch_size=batch),
+            mesh=Mesh(np.array(devices), ("replicates",)),
+            in_specs=parts,
+            out_specs=parts,
+            check_vma=False,
+        )
+    )
+
+    def run(seed):
+        with jax.enable_x64(True):
+            fits = every(jax.random.key_data(jax.random.split(jax.random.key(seed), rounds)))
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[:replicates], fits)
+
+    return run
 
 
 def _records(rows, mechanism):
@@ -196,6 +228,21 @@ def _truncated_normal(key, count, bound):
     return jax.random.truncated_normal(key, -bound, bound, (count, COLUMNS))
 
 
+def logistic_setting(count: int, scale: float, bound: float = 0.5) -> Setting:
+    """A cell of `logistic_regression`."""
+
+    def simulate(key):
+        keys = jax.random.split(key)
+        x = _truncated_normal(keys[0], count, bound)
+        y = jax.random.bernoulli(keys[1], jax.nn.sigmoid(jnp.sum(x, axis=1)))
+        return jnp.concatenate([x, y[:, None].astype(x.dtype)], axis=1)
+
+    mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -bound, bound, COLUMNS + 1, tuple(range(COLUMNS)))
+    methods = ("oracle", "naive", "sl", "sdr", "dr")
+    estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), methods)
+    return Setting(simulate, mechanism, np.ones(COLUMNS), np.zeros(COLUMNS), estimators)
+
+
 def logistic_regression(
     *, counts=(5000, 7500, 10_000), scales=(0.5, 1.0), bound=0.5, replicates=1000, seed=0, batch=1, checkpoint=None
 ):
@@ -206,20 +253,11 @@ def logistic_regression(
 
     Parameters and returned rows are as for `nonsmooth_means`.
     """
-
-    def cell(count, scale):
-        def simulate(key):
-            keys = jax.random.split(key)
-            x = _truncated_normal(keys[0], count, bound)
-            y = jax.random.bernoulli(keys[1], jax.nn.sigmoid(jnp.sum(x, axis=1)))
-            return jnp.concatenate([x, y[:, None].astype(x.dtype)], axis=1)
-
-        mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -bound, bound, COLUMNS + 1, tuple(range(COLUMNS)))
-        methods = ("oracle", "naive", "sl", "sdr", "dr")
-        estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), methods)
-        return Setting(simulate, mechanism, np.ones(COLUMNS), np.zeros(COLUMNS), estimators)
-
-    cells = [(f"{count} {scale}", lambda args=(count, scale): cell(*args)) for scale in scales for count in counts]
+    cells = [
+        (f"{count} {scale}", lambda args=(count, scale): logistic_setting(*args, bound))
+        for scale in scales
+        for count in counts
+    ]
     return _table(cells, replicates, seed, batch, checkpoint)
 
 
