@@ -16,11 +16,14 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ldpbayes.estimation import Box, Estimator
 from ldpbayes.estimation.losses import Loss, absolute, as_loss, logistic
+from ldpbayes.inference.release import Release
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies.checkpoint import Checkpoint
+from ldpbayes.studies.replicates import ReplicatedFit
 
 __all__ = [
     "Setting",
+    "logistic_posteriors",
     "logistic_regression",
     "logistic_setting",
     "median_regression",
@@ -259,6 +262,69 @@ def logistic_regression(
         for count in counts
     ]
     return _table(cells, replicates, seed, batch, checkpoint)
+
+
+def logistic_posteriors(
+    model,
+    *,
+    counts=(5000,),
+    scales=(0.5, 1.0),
+    bound=0.5,
+    replicates=20,
+    seed=0,
+    num_warmup=200,
+    num_samples=200,
+    batch=1,
+    checkpoint=None,
+):
+    """Posterior means in the setting of `logistic_regression`, from the same releases.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of a release with a site ``slopes``, such as ``perturbed_covariates(intercept=None)``.
+    counts, scales, bound, replicates, seed, batch, checkpoint
+        As for `logistic_regression`.
+    num_warmup, num_samples : int
+        Of the posteriors; one NUTS chain each.
+
+    Returns
+    -------
+    list of dict
+        A row a cell: ``rmse``, ``bias``, ``se`` (root mean squared posterior standard deviation) and ``coverage`` (of
+        95 % intervals) of every slope.
+    """
+    settings = {"replicates": replicates, "seed": seed, "bound": bound}
+    done = Checkpoint(checkpoint, settings | {"num_warmup": num_warmup, "num_samples": num_samples})
+    rows = []
+    for scale in scales:
+        for count in counts:
+            cell = f"{count} {scale}"
+            setting = logistic_setting(count, scale, bound)
+            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+            with jax.enable_x64(True):
+                keys = jax.random.split(jax.random.key(seed), replicates)
+            for start in range(len(done.get(cell, [])), replicates, batch):
+                with jax.enable_x64(True):
+                    parts = [jax.random.split(key, 3) for key in keys[start : start + batch]]
+                    released = [setting.mechanism.randomize(k[1], setting.simulate(k[0])) for k in parts]
+                draws = fit(parts[0][2], [Release(z, setting.mechanism) for z in released])["slopes"]
+                summary = [draws.mean(axis=1), draws.std(axis=1), *np.quantile(draws, [0.025, 0.975], axis=1)]
+                new = np.stack(summary, axis=1)
+                done[cell] = np.concatenate([done.get(cell, np.empty((0, *new.shape[1:]))), new])
+                done.save()
+            mean, deviation, low, high = np.moveaxis(done[cell], 1, 0)
+            rows.append(
+                {
+                    "cell": cell,
+                    "method": "posterior mean",
+                    "rmse": np.sqrt(np.mean((mean - setting.truth) ** 2, axis=0)),
+                    "bias": np.mean(mean - setting.truth, axis=0),
+                    "se": np.sqrt(np.mean(deviation**2, axis=0)),
+                    "coverage": np.mean((low <= setting.truth) & (setting.truth <= high), axis=0),
+                }
+            )
+    return rows
 
 
 def median_regression(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ldpbayes.models import clipped_gaussian, multivariate_normal
+from ldpbayes.models import clipped_gaussian, multivariate_normal, perturbed_covariates
 from ldpbayes.studies import coverage
-from ldpbayes.studies.zil import logistic_regression, median_regression, nonsmooth_means
+from ldpbayes.studies.zil import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
 
 OURS = {"dr, averaged", "dr, averaged and truncated", "combined"}
 
@@ -111,6 +111,16 @@ def test_posteriors_of_numbers_and_rows_are_calibrated():
     print(result.table())
     names = [f"{name}[{j}]" for name in ("mean", "scale") for j in range(3)]
     assert np.sum(inside(result, names)) >= 11  # one of twelve counts may miss its 99 % band
+
+
+def test_posterior_means_have_a_row_for_each_cell_and_resume(tmp_path):
+    settings = {"counts": (60,), "scales": (0.5,), "num_warmup": 20, "num_samples": 20, "batch": 2}
+    settings["checkpoint"] = tmp_path / "study.npz"
+    model = perturbed_covariates(intercept=None)
+    (row,) = logistic_posteriors(model, replicates=2, **settings)
+    assert row["cell"] == "60 0.5" and row["rmse"].shape == row["coverage"].shape == (6,)
+    (again,) = logistic_posteriors(model, replicates=2, **settings)
+    np.testing.assert_array_equal(again["rmse"], row["rmse"])
 
 
 def test_posteriors_of_rows_can_be_replicated():
