@@ -3,7 +3,8 @@
 from ldpbayes.estimation import losses
 from ldpbayes.estimation.estimator import Estimator, Fit
 from ldpbayes.estimation.frequencies import Frequencies, frequencies
-from ldpbayes.estimation.m_estimate import EstimationWarning, MEstimate, m_estimate
+from ldpbayes.estimation.m_estimate import m_estimate
+from ldpbayes.estimation.result import EstimationWarning, MEstimate
 from ldpbayes.estimation.solve import Ball, Box
 
 __all__ = [

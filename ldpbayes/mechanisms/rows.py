@@ -24,7 +24,7 @@ from ldpbayes.privacy import (
     Tradeoff,
     ZeroInflatedTradeoff,
 )
-from ldpbayes.privacy.symmetric_laplace import log_density
+from ldpbayes.privacy.radial_law import log_density
 from ldpbayes.privacy.tradeoff import checked
 
 __all__ = [

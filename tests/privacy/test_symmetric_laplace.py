@@ -14,7 +14,8 @@ from ldpbayes.privacy import (
     approximate_tradeoff,
     zil_parameters,
 )
-from ldpbayes.privacy.symmetric_laplace import _tests, log_density
+from ldpbayes.privacy.radial_law import log_density
+from ldpbayes.privacy.symmetric_laplace import _tests
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
 GRID = np.linspace(0, 1, 201)
