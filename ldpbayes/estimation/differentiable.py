@@ -14,17 +14,17 @@ PANELS, ORDER = 64, 4
 TOLERANCE = 0.02  # a smaller kink, against the slopes around it, passes for a bend
 
 
-def has_kinks(function, ends, thetas):
-    """Whether a function of records has kinks or jumps on some lines between records.
+def has_kinks(function, ends, others):
+    """Whether a function has kinks or jumps in its first argument, on some lines.
 
     Parameters
     ----------
     function : callable
-        (row, theta) → number, differentiable by JAX.
-    ends : array (2, lines, columns)
+        (x, other) → number, differentiable by JAX.
+    ends : array (2, lines, n)
         Both ends of each line.
-    thetas : array (lines, p)
-        A parameter for each line.
+    others : array (lines, m)
+        The second argument for each line.
 
     Returns
     -------
@@ -34,9 +34,9 @@ def has_kinks(function, ends, thetas):
     nodes = jnp.asarray(((np.arange(PANELS)[:, None] + (1 + t) / 2) / PANELS).ravel())
     weights = jnp.asarray(np.tile(w / (2 * PANELS), PANELS))
 
-    def along(start, stop, theta):
+    def along(start, stop, other):
         def value(s):
-            return function(start + s * (stop - start), theta)
+            return function(start + s * (stop - start), other)
 
         slope = jax.grad(value)
         bends = jax.vmap(jax.grad(slope))(nodes)
@@ -47,4 +47,4 @@ def has_kinks(function, ends, thetas):
         return jnp.maximum(jnp.abs(first), jnp.abs(second)) > TOLERANCE * size + 1e-12
 
     with jax.enable_x64(True):
-        return bool(jnp.any(jax.jit(jax.vmap(along))(jnp.asarray(ends[0]), jnp.asarray(ends[1]), jnp.asarray(thetas))))
+        return bool(jnp.any(jax.jit(jax.vmap(along))(jnp.asarray(ends[0]), jnp.asarray(ends[1]), jnp.asarray(others))))

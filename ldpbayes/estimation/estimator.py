@@ -1,6 +1,7 @@
 """An M-estimator as a pure function of a random key and released records, to be compiled, mapped and vmapped."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from ldpbayes.estimation.corrected import Corrected, controls, corrected
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.sandwich import project_out, sandwich
-from ldpbayes.estimation.solve import Minimum, minimise
+from ldpbayes.estimation.solve import TOLERANCE, Minimum, minimise
 from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["Estimator", "Evidence", "Fit"]
@@ -54,9 +55,16 @@ class Fit(NamedTuple):
     boundary: Any
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("mechanism", "space", "support"),
+    meta_fields=("loss", "method", "draws", "cuts"),
+)
 @dataclasses.dataclass(frozen=True)
 class Estimator:
     """An M-estimator for a loss and a mechanism.
+
+    It is a pytree, so that a compiled function of an estimator serves all mechanisms and spaces of a kind.
 
     Parameters
     ----------
@@ -127,7 +135,10 @@ class Estimator:
 
         def follow(theta, width):
             loss = self.loss.smoothed(width * unit)
-            found = minimise(lambda at: criterion.derivatives(loss, at, self.index), theta, self.space)
+            tolerance = TOLERANCE if self.loss.settles else 0.01 * width
+            found = minimise(
+                lambda at: criterion.derivatives(loss, at, self.index), theta, self.space, tolerance=tolerance
+            )
             return found.theta, found
 
         widths = jnp.asarray((*WIDTHS, self._narrow(criterion.count)), start.dtype)
@@ -154,7 +165,10 @@ class Estimator:
         unit = self._unit(criterion)
         if unit is None:
             return self.loss, self.loss
-        return tuple(self.loss.smoothed(width(criterion.count) * unit) for width in (self._narrow, self._wide))
+        narrow, wide = self._narrow(criterion.count), self._wide(criterion.count)
+        if not self.loss.settles:  # its unit is a guess, perhaps too large
+            wide = np.sqrt(narrow * wide)
+        return self.loss.smoothed(narrow * unit), self.loss.smoothed(wide * unit)
 
     def fit(self, evidence: Evidence, start: Any) -> Fit:
         """Estimate from evidence; traceable."""
@@ -196,7 +210,8 @@ class Estimator:
                 value, slope, hessian = base.derivatives(narrow, at, self.index)
                 return value - tilt @ at, slope - tilt, hessian
 
-            ahead = minimise(derivatives, theta, self.space)
+            tolerance = TOLERANCE if self.loss.settles else 0.01 * self._narrow(base.count)
+            ahead = minimise(derivatives, theta, self.space, tolerance=tolerance)
             return (ahead.theta, ahead.converged), ahead
 
         (theta, converged), path = jax.lax.scan(reweigh, (found.theta, jnp.zeros((), bool)), None, length=ROUNDS)

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
+from scipy.stats import qmc
 
 __all__ = [
     "Loss",
@@ -46,6 +48,9 @@ class Loss(abc.ABC):
 
     twice_differentiable: bool | None = None
     """Whether the loss has second derivatives in the records; None where that has to be found out."""
+
+    settles: bool = True
+    """Whether the smooth version is so smooth that a minimisation settles to rounding, not just within its width."""
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Any) -> jax.Array:
@@ -284,13 +289,19 @@ def check(tau: float, response: int = -1, *, features: Any = None, intercept: bo
     if not (isinstance(tau, (int, float)) and 0 < tau < 1):
         raise ValueError(f"tau must be between 0 and 1, exclusive, got {tau!r}")
 
+    kernel, smooth = _check_kernels(float(tau))
+    return RegressionLoss(kernel, response, features, intercept, smooth, False)
+
+
+@functools.cache  # so that two losses of one kind are equal, and share what is compiled
+def _check_kernels(tau):
     def kernel(eta, y):
         return (y - eta) * (tau - (y < eta))
 
     def smooth(eta, y, width):
         return tau * (y - eta) + width * _softplus((eta - y) / width)
 
-    return RegressionLoss(kernel, response, features, intercept, smooth, False)
+    return kernel, smooth
 
 
 def absolute(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
@@ -351,22 +362,41 @@ def huber(threshold: float, response: int = -1, *, features: Any = None, interce
     if not (isinstance(threshold, (int, float)) and 0 < threshold < float("inf")):
         raise ValueError(f"threshold must be positive and finite, got {threshold!r}")
 
+    return RegressionLoss(_huber_kernel(float(threshold)), response, features, intercept)
+
+
+@functools.cache
+def _huber_kernel(threshold):
     def kernel(eta, y):
         r = y - eta
         inside = jnp.clip(r, -threshold, threshold)
         return inside * (r - 0.5 * inside)
 
-    return RegressionLoss(kernel, response, features, intercept)
+    return kernel
 
 
 @dataclasses.dataclass(frozen=True)
 class _Function(Loss):
-    """A user's function of one record and a parameter, which here is flat."""
+    """A user's function of one record and a parameter, which here is flat.
+
+    Where it has kinks in the parameter, `units` says over which lengths of each parameter it may be rounded off.
+    """
 
     function: Callable
     scalar: bool
     unravel: Callable
     twice_differentiable: bool | None = None
+    units: tuple[float, ...] | None = None
+
+    @property
+    def settles(self):
+        return self.units is None
+
+    def width(self, rows):
+        return None if self.units is None else jnp.ones((), rows.dtype)
+
+    def smoothed(self, width):
+        return self if self.units is None else _Blurred(self, width * np.asarray(self.units))
 
     def _one(self, row, theta):
         return self.function(row[0] if self.scalar else row, self.unravel(theta))
@@ -385,6 +415,44 @@ class _Function(Loss):
             return jnp.sum(along(jnp.asarray(directions, row.dtype)))
 
         return jax.vmap(one)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blurred(Loss):
+    """A loss averaged over normal displacements of its parameter, which has second derivatives where the loss has none.
+
+    They follow from first ones: the Hessian of E f(θ + h u) is E ∇f(θ + h u) uᵀ/h (Stein's identity). The displacements
+    are a fixed low-discrepancy set and its mirror image.
+    """
+
+    loss: Loss
+    widths: Any
+
+    def values(self, rows, theta):
+        moves = self._moves(theta) * self.widths
+        return jnp.mean(jax.lax.map(lambda move: self.loss.values(rows, theta + move), moves), axis=0)
+
+    def laplacians(self, rows, theta, index):
+        raise NotImplementedError("a loss with kinks in its parameter is corrected without derivatives")
+
+    def total(self, rows, weights, theta):
+        def at(move):
+            return jax.value_and_grad(lambda t: jnp.sum(weights * self.loss.values(rows, t)))(
+                theta + move * self.widths
+            )
+
+        moves = self._moves(theta)
+        values, slopes = jax.lax.map(at, moves)
+        # the slopes' regression on the displacements, of which the mean is zero
+        bend = jnp.linalg.solve(moves.T @ moves, moves.T @ slopes) / self.widths[:, None]
+        return jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2
+
+    @staticmethod
+    def _moves(theta):
+        half = max(16, 1 << int(2 * len(theta)).bit_length())
+        uniform = qmc.Sobol(len(theta), seed=0).random(half)
+        normal = special.ndtri(np.clip(uniform, 1e-9, 1 - 1e-9))
+        return jnp.asarray(np.concatenate([normal, -normal]), theta.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -167,6 +167,8 @@ class _Problem:
                 f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
                 f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
             )
+        if not isinstance(self.user_loss, Loss) and self._rough_in_the_parameter(start):
+            self.loss = dataclasses.replace(self.loss, units=tuple((1 + np.abs(start)).tolist()))
         if self.method in ("naive", "oracle", "dr"):
             return
         smooth = self._smooth_in_the_records(start)
@@ -190,6 +192,12 @@ class _Problem:
         thetas = start + (1 + np.abs(start)) * rng.normal(size=(PROBES, len(start)))
         return not has_kinks(lambda row, theta: self.loss.values(row, theta), ends, thetas)
 
+    def _rough_in_the_parameter(self, start):
+        rng = np.random.default_rng(1)
+        thetas = start + (1 + np.abs(start)) * rng.normal(size=(2, PROBES, len(start)))
+        rows = self._inside(self.rows[rng.integers(len(self.rows), size=PROBES)])
+        return has_kinks(lambda theta, row: self.loss.values(row, theta), thetas, rows)
+
     def _inside(self, rows):
         if self.support is None:
             return rows
@@ -209,12 +217,7 @@ class _Problem:
         rows = jnp.asarray(self.rows if self.method == "oracle" else self._inside(self.rows))
         reach = 1e4 * (1 + np.abs(self.start))
         naive = self._estimator("naive", self.space or Box(self.start - reach, self.start + reach))
-
-        @jax.jit
-        def minimum(rows):
-            return naive.minimum(naive.evidence(jax.random.key(0), rows), jnp.asarray(self.start)).theta
-
-        return np.asarray(minimum(rows))
+        return np.asarray(_minimum(naive, rows, jnp.asarray(self.start)))
 
     def with_release(self, release, seed):
         """The same problem for another batch of records."""
@@ -234,16 +237,8 @@ class _Problem:
         start = jnp.asarray(self.start if start is None else start)
         others = self.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
 
-        @jax.jit
-        def run(rows, begin, earlier):
-            evidence = estimator.evidence(keys[0], rows)
-            evidence = evidence if earlier is None else earlier.joined(evidence)
-            ends = jax.lax.map(lambda at: estimator.minimum(evidence, at), begin)
-            lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.value), ends.value, jnp.inf))
-            best = jax.tree.map(lambda leaf: leaf[lowest], ends)
-            return evidence, ends, estimator.finish(evidence, best)
-
-        evidence, ends, fit = run(jnp.asarray(self.rows), jnp.concatenate([start[None], others]), earlier)
+        starts = jnp.concatenate([start[None], others])
+        evidence, ends, fit = _run(estimator, keys[0], jnp.asarray(self.rows), starts, earlier)
         params = np.asarray(fit.theta)
         names = self._names(params)
         result = MEstimate(
@@ -270,6 +265,23 @@ class _Problem:
             columns = tuple(f"x{j}" for j in range(self.rows.shape[1]))
         names = self.loss.names(columns)
         return names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)])
+
+
+@jax.jit
+def _minimum(estimator, rows, start):
+    """Where the criterion of an estimator that draws nothing is smallest."""
+    return estimator.minimum(estimator.evidence(jax.random.key(0), rows), start).theta
+
+
+@jax.jit
+def _run(estimator, key, rows, starts, earlier):
+    """Evidence, the minima found from each start, and the fit that follows from the lowest."""
+    evidence = estimator.evidence(key, rows)
+    evidence = evidence if earlier is None else earlier.joined(evidence)
+    ends = jax.lax.map(lambda at: estimator.minimum(evidence, at), starts)
+    lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.value), ends.value, jnp.inf))
+    best = jax.tree.map(lambda leaf: leaf[lowest], ends)
+    return evidence, ends, estimator.finish(evidence, best)
 
 
 def _records(release, method):

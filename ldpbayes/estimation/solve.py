@@ -105,6 +105,23 @@ class Ball:
         return self.centre + self.radius * jax.random.uniform(keys[1], (*shape, 1), dtype) ** (1 / size) * direction
 
 
+def _as_pytree(cls: type) -> None:
+    """Register a space with its fields as leaves; being rebuilt, they are not checked again."""
+    names = tuple(field.name for field in dataclasses.fields(cls))
+
+    def unflatten(_, leaves):
+        space = object.__new__(cls)
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(space, name, leaf)
+        return space
+
+    jax.tree_util.register_pytree_node(cls, lambda space: (tuple(getattr(space, n) for n in names), None), unflatten)
+
+
+_as_pytree(Box)
+_as_pytree(Ball)
+
+
 class Minimum(NamedTuple):
     """Where a minimisation ended.
 
@@ -124,7 +141,13 @@ class Minimum(NamedTuple):
     iterations: Any
 
 
-def minimise(derivatives: Callable, start: jax.Array, space: Any, max_iterations: int = MAX_ITERATIONS) -> Minimum:
+def minimise(
+    derivatives: Callable,
+    start: jax.Array,
+    space: Any,
+    max_iterations: int = MAX_ITERATIONS,
+    tolerance: Any = TOLERANCE,
+) -> Minimum:
     """Minimise a twice differentiable function by damped Newton steps projected onto the space; traceable.
 
     A step uses the absolute values of the Hessian's eigenvalues, so that it leads downhill from a saddle point too;
@@ -137,6 +160,8 @@ def minimise(derivatives: Callable, start: jax.Array, space: Any, max_iterations
     start : array (p,)
     space : Box or Ball
     max_iterations : int
+    tolerance : float
+        Of the last step, against one plus the parameters.
 
     Returns
     -------
@@ -161,7 +186,7 @@ def minimise(derivatives: Callable, start: jax.Array, space: Any, max_iterations
         better = there[0] <= value + slack
         damping = jnp.where(better, jnp.where(damping > 1e-6, damping / 10, 0.0), jnp.maximum(10 * damping, 1e-3))
         # a short step that was damped says nothing
-        done = (moved <= TOLERANCE) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
+        done = (moved <= tolerance) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
         chosen = jax.tree.map(
             lambda new, old: jnp.where(better, new, old), (ahead, *there), (theta, value, slope, hessian)
         )

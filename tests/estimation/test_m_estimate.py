@@ -118,6 +118,22 @@ def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
     assert risks[0] < risks[1] + 0.02 < np.var(rows[:, 2])
 
 
+def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours(data):
+    rows, release = data
+
+    def loss(x, theta):  # the median regression of the first column on the second
+        return jnp.abs(x[0] - theta[0] - theta[1] * x[1])
+
+    ours = losses.absolute(0, features=(1,))
+    for method, source in (("oracle", rows), ("dr", release)):
+        theirs = ldp.m_estimate(loss, source, method, start=np.zeros(2))
+        want = ldp.m_estimate(ours, source, method)
+        assert theirs.converged
+        # both are off by rounding, and only by a fraction of their errors
+        assert np.all(np.abs(theirs.params - want.params) < 0.3 * want.standard_error)
+        np.testing.assert_allclose(theirs.standard_error, want.standard_error, rtol=0.3)
+
+
 def test_support_can_be_narrower_wider_or_left_out(data):
     estimates = [
         ldp.m_estimate(losses.logistic(), data[1], "dr", support=support)

@@ -92,7 +92,7 @@ def test_errors_are_those_of_ten_million_simulated_draws(dimension, distance):
 def test_curves_are_valid_and_decrease_with_the_dimension_to_their_limit(distance):
     limit = SymmetricLaplaceTradeoff(distance)
     above = SymmetricLaplaceTradeoff(distance, 1)(GRID)
-    for dimension in (2, 6, 40, 1000, math.inf):
+    for dimension in (2, 40, 1000, math.inf):
         curve = SymmetricLaplaceTradeoff(distance, dimension)
         beta = curve(GRID)
         assert beta[0] == 1 and beta[-1] == 0
