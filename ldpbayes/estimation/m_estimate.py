@@ -123,6 +123,7 @@ class _Problem:
         self.draws = _draws(draws, method, self.mechanism)
         self.support = _support(support, self.mechanism, method)
         self.cuts = tuple(float(cut) for cut in cuts)
+        _check_public(self.rows, self.mechanism, self.support)
         self.user_loss = loss
         self.loss, self.start, self.unravel = self._parametrised(loss, start)
         self.space = space
@@ -365,6 +366,20 @@ def _around(naive, start):
     """The default space: a box around the naive estimate that the start is in."""
     reach = 10 * (1 + np.abs(naive))
     return Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
+
+
+def _check_public(rows, mechanism, support):
+    """Records that are known as they are lie in the support."""
+    if support is None:
+        return
+    part = rows[:, list(mechanism.index)]
+    public = np.broadcast_to(np.equal(mechanism.scale, 0), len(rows))
+    bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
+    if bad.any():
+        raise ValueError(
+            f"{bad.sum()} public records lie outside the support, the first at {np.argmax(bad)}: "
+            f"{part[np.argmax(bad)]}; give another support, or None"
+        )
 
 
 def _distinct(thetas, values):

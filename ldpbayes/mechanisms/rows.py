@@ -183,6 +183,19 @@ class RowMechanism(Mechanism):
         part = clipped + scale[..., None] * self._noise(key, shape, dtype)
         return self._join(x.astype(dtype), part)
 
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Any finite numbers, but public records are between the bounds."""
+        if np.shape(self.scale) in ((), (1,), (len(values),)):
+            part = values[..., None] if self.columns is None else values[:, list(self.index)]
+            public = np.broadcast_to(np.equal(self.scale, 0), len(values))
+            bad = public & np.any((part < self.lower) | (part > self.upper), axis=1)
+            if bad.any():
+                raise ValueError(
+                    f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do not, "
+                    f"the first at {np.argmax(bad)}"
+                )
+        return values
+
     def _check_event(self, name: str, rows: jax.Array) -> None:
         if rows.ndim < len(self.event_shape) or rows.shape[rows.ndim - len(self.event_shape) :] != self.event_shape:
             raise ValueError(f"{name} must be rows of {self._width} columns, got an array of shape {rows.shape}")

@@ -338,6 +338,13 @@ def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
         (lambda r: ldp.m_estimate(losses.logistic(), r, draws="exact"), ValueError, "and here are 2"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, support=(1, 0)), ValueError, "lower bound must be below"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, support="box"), ValueError, "support must be 'bounds', a pair"),
+        (
+            lambda r: ldp.m_estimate(
+                losses.logistic(), released(np.full((4, 3), 0.4), scale=np.array([0.0, 1, 1, 1])), support=(-0.3, 0.3)
+            ),
+            ValueError,
+            "1 public records lie outside the support, the first at 0",
+        ),
         (lambda r: ldp.m_estimate(losses.logistic(), r, starts=0), ValueError, "starts must be a positive integer"),
         (lambda r: ldp.m_estimate(losses.logistic(), [[1.0, np.nan]], "oracle"), ValueError, "must be finite"),
         (

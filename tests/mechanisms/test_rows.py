@@ -190,6 +190,10 @@ def test_traced_mechanisms_can_be_mapped_over():
         ),
         (lambda: ldp.Release(np.zeros((3, 2)), SymmetricLaplaceMechanism(1.0, 0, 1, 3)), "rows of 3 a record"),
         (lambda: ldp.Release([[0.0, np.inf]], SymmetricLaplaceMechanism(1.0, 0, 1, 2)), "values must be finite"),
+        (
+            lambda: ldp.Release([0.5, 1.5, 1.5], SymmetricLaplaceMechanism([0.0, 1.0, 0.0], 0, 1)),
+            "public records lie between the bounds, being clipped without noise; 1 of these do not, the first at 2",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
