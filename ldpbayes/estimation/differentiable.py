@@ -10,8 +10,8 @@ import numpy as np
 
 __all__ = ["has_kinks"]
 
-PANELS, ORDER = 64, 4
-TOLERANCE = 0.02  # a smaller kink, against the slopes around it, passes for a bend
+PANELS, ORDER = 256, 4
+TOLERANCE = 0.05  # a smaller kink, against the slopes around it, passes for a bend
 
 
 def has_kinks(function, ends, others):

@@ -141,7 +141,9 @@ class Estimator:
             )
             return found.theta, found
 
-        widths = jnp.asarray((*WIDTHS, self._narrow(criterion.count)), start.dtype)
+        # a blurred loss is only followed from nearby: far away it may have lost what the start stands for
+        widths = WIDTHS if self.loss.settles else WIDTHS[-1:]
+        widths = jnp.asarray((*widths, self._narrow(criterion.count)), start.dtype)
         found = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], found)
         return last._replace(iterations=jnp.sum(found.iterations))

@@ -101,7 +101,8 @@ def test_combined_has_the_smallest_errors(data):
 
 
 def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
-    rows, release = data
+    rows = data[0][:3000]
+    release = ldp.Release(data[1].values[:3000], data[1].mechanism)
 
     def network(x, theta):
         hidden = jnp.maximum(theta["slopes"] @ x[:2] + theta["shifts"], 0.0)
@@ -110,12 +111,14 @@ def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
     start = {"slopes": np.array([[1.0, -1.0], [-1.0, 1.0]]), "shifts": np.zeros(2), "out": np.ones(2), "mean": 0.5}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ldp.EstimationWarning)
-        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5))
+        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5), draws=4)
         oracle = ldp.m_estimate(network, rows, "oracle", start=start, space=ldp.Box(-5, 5))
     assert jax.tree.structure(estimate.estimate) == jax.tree.structure(start)
     with jax.enable_x64(True):
-        risks = [np.mean(jax.vmap(network, (0, None))(rows, e.estimate)) for e in (estimate, oracle)]
-    assert risks[0] < risks[1] + 0.02 < np.var(rows[:, 2])
+        thetas = [jax.tree.map(jnp.asarray, e.estimate) for e in (estimate, oracle)]
+        risks = [float(jnp.mean(jax.vmap(network, (0, None))(jnp.asarray(rows), theta))) for theta in thetas]
+    print(risks, np.var(rows[:, 2]))
+    assert risks[0] < risks[1] + 0.01 < np.var(rows[:, 2]) - 0.005
 
 
 def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours(data):
