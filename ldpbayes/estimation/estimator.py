@@ -58,7 +58,7 @@ class Fit(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("mechanism", "space", "support"),
-    meta_fields=("loss", "method", "draws", "cuts"),
+    meta_fields=("loss", "method", "draws", "cuts", "everywhere"),
 )
 @dataclasses.dataclass(frozen=True)
 class Estimator:
@@ -77,6 +77,8 @@ class Estimator:
     support : (array, array), optional
     cuts : tuple of float
         As in `m_estimate`.
+    everywhere : bool
+        Whether the loss is finite outside the support too, so that ``combined`` may look at it there.
     """
 
     loss: Loss
@@ -86,6 +88,7 @@ class Estimator:
     draws: Any = 1
     support: Any = None
     cuts: tuple = ()
+    everywhere: bool = True
 
     def __call__(self, key: Any, rows: Any, start: Any) -> Fit:
         """Estimate from released (for ``oracle``, original) records; traceable.
@@ -116,7 +119,8 @@ class Estimator:
         keys = jax.random.split(key)
         smooth = self.loss.twice_differentiable
         # where the loss is smooth, sdr, dr and sl of the same draws are on one line: two of them say all
-        whole = [make(method, keys[0]) for method in (("sdr", "dr") if smooth else ("dr",))]
+        methods = ("sdr", "dr") if smooth else ("dr",)
+        whole = [make(method, keys[0]) for method in methods if self.everywhere]
         if self.support is None:
             return Evidence(tuple(whole), nothing)
         return Evidence((make("dr", keys[1], self.support), *whole), controls(self.mechanism, rows, self.support))

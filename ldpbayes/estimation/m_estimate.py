@@ -70,7 +70,8 @@ def m_estimate(
         one plus its size.
     support : "bounds", (lower, upper) or None
         Where the original records are known to lie, in the perturbed columns: between the mechanism's bounds, by
-        default. For ``dr`` and ``combined``: the loss is then never evaluated elsewhere.
+        default. For ``dr``, which then never looks at the loss elsewhere, and ``combined``, which does so only where
+        the loss is finite there.
     draws : int or "exact", optional
         Draws of the analyst's own noise to average over, a record: 16 by default. "exact" integrates instead, for one
         perturbed column.
@@ -96,7 +97,7 @@ def m_estimate(
         If ``release`` is not a release or ``loss`` not a function.
     ValueError
         For a method that the mechanism or the loss does not admit, a loss that is not a finite number at the start,
-        original records outside the support, or an argument out of range.
+        public records outside the support, or an argument out of range.
 
     Notes
     -----
@@ -168,6 +169,7 @@ class _Problem:
                 f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
                 f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
             )
+        self.everywhere = self._finite_everywhere(start)
         if not isinstance(self.user_loss, Loss) and self._rough_in_the_parameter(start):
             self.loss = dataclasses.replace(self.loss, units=tuple((1 + np.abs(start)).tolist()))
         if self.method in ("naive", "oracle", "dr"):
@@ -183,11 +185,18 @@ class _Problem:
         if self.loss.twice_differentiable is None:
             self.loss = dataclasses.replace(self.loss, twice_differentiable=smooth)
 
+    def _finite_everywhere(self, start):
+        """Whether the loss is finite at released values, and at some as far out again."""
+        centre = self.rows.mean(axis=0)
+        far = np.concatenate([self.rows, centre + 3 * (self.rows - centre)])
+        return bool(np.isfinite(np.asarray(self.loss.values(jnp.asarray(far), jnp.asarray(start)))).all())
+
     def _smooth_in_the_records(self, start):
         if self.loss.twice_differentiable is not None:
             return self.loss.twice_differentiable
         rng = np.random.default_rng(0)
-        ends = self.rows[rng.integers(len(self.rows), size=(2, PROBES))]
+        rows = self.rows if self.everywhere else self._inside(self.rows)
+        ends = rows[rng.integers(len(rows), size=(2, PROBES))]
         others = [j for j in range(self.rows.shape[1]) if j not in self.mechanism.index]
         ends[1][:, others] = ends[0][:, others]
         thetas = start + (1 + np.abs(start)) * rng.normal(size=(PROBES, len(start)))
@@ -211,7 +220,8 @@ class _Problem:
         loss = self.loss
         if method == "independent":
             loss, method = deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
-        return Estimator(loss, self.mechanism, method, space or self.space, self.draws, self.support, self.cuts)
+        space = space or self.space
+        return Estimator(loss, self.mechanism, method, space, self.draws, self.support, self.cuts, self.everywhere)
 
     def _naive_estimate(self):
         """The minimiser of the loss at face value, in a space so wide that it only keeps numbers finite."""

@@ -11,7 +11,6 @@ from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.latent import latent
 from ldpbayes.likelihood.masses import unexpanded
 from ldpbayes.likelihood.rows import with_unperturbed
-from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["Privatized", "privatized"]
 
@@ -65,12 +64,7 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self):
-        return None if self.method == "channel" else closed_form(type(self._law), type(self._noise))
-
-    @property
-    def _noise(self):
-        """The mechanism of the records that get noise, where some do not."""
-        return self.mechanism.noise if isinstance(self.mechanism, RowMechanism) else self.mechanism
+        return None if self.method == "channel" else closed_form(type(self._law), type(self.mechanism.noise))
 
     @property
     def _law(self):
@@ -92,13 +86,12 @@ class Privatized(dist.Distribution):
         """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches."""
         if self._validate_args:
             self._validate_sample(value)
-        base, function, noise = self._law, self._closed_form(), self._noise
+        base, function, noise = self._law, self._closed_form(), self.mechanism.noise
         if function is not None:
             log_prob = function(base, noise, value)
         else:
             log_prob = channel(base, noise, value, self.panels).log_prob(base)
-        if isinstance(self.mechanism, RowMechanism):
-            log_prob = with_unperturbed(base, self.mechanism, value, log_prob)
+        log_prob = with_unperturbed(base, self.mechanism, value, log_prob)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 

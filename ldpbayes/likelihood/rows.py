@@ -157,7 +157,7 @@ def with_unperturbed(base, mechanism, z, noisy):
     Parameters
     ----------
     base : numpyro.distributions.Distribution
-    mechanism : RowMechanism
+    mechanism : Mechanism
     z : array (*batch, *event)
     noisy : array (*batch)
         Log density of z under ``mechanism.noise``.

@@ -100,9 +100,19 @@ class Mechanism(abc.ABC):
         return ()
 
     @property
+    def noise(self) -> "Mechanism":
+        """The mechanism of the records that are perturbed, where some are not."""
+        return self
+
+    @property
+    def unperturbed(self) -> Any:
+        """Probability that a record is released as it is (after clipping); 0, a float, where there is none."""
+        return 0.0
+
+    @property
     def has_atoms(self) -> bool:
-        """Whether a continuous released value has positive probability to be one of the two bounds."""
-        return False
+        """Whether a released number can be exactly one of the bounds: a clipped record that was not perturbed."""
+        return not self.record_shape and not isinstance(self.unperturbed, float)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -114,11 +114,6 @@ class RowMechanism(Mechanism):
         return jnp.where(jnp.asarray(self.scale) > 0, jnp.asarray(self.kept), 1.0)
 
     @property
-    def has_atoms(self) -> bool:
-        """Where clipped records can be released as they are."""
-        return self.columns is None and not isinstance(self.unperturbed, float)
-
-    @property
     def noise(self) -> "RowMechanism":
         """The mechanism of the records that do get noise; for public records one that is never used."""
         if _concrete(self.scale) and np.all(np.greater(self.scale, 0)):

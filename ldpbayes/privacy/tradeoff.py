@@ -76,6 +76,9 @@ class Tradeoff(abc.ABC):
     Methods broadcast their argument against the parameters and return float64.
     """
 
+    zero_probability: ArrayLike = 0.0
+    """Probability that the input is released exactly as it is."""
+
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Any:
         """Smallest type II error at level `alpha` in [0, 1]; ValueError outside."""
@@ -296,7 +299,7 @@ class Guarantee:
             f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
-        if hasattr(self.tradeoff, "zero_probability"):
+        if np.any(self.tradeoff.zero_probability):
             protected += (
                 f" With probability {_quote(self.tradeoff.zero_probability, '')} it is released exactly as it is."
             )

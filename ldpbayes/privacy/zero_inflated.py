@@ -27,7 +27,7 @@ class ZeroInflatedTradeoff(Tradeoff):
     """
 
     tradeoff: Tradeoff
-    zero_probability: ArrayLike
+    zero_probability: ArrayLike = dataclasses.field()  # no default, although the base class has one
 
     def __post_init__(self) -> None:
         share = checked(

@@ -147,6 +147,23 @@ def test_support_can_be_narrower_wider_or_left_out(data):
     assert np.ptp([e.params[1] for e in estimates]) > 0
 
 
+def test_a_loss_that_is_only_defined_on_the_support_is_estimated():
+    rng = np.random.default_rng(4)
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 2.0, 1.0, 3.0)
+    with jax.enable_x64(True):
+        release = ldp.Release(mechanism.randomize(jax.random.key(0), rng.uniform(1, 3, 3000)), mechanism)
+    assert np.mean(release.values < 0) > 0.1
+
+    def loss(x, theta):
+        return (theta - jnp.log(x)) ** 2
+
+    for method in ("dr", "combined"):
+        estimate = ldp.m_estimate(loss, release, method, start=0.0)
+        assert abs(estimate.estimate - (1.5 * np.log(3) - 1)) < 4.5 * estimate.standard_error[0]
+    with pytest.raises(ValueError, match="the loss must be finite"):
+        ldp.m_estimate(loss, release, "sdr", start=0.0)
+
+
 def test_exact_integration_has_no_noise_of_its_own():
     rng = np.random.default_rng(3)
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
