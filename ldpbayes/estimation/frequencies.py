@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from scipy import linalg, optimize, stats
 
+from ldpbayes.estimation.sandwich import normal_interval
 from ldpbayes.inference.release import Release
 from ldpbayes.likelihood.sketch import CountSketch, Sketch
 from ldpbayes.mechanisms import PureProtocol
@@ -70,9 +71,7 @@ class Frequencies:
         """
         if self.standard_error is None:
             raise ValueError(f"this {self.method!r} estimate has no standard errors; use method='unbiased'")
-        level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
-        margin = stats.norm.isf((1 - level) / 2) * self.standard_error
-        return self.estimate - margin, self.estimate + margin
+        return normal_interval(self.estimate, self.standard_error, level)
 
 
 def frequencies(data, method="unbiased", *, alpha=0.02, tolerance=1e-6, max_iterations=1000):

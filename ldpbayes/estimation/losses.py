@@ -1,7 +1,7 @@
 """Losses ℓ(x, θ) of one record, for M-estimation: what is minimised on average over the population.
 
-Any JAX function of a record and a parameter will do. Those here are functions of a linear predictor and a response,
-which makes their values, derivatives and Laplacians cheap; where they have kinks they know a smooth version.
+Those here are functions of a linear predictor and a response, which makes their values, derivatives and Laplacians
+cheap; where they have kinks they know a smooth version. Any JAX function will do, too: see `function_loss`.
 """
 
 import abc
@@ -13,16 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
-from scipy.stats import qmc
 
 __all__ = [
     "Loss",
     "RegressionLoss",
     "absolute",
-    "as_loss",
     "check",
-    "deconvolved",
     "hinge",
     "huber",
     "logistic",
@@ -373,156 +369,3 @@ def _huber_kernel(threshold):
         return inside * (r - 0.5 * inside)
 
     return kernel
-
-
-@dataclasses.dataclass(frozen=True)
-class _Function(Loss):
-    """A user's function of one record and a parameter, which here is flat.
-
-    Where it has kinks in the parameter, `units` says over which lengths of each parameter it may be rounded off.
-    """
-
-    function: Callable
-    scalar: bool
-    unravel: Callable
-    twice_differentiable: bool | None = None
-    units: tuple[float, ...] | None = None
-
-    @property
-    def settles(self):
-        return self.units is None
-
-    def width(self, rows):
-        return None if self.units is None else jnp.ones((), rows.dtype)
-
-    def smoothed(self, width):
-        return self if self.units is None else _Blurred(self, width * np.asarray(self.units))
-
-    def _one(self, row, theta):
-        return self.function(row[0] if self.scalar else row, self.unravel(theta))
-
-    def values(self, rows, theta):
-        flat = jax.vmap(self._one, (0, None))(rows.reshape(-1, rows.shape[-1]), theta)
-        return flat.reshape(rows.shape[:-1])
-
-    def laplacians(self, rows, theta, index):
-        """Forward over reverse: the diagonal of the Hessian, all its entries in one batched pass."""
-        directions = np.eye(rows.shape[-1])[list(index)]
-
-        def one(row):
-            gradient = jax.grad(lambda r: self._one(r, theta))
-            along = jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)
-            return jnp.sum(along(jnp.asarray(directions, row.dtype)))
-
-        return jax.vmap(one)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Blurred(Loss):
-    """A loss averaged over normal displacements of its parameter, which has second derivatives where the loss has none.
-
-    They follow from first ones: the Hessian of E f(θ + h u) is E ∇f(θ + h u) uᵀ/h (Stein's identity). The displacements
-    are a fixed low-discrepancy set and its mirror image.
-    """
-
-    loss: Loss
-    widths: Any
-
-    def values(self, rows, theta):
-        moves = self._moves(theta) * self.widths
-        return jnp.mean(jax.lax.map(lambda move: self.loss.values(rows, theta + move), moves), axis=0)
-
-    def laplacians(self, rows, theta, index):
-        raise NotImplementedError("a loss with kinks in its parameter is corrected without derivatives")
-
-    def total(self, rows, weights, theta):
-        def at(move):
-            return jax.value_and_grad(lambda t: jnp.sum(weights * self.loss.values(rows, t)))(
-                theta + move * self.widths
-            )
-
-        moves = self._moves(theta)
-        values, slopes = jax.lax.map(at, moves)
-        # the slopes' regression on the displacements, of which the mean is zero
-        bend = jnp.linalg.solve(moves.T @ moves, moves.T @ slopes) / self.widths[:, None]
-        return jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2
-
-    @staticmethod
-    def _moves(theta):
-        half = max(16, 1 << int(2 * len(theta)).bit_length())
-        uniform = qmc.Sobol(len(theta), seed=0).random(half)
-        normal = special.ndtri(np.clip(uniform, 1e-9, 1 - 1e-9))
-        return jnp.asarray(np.concatenate([normal, -normal]), theta.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Deconvolved(Loss):
-    """Π_j (1 − ½ scale² ∂²/∂x_j²) of a loss, over the columns j in `index`."""
-
-    loss: Loss
-    index: tuple[int, ...]
-    scale: float
-    twice_differentiable = True
-
-    def values(self, rows, theta):
-        size = rows.shape[-1]
-
-        def corrected(function, j):
-            direction = jnp.asarray(np.eye(size)[j], rows.dtype)
-
-            def along(row, v):
-                return jax.jvp(function, (row,), (v,))[1]
-
-            return lambda row: (
-                function(row) - 0.5 * self.scale**2 * jax.jvp(lambda r: along(r, direction), (row,), (direction,))[1]
-            )
-
-        function = functools.reduce(corrected, self.index, lambda row: self.loss.values(row, theta))
-        return jax.vmap(function)(rows.reshape(-1, size)).reshape(rows.shape[:-1])
-
-    def laplacians(self, rows, theta, index):
-        raise NotImplementedError("this loss is corrected already")
-
-    def names(self, columns):
-        return self.loss.names(columns)
-
-
-def deconvolved(loss: Loss, index: tuple[int, ...], scale: float) -> Loss:
-    """Loss whose mean over records with independent Laplace noise is that of `loss` over the original records.
-
-    It is Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ (Lu, Chen & Qiu, preprint, eq. 4.9): with many columns it takes derivatives of a
-    high order, and compiling them takes long.
-
-    Parameters
-    ----------
-    loss : Loss
-    index : tuple of int
-        Perturbed columns.
-    scale : float
-        λ: the standard deviation of the noise in each column.
-    """
-    return _Deconvolved(loss, index, scale)
-
-
-def as_loss(loss: Any, *, scalar: bool = False, unravel: Callable = lambda theta: theta) -> Loss:
-    """The loss itself, or a function of a record and a parameter as one.
-
-    Parameters
-    ----------
-    loss : Loss or callable
-        A function is called as ``loss(x, theta)`` with one record, a row.
-    scalar : bool
-        Whether records are numbers, not rows.
-    unravel : callable
-        From a flat array of parameters to what the function takes.
-
-    Raises
-    ------
-    TypeError
-        If it is neither.
-    """
-    if isinstance(loss, Loss):
-        return loss
-    if not callable(loss):
-        raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
-    return _Function(loss, scalar, unravel)

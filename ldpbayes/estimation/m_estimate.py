@@ -8,24 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ldpbayes.estimation.arguments import check_public, checked_draws, checked_support, records_of
+from ldpbayes.estimation.corrected import deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.estimator import Estimator, Evidence
-from ldpbayes.estimation.losses import Loss, RegressionLoss, as_loss, deconvolved
+from ldpbayes.estimation.function_loss import as_loss
+from ldpbayes.estimation.losses import Loss, RegressionLoss
 from ldpbayes.estimation.result import EstimationWarning, MEstimate
 from ldpbayes.estimation.solve import Ball, Box
-from ldpbayes.inference.release import Release
-from ldpbayes.mechanisms import (
-    IndependentLaplaceMechanism,
-    RowMechanism,
-    SymmetricLaplaceMechanism,
-    ZeroInflatedLaplaceMechanism,
-)
-from ldpbayes.privacy.tradeoff import checked
 
 __all__ = ["m_estimate"]
 
 METHODS = ("combined", "dr", "sdr", "sl", "independent", "naive", "oracle")
-DRAWS = 16
 APART = 1e-3  # of one plus the parameters: minima nearer than that are the same
 PROBES = 256
 
@@ -120,11 +114,11 @@ class _Problem:
             raise ValueError(f"starts must be a positive integer, got {starts!r}")
         if space is not None and not isinstance(space, (Box, Ball)):
             raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
-        self.mechanism, self.rows, self.scalar = _records(release, method)
-        self.draws = _draws(draws, method, self.mechanism)
-        self.support = _support(support, self.mechanism, method)
+        self.mechanism, self.rows, self.scalar = records_of(release, method)
+        self.draws = checked_draws(draws, method, self.mechanism)
+        self.support = checked_support(support, self.mechanism, method)
         self.cuts = tuple(float(cut) for cut in cuts)
-        _check_public(self.rows, self.mechanism, self.support)
+        check_public(self.rows, self.mechanism, self.support)
         self.user_loss = loss
         self.loss, self.start, self.unravel = self._parametrised(loss, start)
         self.space = space
@@ -234,7 +228,7 @@ class _Problem:
         """The same problem for another batch of records."""
         other = object.__new__(_Problem)
         other.__dict__.update(self.__dict__)
-        mechanism, rows, _ = _records(release, self.method)
+        mechanism, rows, _ = records_of(release, self.method)
         kinds = [(type(m), m.event_shape, m.index) for m in (mechanism, self.mechanism)]
         if kinds[0] != kinds[1]:
             raise ValueError(f"an update needs records of a mechanism like {self.mechanism}, got {mechanism}")
@@ -295,101 +289,10 @@ def _run(estimator, key, rows, starts, earlier):
     return evidence, ends, estimator.finish(evidence, best)
 
 
-def _records(release, method):
-    """Mechanism, rows (N, columns), and whether a record is a number."""
-    if method == "oracle" and not isinstance(release, Release):
-        rows = np.asarray(release, float)
-        if rows.ndim not in (1, 2) or not rows.size:
-            raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {rows.shape}")
-        if not np.isfinite(rows).all():
-            raise ValueError(f"original records must be finite; {(~np.isfinite(rows)).sum()} numbers are not")
-        scalar = rows.ndim == 1
-        rows = rows[:, None] if scalar else rows
-        span = np.stack([rows.min(axis=0) - 1, rows.max(axis=0) + 1])
-        low, high = (span[0, 0], span[1, 0]) if scalar else span
-        return SymmetricLaplaceMechanism(0.0, low, high, None if scalar else rows.shape[1]), rows, scalar
-    if not isinstance(release, Release):
-        raise TypeError(f"release must be a Release (an array only for method='oracle'), got {type(release).__name__}")
-    mechanism = release.mechanism
-    if release.values is None:
-        raise ValueError("m_estimate needs released values; a release with only a count is for simulation")
-    if not isinstance(mechanism, RowMechanism):
-        raise TypeError(
-            "m_estimate takes releases with zero-inflated, symmetric or independent Laplace noise, got "
-            f"{type(mechanism).__name__}; for others use ldpbayes.fit"
-        )
-    if method == "oracle":
-        raise ValueError("the oracle uses original records, and a release holds none: pass an array of records")
-    fits = {
-        "dr": ZeroInflatedLaplaceMechanism,
-        "sdr": ZeroInflatedLaplaceMechanism,
-        "combined": ZeroInflatedLaplaceMechanism,
-        "sl": (ZeroInflatedLaplaceMechanism, SymmetricLaplaceMechanism),
-        "independent": IndependentLaplaceMechanism,
-    }
-    if method in fits and not isinstance(mechanism, fits[method]):
-        instead = {SymmetricLaplaceMechanism: "'sl'", IndependentLaplaceMechanism: "'independent'"}
-        raise ValueError(
-            f"method {method!r} is not for {type(mechanism).__name__}; use "
-            + instead.get(type(mechanism), "'combined', 'dr', 'sdr' or 'sl'")
-        )
-    if method == "independent" and np.ndim(mechanism.scale):
-        raise ValueError("method 'independent' needs one scale for all records")
-    rows = np.asarray(release.values, float)
-    return mechanism, rows if mechanism.event_shape else rows[:, None], not mechanism.event_shape
-
-
-def _draws(draws, method, mechanism):
-    if draws is None:
-        return DRAWS
-    if draws == "exact":
-        if mechanism.dimension != 1:
-            raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
-    elif isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 1:
-        raise ValueError(f"draws must be a positive integer or 'exact', got {draws!r}")
-    return draws
-
-
-def _support(support, mechanism, method):
-    if support is None or method not in ("dr", "combined"):
-        return None
-    if isinstance(support, str):
-        if support != "bounds":
-            raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
-        support = mechanism.lower, mechanism.upper
-    try:
-        lower, upper = support
-    except (TypeError, ValueError):
-        raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
-    pair = []
-    for name, bound in (("support's lower bound", lower), ("support's upper bound", upper)):
-        bound = np.asarray(checked(name, bound, "finite", np.isfinite))
-        if bound.shape not in ((), (mechanism.dimension,)):
-            raise ValueError(f"the {name} must be a number, or one a perturbed column, got shape {bound.shape}")
-        pair.append(np.broadcast_to(bound, (mechanism.dimension,)))
-    if np.any(pair[0] >= pair[1]):
-        raise ValueError(f"the support's lower bound must be below its upper one, got {support!r}")
-    return tuple(pair)
-
-
 def _around(naive, start):
     """The default space: a box around the naive estimate that the start is in."""
     reach = 10 * (1 + np.abs(naive))
     return Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
-
-
-def _check_public(rows, mechanism, support):
-    """Records that are known as they are lie in the support."""
-    if support is None:
-        return
-    part = rows[:, list(mechanism.index)]
-    public = np.broadcast_to(np.equal(mechanism.scale, 0), len(rows))
-    bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
-    if bad.any():
-        raise ValueError(
-            f"{bad.sum()} public records lie outside the support, the first at {np.argmax(bad)}: "
-            f"{part[np.argmax(bad)]}; give another support, or None"
-        )
 
 
 def _distinct(thetas, values):

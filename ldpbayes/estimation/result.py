@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from ldpbayes.privacy.tradeoff import checked
+from ldpbayes.estimation.sandwich import normal_interval
 
 __all__ = ["EstimationWarning", "MEstimate"]
 
@@ -74,9 +74,7 @@ class MEstimate:
         ValueError
             For another level.
         """
-        level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
-        margin = stats.norm.isf((1 - level) / 2) * self.standard_error
-        return self.params - margin, self.params + margin
+        return normal_interval(self.params, self.standard_error, level)
 
     def summary(self, level=0.95):
         """Return a table of the estimates in plain text, like those of statsmodels."""

@@ -3,8 +3,30 @@
 from typing import Any
 
 import jax.numpy as jnp
+from scipy import stats
 
-__all__ = ["project_out", "sandwich"]
+from ldpbayes.privacy.tradeoff import checked
+
+__all__ = ["normal_interval", "project_out", "sandwich"]
+
+
+def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:
+    """Lower and upper ends of normal confidence intervals, NaN where the error is.
+
+    Parameters
+    ----------
+    estimate, error : array
+    level : float
+        Coverage, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        For another level.
+    """
+    level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
+    margin = stats.norm.isf((1 - level) / 2) * error
+    return estimate - margin, estimate + margin
 
 
 def sandwich(curvature: Any, scores: Any, free: Any, spent: int | None = None) -> Any:

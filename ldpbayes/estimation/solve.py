@@ -1,9 +1,7 @@
 """Minimising a criterion over a compact space of parameters: damped Newton steps, the same code alone and vmapped.
 
-Corrected criteria need not be convex, so they need a compact space, and a method that is told apart from a saddle point
-and that says when it ends on the boundary. Libraries were tried first: on 40 replications of the hardest case (DR in
-logistic regression, δ = 0.2, λ = 1) the quasi-Newton methods of JAX and optimistix, behind a smooth map onto the box,
-converged in a quarter of them within 100 iterations, and nowhere else were they as fast.
+Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
+says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
 """
 
 import dataclasses

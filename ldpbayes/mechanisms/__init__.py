@@ -13,12 +13,12 @@ from ldpbayes.mechanisms.mechanism import (
     register,
 )
 from ldpbayes.mechanisms.pure_protocol import PureProtocol
-from ldpbayes.mechanisms.rows import (
+from ldpbayes.mechanisms.row_laplace import (
     IndependentLaplaceMechanism,
-    RowMechanism,
     SymmetricLaplaceMechanism,
     ZeroInflatedLaplaceMechanism,
 )
+from ldpbayes.mechanisms.rows import RowMechanism
 
 __all__ = [
     "AdditiveMechanism",

@@ -15,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from ldpbayes.estimation import Box, Estimator
-from ldpbayes.estimation.losses import Loss, absolute, as_loss, logistic
+from ldpbayes.estimation.function_loss import as_loss
+from ldpbayes.estimation.losses import Loss, absolute, logistic
 from ldpbayes.inference.release import Release
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies.checkpoint import Checkpoint
@@ -232,7 +233,17 @@ def _truncated_normal(key, count, bound):
 
 
 def logistic_setting(count: int, scale: float, bound: float = 0.5) -> Setting:
-    """A cell of `logistic_regression`."""
+    """A cell of `logistic_regression`.
+
+    Parameters
+    ----------
+    count : int
+        Records a release.
+    scale : float
+        Standard deviation of the noise.
+    bound : float
+        Where the covariates, and so the mechanism's input, are cut off.
+    """
 
     def simulate(key):
         keys = jax.random.split(key)

@@ -7,8 +7,8 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.estimation import losses
-from ldpbayes.estimation.corrected import controls, corrected
-from ldpbayes.estimation.losses import as_loss, deconvolved
+from ldpbayes.estimation.corrected import controls, corrected, deconvolved
+from ldpbayes.estimation.function_loss import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
+from ldpbayes.estimation.corrected import deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
-from ldpbayes.estimation.losses import as_loss, deconvolved
+from ldpbayes.estimation.function_loss import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -13,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes import losses
 from ldpbayes.estimation import Estimator
 from ldpbayes.estimation.corrected import corrected
+from ldpbayes.estimation.function_loss import as_loss
 from ldpbayes.studies import binomial_band
 
 N = 5000
@@ -297,7 +298,7 @@ def regression_rows(response):
 SUPPORT = (np.full(2, -0.5), np.full(2, 0.5))
 ROWS = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.4, -0.5, 0.5, 3, (0, 1))
 NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
-SINE = losses.as_loss(lambda x, theta: (theta[0] - jnp.abs(jnp.sin(2 * jnp.pi * x))) ** 2, scalar=True)
+SINE = as_loss(lambda x, theta: (theta[0] - jnp.abs(jnp.sin(2 * jnp.pi * x))) ** 2, scalar=True)
 CASES = {
     "logistic": (losses.logistic(), ROWS, regression_rows(lambda k, eta: jax.random.bernoulli(k, jax.nn.sigmoid(eta)))),
     "median": (losses.absolute(), ROWS, regression_rows(lambda k, eta: eta + 0.5 * jax.random.normal(k, (N,)))),

@@ -133,10 +133,18 @@ def test_personal_parameters_and_public_records():
         ldp.Release(z[:-1], mechanism)
 
 
+def test_in_many_columns_most_rows_inside_the_bounds_are_original_ones():
+    mechanism = ZeroInflatedLaplaceMechanism(0.2, 2.0, -0.5, 0.5, columns=6)
+    x = np.asarray(jax.random.uniform(jax.random.key(5), (400_000, 6), minval=-0.5, maxval=0.5))
+    z = np.asarray(mechanism.randomize(jax.random.key(6), x))
+    original, inside = np.all(z == x, axis=1), np.all(np.abs(z) <= 0.5, axis=1)
+    assert np.mean(original[inside]) == pytest.approx(0.944, abs=0.004)  # as documented; five standard errors
+
+
 def test_guarantees_are_the_papers_theorem():
     mechanism = ZeroInflatedLaplaceMechanism(0.2, 0.5, -1.0, 1.0, columns=6)
     record, attribute = mechanism.guarantee.tradeoff, mechanism.attribute_guarantee.tradeoff
-    assert record.tradeoff.distance == pytest.approx(2 * np.sqrt(6) / 0.5)  # errata 1: the diameter is 2M√d
+    assert record.tradeoff.distance == pytest.approx(2 * np.sqrt(6) / 0.5)  # the diameter of [−M, M]^d is 2M√d
     assert attribute.tradeoff.distance == pytest.approx(4.0)  # Table 2's T_{6,4,0.2}
     assert record.tradeoff.dimension == attribute.tradeoff.dimension == 6
     statement = mechanism.attribute_guarantee.statement()
