@@ -17,7 +17,6 @@ from ldpbayes.mechanisms import RowMechanism
 __all__ = ["Estimator", "Evidence", "Fit"]
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)
-ROUNDS = 2  # of reweighting
 
 
 class Evidence(NamedTuple):
@@ -196,7 +195,7 @@ class Estimator:
         """Two-step GMM: the first criterion's score less its projection on everything that has mean zero.
 
         All scores are unbiased for the same one, so their differences have mean zero at every parameter. Taken at a
-        first estimate, the projection is a constant: the first criterion is tilted by it and minimised again.
+        first estimate, the projection is a constant: the first criterion is tilted by it and minimised again, twice.
         """
         base, *others = evidence.criteria
         narrow, wide = self._losses(base)
@@ -208,8 +207,7 @@ class Estimator:
             coefficients = project_out(score, nuisance)
             return jnp.mean(nuisance, axis=0) @ coefficients, score - nuisance @ coefficients
 
-        def reweigh(state, _):
-            theta, _ = state
+        def reweigh(theta, _):
             tilt, _ = residual(theta)
 
             def derivatives(at):
@@ -218,13 +216,28 @@ class Estimator:
 
             tolerance = TOLERANCE if self.loss.settles else 0.01 * self._narrow(base.count)
             ahead = minimise(derivatives, theta, self.space, tolerance=tolerance)
-            return (ahead.theta, ahead.converged), ahead
+            return ahead.theta, ahead
 
-        (theta, converged), path = jax.lax.scan(reweigh, (found.theta, jnp.zeros((), bool)), None, length=ROUNDS)
+        _, path = jax.lax.scan(reweigh, found.theta, None, length=2)
+        theta = _between(found.theta, *path.theta, jnp.abs(jnp.diagonal(found.hessian)))
         _, scores = residual(theta)
         boundary = self.space.boundary(theta)
-        curvature = path.hessian[-1] if wide is self.loss else base.derivatives(wide, theta, self.index)[2]
+        curvature = base.derivatives(wide, theta, self.index)[2]
         spent = len(theta) * (1 + len(others)) + evidence.controls.shape[1]
         covariance = sandwich(curvature, scores, ~boundary, spent=spent)
         iterations = found.iterations + jnp.sum(path.iterations)
-        return Fit(theta, covariance, path.value[-1], found.converged & converged, iterations, boundary)
+        converged = found.converged & jnp.all(path.converged)
+        return Fit(theta, covariance, path.value[-1], converged, iterations, boundary)
+
+
+def _between(first, second, third, metric):
+    """The fixed point of a map that takes the first point to the second and that to the third, if it turns back.
+
+    The map is nearly linear. Where few records lie in the support it may overshoot by more each time; its fixed point
+    then is between the last two points (Anderson's mixing of depth one). Else the third point is as good.
+    """
+    step = third - second
+    turn = step - (second - first)
+    size = jnp.sum(metric * turn**2)
+    share = jnp.sum(metric * step * turn) / jnp.where(size > 0, size, 1.0)
+    return third - jnp.clip(share, 0.0, 1.0) * step

@@ -33,8 +33,10 @@ class PrivatizedRegression(dist.Distribution):
         Symmetric or zero-inflated Laplace, with one column that is not perturbed: y.
     intercept : array_like
     scales, nodes : int
-        Points of the integrals over W and over the predictor. The log-likelihood of 5,000 records with six covariates,
-        noise three times as wide as they are and slopes 1, is off by 1e-3 with the default, 1e-5 with 32 and 9.
+        Points of the integrals over W and over the predictor. With a logistic response, six covariates of standard
+        deviation 0.3, slopes 1 and noise of scale 1 the log-likelihood of 5,000 records is off by 5e-4 with the
+        default, 2e-5 with 32 and 9. The further the predictor ranges the more it takes: with everything but the slopes
+        three times as large it is off by 0.3, 0.1 and, with 64 and 20, 2e-3.
 
     Raises
     ------

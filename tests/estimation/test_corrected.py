@@ -108,7 +108,8 @@ def test_networks_with_relu_units_are_unbiased():
 
 def test_personal_parameters_and_public_records_are_unbiased():
     mechanism = rows_mechanism(zero_probability=np.array([0.1, 0.3, 0.5]), scale=np.array([0.4, 0.0, 1.0]))
-    for name, options in METHODS.items():
+    for name in ("dr, truncated", "sdr, averaged"):
+        options = METHODS[name]
 
         def make(mechanism, z, key, name=name, options=options):
             return corrected(name.split(",")[0], mechanism, z, key, **options)

@@ -13,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes import losses
 from ldpbayes.estimation import Estimator
 from ldpbayes.estimation.corrected import corrected
+from ldpbayes.estimation.estimator import _between
 from ldpbayes.estimation.function_loss import as_loss
 from ldpbayes.studies import binomial_band
 
@@ -57,19 +58,19 @@ def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     ols = sm.OLS(y, design).fit(cov_type="HC1")
     np.testing.assert_allclose(squared.params, ols.params, rtol=1e-8)
     np.testing.assert_allclose(squared.standard_error, ols.bse, rtol=1e-6)
-    for tau in (0.5, 0.8):
-        ours = ldp.m_estimate(losses.check(tau), rows, "oracle")
+    for tau, loss in ((0.5, losses.absolute()), (0.8, losses.check(0.8))):
+        ours = ldp.m_estimate(loss, rows, "oracle")
         theirs = sm.QuantReg(y, design).fit(tau, p_tol=1e-10)
         # smoothing moves the estimate by an amount of smaller order than its error
         assert np.all(np.abs(ours.params - theirs.params) < 0.25 * theirs.bse)
-        np.testing.assert_allclose(ours.standard_error, theirs.bse, rtol=0.25)
-    median = ldp.m_estimate(losses.absolute(), rows, "oracle")
-    np.testing.assert_allclose(median.params, ldp.m_estimate(losses.check(0.5), rows, "oracle").params, atol=1e-6)
+        # two kernel estimates of one density, from some 300 records near the quantile each: 4.5 times 1/sqrt(300)
+        np.testing.assert_allclose(ours.standard_error, theirs.bse, rtol=0.26)
     huber = ldp.m_estimate(losses.huber(1.3), rows, "oracle")
     scores = np.clip(y - design @ huber.params, -1.3, 1.3) @ design
     np.testing.assert_allclose(scores, 0, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
 def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(rng):
     from sklearn.svm import LinearSVC
 
@@ -205,7 +206,7 @@ def test_bootstrap_and_sandwich_agree(data):
     estimate = ldp.m_estimate(losses.logistic(), data[1], draws=4)
     bootstrap = estimate.bootstrap(150, seed=1)
     # a standard deviation of 150 replicates is within 4.5 of its own standard errors, 1/sqrt(300)
-    np.testing.assert_allclose(bootstrap.standard_error, estimate.standard_error, rtol=4.5 / np.sqrt(300) + 0.05)
+    np.testing.assert_allclose(bootstrap.standard_error, estimate.standard_error, rtol=4.5 / np.sqrt(300))
     np.testing.assert_array_equal(bootstrap.params, estimate.params)
 
 
@@ -252,7 +253,7 @@ def asymptotic_variances(covariance, theta, sigma, delta, scale):
 
 @pytest.mark.parametrize("delta", [0.2, 0.7])
 def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
-    theta, sigma, scale, count = np.array([0.8, -0.5]), 0.6, 0.7, 2_000_000
+    theta, sigma, scale, count = np.array([0.8, -0.5]), 0.6, 0.7, 1_000_000
     mechanism = ldp.ZeroInflatedLaplaceMechanism(delta, scale, -1.0, 1.0, 3, (0, 1))
     loss, covariance = losses.squared(intercept=False), np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
     with jax.enable_x64(True):
@@ -263,8 +264,12 @@ def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
         z = mechanism.randomize(keys[2], jnp.column_stack([x, y]))
         inverse = np.linalg.inv(covariance)
         for method, want in asymptotic_variances(covariance, theta, sigma, delta, scale).items():
-            scores = corrected(method, mechanism, z, keys[3]).scores(loss, jnp.asarray(theta), (0, 1))
-            influence = np.asarray(scores) @ inverse
+
+            @jax.jit
+            def scores(z, key, method=method):
+                return corrected(method, mechanism, z, key).scores(loss, jnp.asarray(theta), (0, 1))
+
+            influence = np.asarray(scores(z, keys[3])) @ inverse
             products = influence[:, :, None] * influence[:, None, :]
             error = products.std(axis=0) / np.sqrt(count)
             assert np.all(np.abs(products.mean(axis=0) - want) < 5 * error), method
@@ -315,10 +320,19 @@ def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
     truth = np.array([2 / np.pi]) if name == "sine" else np.array([0.3, 1.0, -2.0])
     support = ((np.zeros(1), np.ones(1)) if name == "sine" else SUPPORT) if method != "sdr" else None
     estimator = Estimator(loss, mechanism, method, ldp.Box(-20.0, 20.0), 4, support)
-    replicates = 300
+    replicates = 200
     covered = coverage(estimator, simulate, truth, replicates)
     low, high = binomial_band(replicates, 0.95, 1 - 0.01 / 3)  # of 1 % for the three parameters of a regression
     assert np.all((covered >= low) & (covered <= high)), covered
+
+
+def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
+    metric = np.array([1.0, 1e6])
+    for factor, share in ((-3.7, 0.0), (-0.9, 0.0), (0.3, 0.3**2), (0.9, 0.9**2)):
+        fixed, first = np.array([0.2, 5e-4]), np.array([1.2, -3e-4])
+        second, third = (fixed + factor**k * (first - fixed) for k in (1, 2))
+        want = fixed + share * (first - fixed)  # the third point where the map does not turn back
+        np.testing.assert_allclose(_between(first, second, third, metric), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

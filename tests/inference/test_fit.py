@@ -64,13 +64,13 @@ def test_the_posterior_of_warners_model_is_the_exact_one():
 
 def test_sketch_and_records_give_the_same_posterior(gaussian):
     release, sketched = gaussian
-    whole = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:2000], LAPLACE), seed=1)
-    part = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:2000], LAPLACE).sketch(), seed=1)
+    whole = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:1000], LAPLACE), seed=1)
+    part = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:1000], LAPLACE).sketch(), seed=1)
     for name in ("mu", "sigma"):
         a, b = draws(whole, name), draws(part, name)
         error = np.hypot(a.std() / np.sqrt(float(az.ess(a))), b.std() / np.sqrt(float(az.ess(b))))
         assert abs(a.mean() - b.mean()) < 4 * error  # error rate 6e-5 each
-    assert draws(sketched, "mu").std() < draws(part, "mu").std()  # ten times the records say more
+    assert draws(sketched, "mu").std() < draws(part, "mu").std()  # twenty times the records say more
 
 
 def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaussian):
@@ -151,17 +151,17 @@ def test_counts_on_panels_that_miss_the_integers_are_refined_on_the_lattice():
 
 
 def test_groups_with_their_own_budgets_are_pooled():
-    truth = np.array([-1.0, 0.0, 2.0])
+    truth = np.array([-1.0, 2.0])
     releases = [
         simulate(dist.Normal(mean, 1.0), ldp.LaplaceMechanism(epsilon, -5, 5), 4000, seed=group)
-        for group, (mean, epsilon) in enumerate(zip(truth, (2.0, 1.0, 4.0), strict=True))
+        for group, (mean, epsilon) in enumerate(zip(truth, (1.0, 4.0), strict=True))
     ]
-    result = quiet_fit(hierarchical(), [release.sketch() for release in releases])
+    result = quiet_fit(hierarchical(), [release.sketch() for release in releases], num_warmup=150, num_samples=150)
     theta = draws(result, "theta")
-    assert theta.shape == (2, 300, 3)
+    assert theta.shape == (2, 150, 2)
     assert result["posterior"]["theta"].dims == ("chain", "draw", "theta_dim_0")
     assert np.all(np.abs(theta.mean((0, 1)) - truth) < 4 * theta.std((0, 1)))  # error rate 2e-4
-    assert len(json.loads(result.attrs["mechanisms"])) == 3
+    assert len(json.loads(result.attrs["mechanisms"])) == 2
 
 
 def test_any_numpyro_kernel_is_accepted():

@@ -61,11 +61,12 @@ def simulate(make, d, n, budgets=BUDGETS, seed=0):
 
 
 def log_prob(release, base, **options):
-    return ldp.Privatized(base, release.mechanism, **options).log_prob(release.values)
+    # in one compiled call: operation by operation compiling takes most of the time
+    return jax.jit(lambda: ldp.Privatized(base, release.mechanism, **options).log_prob(release.values))()
 
 
 def total(sketch, base):
-    return jnp.sum(sketch.weights * sketch.law_of_nodes(base).log_prob(sketch.nodes))
+    return jax.jit(lambda: jnp.sum(sketch.weights * sketch.law_of_nodes(base).log_prob(sketch.nodes)))()
 
 
 @protocols
@@ -82,9 +83,9 @@ def test_marginal_likelihood_is_the_enumerated_one(make, d):
     # along the simplex: what the likelihood is beside it means nothing
     along = np.eye(d) - 1 / d
     scaled = rows / (rows @ theta)[:, None] @ along
-    gradient = jax.grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+    gradient = jax.jit(jax.grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
     np.testing.assert_allclose(along @ gradient, scaled.sum(axis=0), rtol=1e-10)
-    hessian = jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+    hessian = jax.jit(jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
     np.testing.assert_allclose(along @ hessian @ along, -scaled.T @ scaled, rtol=1e-10)
 
 
@@ -94,7 +95,7 @@ def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
     sketch = release.sketch()
     assert isinstance(sketch, CountSketch) and sketch.size == 4000
     assert len(sketch.nodes) <= 4 * 2**5
-    for function in (lambda f: f, jax.grad):
+    for function in (jax.jit, lambda f: jax.jit(jax.grad(f))):
         whole = function(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
         collapsed = function(lambda t: total(sketch, dist.Categorical(t)))(theta)
         # 4,000 terms of size up to 25 (a seed's 32 bits), 1e-16 each
@@ -131,9 +132,12 @@ def test_chunks_change_nothing(make, monkeypatch):
     laws = np.random.default_rng(3).dirichlet(np.ones(6), 3)
 
     def functions():
-        yield jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2))(theta)
-        yield jax.value_and_grad(lambda t: jnp.sum(release.mechanism.supported_mass(release.values, t, by) ** 2))(laws)
-        yield jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
+        def mass(t):
+            return jnp.sum(release.mechanism.supported_mass(release.values, t, by) ** 2)
+
+        yield jax.jit(jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2)))(theta)
+        yield jax.jit(jax.value_and_grad(mass))(laws)
+        yield jax.jit(jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
 
     whole = list(functions())
     monkeypatch.setattr(pure_protocol, "CHUNK", 6 * 100)
@@ -223,7 +227,7 @@ def test_an_infinite_budget_is_the_multinomial_likelihood():
         sketch = ldp.Release(mechanism.randomize(jax.random.key(0), x), mechanism).sketch()
         assert float(total(sketch, dist.Categorical(theta))) == pytest.approx(exact, rel=1e-14)
         edge = jnp.array([1.0, 0.0, 0.0, 0.0])  # impossible for the data: no NaN, in value or gradient
-        value, gradient = jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t)))(edge)
+        value, gradient = jax.jit(jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t))))(edge)
         assert np.isfinite(value) and np.isfinite(gradient).all()
 
 
