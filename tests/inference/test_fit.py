@@ -122,7 +122,7 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
     with pytest.warns(
         ldp.SketchWarning, match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again"
     ):
-        result = quiet_fit(model, release.sketch())
+        result = quiet_fit(model, release.sketch(), num_warmup=150, num_samples=100)
     first, last = json.loads(result.attrs["certificates"])
     assert first["error_nats"] > 1e-3 >= last["error_nats"]
     assert last["panels"][0] > first["panels"][0] == 40

@@ -141,7 +141,8 @@ def test_any_base_agrees_with_adaptive_quadrature(name, noise):
     np.testing.assert_allclose(value, np.array(expected, float), rtol=0, atol=1e-10)
     assert np.isfinite(gradient).all()
     # central differences: error h² f''' ≈ 1e-8, and the rounding of a sum of 10 terms of up to 50, 5e-13/h
-    for i, h in enumerate(1e-4 * np.ones(len(parameters))):
+    h = 1e-4
+    for i in range(len(parameters)):
         up, down = (compiled((*parameters[:i], parameters[i] + s, *parameters[i + 1 :]))[0][0] for s in (h, -h))
         assert abs((up - down) / (2 * h) - gradient[i]) < 1e-6 * max(1, abs(gradient[i]))
 
