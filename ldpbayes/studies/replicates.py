@@ -24,10 +24,13 @@ class ReplicatedFit:
         NumPyro model of one release or sketch.
     num_warmup, num_samples : int
         Iterations a release.
+    **options
+        Of ``numpyro.infer.NUTS``.
     """
 
-    def __init__(self, model, *, num_warmup=500, num_samples=500):
-        self._model, self._options = model, {"num_warmup": num_warmup, "num_samples": num_samples}
+    def __init__(self, model, *, num_warmup=500, num_samples=500, **options):
+        self._model, self._iterations = model, {"num_warmup": num_warmup, "num_samples": num_samples}
+        self._options = options
         self._template = None
 
     def __call__(self, key, releases):
@@ -57,7 +60,7 @@ class ReplicatedFit:
             return {name: np.asarray(values) for name, values in samples.items()}
 
     def _one(self, key, varying):
-        mcmc = MCMC(NUTS(self._model), progress_bar=False, **self._options)
+        mcmc = MCMC(NUTS(self._model, **self._options), progress_bar=False, **self._iterations)
         # the mechanism and the nodes stay concrete, so that what depends on them is computed only once
         mcmc.run(key, dataclasses.replace(self._template, **varying))
         return mcmc.get_samples()

@@ -312,7 +312,9 @@ def logistic_posteriors(
         for count in counts:
             cell = f"{count} {scale}"
             setting = logistic_setting(count, scale, bound)
-            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+            # until its metric is adapted NUTS would spend most of the time in deep trees
+            options = {"num_warmup": num_warmup, "num_samples": num_samples, "max_tree_depth": (5, 10)}
+            fit = ReplicatedFit(model, **options)
             with jax.enable_x64(True):
                 keys = jax.random.split(jax.random.key(seed), replicates)
             for start in range(len(done.get(cell, [])), replicates, batch):
