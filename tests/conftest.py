@@ -16,7 +16,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True, scope="module")
 def set_aside():
-    """Do not search what JAX keeps of compiled functions for garbage again and again: it took a tenth of the time."""
+    """Do not search what JAX keeps of compiled functions for garbage again and again."""
     yield
     gc.collect()
     gc.freeze()

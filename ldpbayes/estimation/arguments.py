@@ -61,7 +61,7 @@ def records_of(release, method):
 
 
 def checked_draws(draws, method, mechanism):
-    """The number of draws, or "exact"."""
+    """The number of draws, or "exact" with one perturbed column; ValueError for anything else."""
     if draws is None:
         return DRAWS
     if draws == "exact":
@@ -96,7 +96,7 @@ def checked_support(support, mechanism, method):
 
 
 def check_public(rows, mechanism, support):
-    """Records that are known as they are lie in the support."""
+    """Raise ValueError if records of scale 0, which are known as they are, lie outside the support."""
     if support is None:
         return
     part = rows[:, list(mechanism.index)]

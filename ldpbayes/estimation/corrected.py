@@ -27,7 +27,7 @@ from scipy.stats import qmc
 from ldpbayes.estimation.losses import Derivatives, Loss
 from ldpbayes.mechanisms import RowMechanism
 
-__all__ = ["Corrected", "Points", "controls", "corrected", "deconvolved"]
+__all__ = ["Corrected", "Deconvolved", "Points", "controls", "corrected"]
 
 METHODS = ("oracle", "naive", "dr", "sdr", "sl")
 LEGENDRE, LAGUERRE = 24, 32
@@ -253,8 +253,21 @@ def _integrated(z, scale, support, cuts):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Deconvolved(Loss):
-    """Π_j (1 − ½ scale² ∂²/∂x_j²) of a loss, over the columns j in `index`."""
+class Deconvolved(Loss):
+    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ: its mean over records with independent Laplace noise is that of ℓ over the originals.
+
+    See Lu, Chen & Qiu, preprint, eq. 4.9. With many columns it takes derivatives of a high order, and compiling them
+    takes long.
+
+    Parameters
+    ----------
+    loss : Loss
+        ℓ.
+    index : tuple of int
+        Perturbed columns.
+    scale : float
+        λ: the standard deviation of the noise in each column.
+    """
 
     loss: Loss
     index: tuple[int, ...]
@@ -262,6 +275,7 @@ class _Deconvolved(Loss):
     twice_differentiable = True
 
     def values(self, rows, theta):
+        """See `Loss.values`."""
         size = rows.shape[-1]
 
         def corrected(function, j):
@@ -278,24 +292,9 @@ class _Deconvolved(Loss):
         return jax.vmap(function)(rows.reshape(-1, size)).reshape(rows.shape[:-1])
 
     def laplacians(self, rows, theta, index):
+        """None: a corrected loss is not corrected again."""
         raise NotImplementedError("this loss is corrected already")
 
     def names(self, columns):
+        """See `Loss.names`."""
         return self.loss.names(columns)
-
-
-def deconvolved(loss: Loss, index: tuple[int, ...], scale: float) -> Loss:
-    """Loss whose mean over records with independent Laplace noise is that of `loss` over the original records.
-
-    It is Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ (Lu, Chen & Qiu, preprint, eq. 4.9): with many columns it takes derivatives of a
-    high order, and compiling them takes long.
-
-    Parameters
-    ----------
-    loss : Loss
-    index : tuple of int
-        Perturbed columns.
-    scale : float
-        λ: the standard deviation of the noise in each column.
-    """
-    return _Deconvolved(loss, index, scale)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes.estimation.arguments import check_public, checked_draws, checked_support, records_of
-from ldpbayes.estimation.corrected import deconvolved
+from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.estimator import Estimator, Evidence
 from ldpbayes.estimation.function_loss import as_loss
@@ -155,14 +155,7 @@ class _Problem:
             if getattr(result, "shape", None) != ():
                 shown = getattr(result, "shape", type(result).__name__)
                 raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shown}")
-        values = np.asarray(self.loss.values(jnp.asarray(self._inside(self.rows)), jnp.asarray(start)))
-        if not np.isfinite(values).all():
-            bad = np.flatnonzero(~np.isfinite(values))
-            where = "" if self.support is None else ", brought into the support,"
-            raise ValueError(
-                f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
-                f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
-            )
+        self._check_values(start)
         self.everywhere = self._finite_everywhere(start)
         if not isinstance(self.user_loss, Loss) and self._rough_in_the_parameter(start):
             self.loss = dataclasses.replace(self.loss, units=tuple((1 + np.abs(start)).tolist()))
@@ -178,6 +171,16 @@ class _Problem:
             )
         if self.loss.twice_differentiable is None:
             self.loss = dataclasses.replace(self.loss, twice_differentiable=smooth)
+
+    def _check_values(self, start):
+        values = np.asarray(self.loss.values(jnp.asarray(self._inside(self.rows)), jnp.asarray(start)))
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values))
+            where = "" if self.support is None else ", brought into the support,"
+            raise ValueError(
+                f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
+                f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
+            )
 
     def _finite_everywhere(self, start):
         """Whether the loss is finite at released values, and at some as far out again."""
@@ -213,7 +216,7 @@ class _Problem:
     def _estimator(self, method, space=None):
         loss = self.loss
         if method == "independent":
-            loss, method = deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
+            loss, method = Deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
         space = space or self.space
         return Estimator(loss, self.mechanism, method, space, self.draws, self.support, self.cuts, self.everywhere)
 
@@ -233,6 +236,9 @@ class _Problem:
         if kinds[0] != kinds[1]:
             raise ValueError(f"an update needs records of a mechanism like {self.mechanism}, got {mechanism}")
         other.mechanism, other.rows, other.seed = mechanism, rows, seed
+        check_public(rows, mechanism, self.support)
+        with jax.enable_x64(True):
+            other._check_values(self.start)
         other.estimator = other._estimator(self.method)
         return other
 

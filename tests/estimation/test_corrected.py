@@ -7,7 +7,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.estimation import losses
-from ldpbayes.estimation.corrected import controls, corrected, deconvolved
+from ldpbayes.estimation.corrected import Deconvolved, controls, corrected
 from ldpbayes.estimation.function_loss import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -123,7 +123,7 @@ def test_symmetric_and_independent_noise_have_unbiased_losses_too():
     assert_unbiased(losses.logistic(), symmetric, X, THETA, lambda m, z, key: corrected("sl", m, z, key))
     independent = ldp.IndependentLaplaceMechanism(0.6, -0.5, 0.5, 3, (0, 1))
     loss = losses.logistic()
-    fixed = deconvolved(loss, (0, 1), 0.6)
+    fixed = Deconvolved(loss, (0, 1), 0.6)
 
     def one(key):
         return fixed.values(independent.randomize(key, jnp.asarray(X)), THETA)

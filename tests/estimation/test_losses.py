@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation.corrected import deconvolved
+from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.function_loss import as_loss
 
@@ -77,7 +77,7 @@ def test_deconvolved_loss_is_the_product_of_its_operators(rng):
         return jnp.exp(theta[0] * x[0] + theta[1] * x[1]) + x[2]
 
     theta, rows = jnp.array([0.3, -0.5]), rng.normal(size=(6, 3))
-    got = deconvolved(as_loss(loss), (0, 1), 0.8).values(rows, theta)
+    got = Deconvolved(as_loss(loss), (0, 1), 0.8).values(rows, theta)
     factor = (1 - 0.32 * 0.3**2) * (1 - 0.32 * 0.5**2)
     np.testing.assert_allclose(got, factor * np.exp(rows[:, :2] @ theta) + rows[:, 2], rtol=1e-12)
 

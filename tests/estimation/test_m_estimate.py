@@ -200,6 +200,9 @@ def test_a_new_batch_updates_the_estimate_without_drawing_anything_for_the_old_r
     assert milder.count == N
     with pytest.raises(ValueError, match="an update needs records of a mechanism like"):
         before.update(released(rest.values, perturbed=("age",), lower=-9, upper=9))
+    public = ldp.ZeroInflatedLaplaceMechanism(0.3, np.r_[0.0, np.ones(9)], -9, 9, COLUMNS, ("age", "income"))
+    with pytest.raises(ValueError, match="1 public records lie outside the support"):
+        before.update(ldp.Release(np.full((10, 3), 2.0), public))
 
 
 def test_bootstrap_and_sandwich_agree(data):
