@@ -1,5 +1,6 @@
 """`m_estimate`: minimise a loss over a population whose records are only seen through Laplace noise."""
 
+import copy
 import dataclasses
 import warnings
 
@@ -172,11 +173,13 @@ class _Problem:
         if self.loss.twice_differentiable is None:
             self.loss = dataclasses.replace(self.loss, twice_differentiable=smooth)
 
-    def _check_values(self, start):
-        values = np.asarray(self.loss.values(jnp.asarray(self._inside(self.rows)), jnp.asarray(start)))
+    def _check_values(self, start, everywhere=False):
+        bounded = self.support is not None and not everywhere
+        rows = self._inside(self.rows) if bounded else self.rows
+        values = np.asarray(self.loss.values(jnp.asarray(rows), jnp.asarray(start)))
         if not np.isfinite(values).all():
             bad = np.flatnonzero(~np.isfinite(values))
-            where = "" if self.support is None else ", brought into the support,"
+            where = ", brought into the support," if bounded else ""
             raise ValueError(
                 f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
                 f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
@@ -229,8 +232,7 @@ class _Problem:
 
     def with_release(self, release, seed):
         """The same problem for another batch of records."""
-        other = object.__new__(_Problem)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         mechanism, rows, _ = records_of(release, self.method)
         kinds = [(type(m), m.event_shape, m.index) for m in (mechanism, self.mechanism)]
         if kinds[0] != kinds[1]:
@@ -238,7 +240,7 @@ class _Problem:
         other.mechanism, other.rows, other.seed = mechanism, rows, seed
         check_public(rows, mechanism, self.support)
         with jax.enable_x64(True):
-            other._check_values(self.start)
+            other._check_values(self.start, everywhere=self.method == "combined" and self.everywhere)
         other.estimator = other._estimator(self.method)
         return other
 

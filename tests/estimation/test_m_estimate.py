@@ -166,6 +166,21 @@ def test_a_loss_that_is_only_defined_on_the_support_is_estimated():
         ldp.m_estimate(loss, release, "sdr", start=0.0)
 
 
+def test_an_update_with_records_at_which_the_loss_is_not_finite_is_refused():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 2.0, 1.0, 3.0)
+    values = np.linspace(1, 3, 500)
+
+    def loss(x, theta):
+        return (theta - jnp.sqrt(x + 10)) ** 2
+
+    before = ldp.m_estimate(loss, ldp.Release(values, mechanism), start=0.0)
+    far = ldp.Release(np.r_[values, -11.0], mechanism)
+    with pytest.raises(ValueError, match=r"the loss must be finite, but at the start it is nan for record 500 and"):
+        before.update(far)
+    # truncated to the support nothing is asked of the loss so far out
+    assert ldp.m_estimate(loss, ldp.Release(values, mechanism), "dr", start=0.0).update(far).count == 1001
+
+
 def test_exact_integration_has_no_noise_of_its_own():
     rng = np.random.default_rng(3)
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
