@@ -155,7 +155,7 @@ def plot_tradeoffs(curves, *, envelopes=(), ax=None):
 
     Parameters
     ----------
-    curves : mapping of str to Tradeoff
+    curves : mapping of str to Tradeoff or Guarantee
         By label; each with one budget.
     envelopes : sequence of Tradeoff
         Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
@@ -173,7 +173,7 @@ def plot_tradeoffs(curves, *, envelopes=(), ax=None):
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=grey, linewidth=0.8)
     for (name, curve), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
-        ax.plot(alpha, curve(alpha), color=colour, linewidth=2, label=name)
+        ax.plot(alpha, getattr(curve, "tradeoff", curve)(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)

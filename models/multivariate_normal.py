@@ -25,10 +25,14 @@ def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concen
     Returns
     -------
     callable
-        model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``.
+        model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``;
+        TypeError for a release of numbers.
     """
 
     def model(release):
+        if not release.mechanism.record_shape:
+            given = type(release.mechanism).__name__
+            raise TypeError(f"multivariate_normal takes a release of rows, got one of numbers under {given}")
         columns = release.mechanism.record_shape[0]
         m = numpyro.sample("mean", mean.expand([columns]).to_event(1))
         s = numpyro.sample("scale", scale.expand([columns]).to_event(1))

@@ -1,10 +1,13 @@
 """Logistic regression on covariates that were released with symmetric or zero-inflated Laplace noise."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import PrivatizedRegression
+from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["perturbed_covariates"]
 
@@ -14,32 +17,60 @@ def perturbed_covariates(
     intercept=dist.Normal(0, 2),
     mean=dist.Normal(0, 1),
     scale=dist.HalfNormal(1),
+    concentration=2.0,
     response=dist.BernoulliLogits,
 ):
-    """Posterior of a regression whose covariates are independent normals that are seen with noise only.
+    """Posterior of a regression whose covariates are normal and seen with noise only.
+
+    Start the chains from ``init_to_median``: from a narrow start, among the rows that are released as they are, they
+    may end in a mode in which a covariate does not vary.
 
     Parameters
     ----------
     slope, intercept, mean, scale : numpyro.distributions.Distribution
         Priors of each slope, of the intercept (None for none), and of each covariate's mean and standard deviation.
+    concentration : float or None
+        Of the LKJ prior of the covariates' correlations; None for independent covariates.
     response : callable
         Linear predictor → distribution of the response.
 
     Returns
     -------
     callable
-        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale`` and ``z``; the release has one column
-        that is not perturbed, the response.
+        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+        ``z``; the release has one column that is not perturbed, the response. TypeError for a release of numbers,
+        ValueError where the distribution of the response has not got the released ones in its support.
     """
 
     def model(release):
-        d = release.mechanism.dimension
+        mechanism = release.mechanism
+        if not isinstance(mechanism, RowMechanism) or not mechanism.event_shape:
+            raise TypeError(f"perturbed_covariates takes a release of rows, got one under {type(mechanism).__name__}")
+        _check_response(release, response)
+        d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
         m = numpyro.sample("mean", mean.expand([d]).to_event(1))
         s = numpyro.sample("scale", scale.expand([d]).to_event(1))
-        covariates = dist.MultivariateNormal(m, scale_tril=jnp.diag(s))
-        law = PrivatizedRegression(covariates, response, slopes, release.mechanism, alpha)
+        independent = concentration is None or d == 1
+        root = jnp.eye(d) if independent else numpyro.sample("root", dist.LKJCholesky(d, concentration))
+        covariates = dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
+        law = PrivatizedRegression(covariates, response, slopes, mechanism, alpha)
         numpyro.sample("z", law.expand([len(release)]), obs=release.values)
 
     return model
+
+
+def _check_response(release, response):
+    rest = np.setdiff1d(np.arange(release.mechanism.event_shape[0]), release.mechanism.index)
+    if release.values is None or isinstance(release.values, jax.core.Tracer) or len(rest) != 1:
+        return
+    y = release.values[:, rest[0]]
+    with jax.ensure_compile_time_eval():
+        law = response(0.0)
+        bad = ~np.asarray(law.support(y))
+    if bad.any():
+        raise ValueError(
+            f"{bad.sum()} responses (column {rest[0]}) are not in the support of {type(law).__name__}, the first "
+            f"({y[np.argmax(bad)]:g}) at {np.argmax(bad)}"
+        )

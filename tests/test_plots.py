@@ -8,7 +8,7 @@ import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 from ldpbayes.plots import COLOURS, plot_shares, plot_tradeoffs  # noqa: E402
-from ldpbayes.privacy import SymmetricLaplaceTradeoff, approximate_tradeoff  # noqa: E402
+from ldpbayes.privacy import Guarantee, SymmetricLaplaceTradeoff, approximate_tradeoff  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
@@ -35,7 +35,7 @@ def test_tradeoffs_are_drawn_with_their_envelopes():
     curve = SymmetricLaplaceTradeoff(0.5)
     envelope = approximate_tradeoff(1.0, curve.delta(1.0))
     _, ax = pyplot.subplots()
-    plot_tradeoffs({"many columns": curve}, envelopes=[envelope], ax=ax)
+    plot_tradeoffs({"many columns": Guarantee(curve)}, envelopes=[envelope], ax=ax)
     _, below, above = ax.lines
     np.testing.assert_allclose(above.get_ydata(), curve(above.get_xdata()))
     np.testing.assert_allclose(below.get_ydata(), envelope(below.get_xdata()))

@@ -17,6 +17,7 @@ from ldpbayes.mechanisms import RowMechanism
 __all__ = ["Estimator", "Evidence", "Fit"]
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)
+LEAST_SPREAD = 0.1
 
 
 class Evidence(NamedTuple):
@@ -160,45 +161,63 @@ class Estimator:
         """Width, in units, at which smoothing costs nothing to first order."""
         return 0.5 * count**-0.4
 
-    @staticmethod
-    def _wide(count):
-        """Width at which a density is estimated best: Silverman's rule, for a logistic kernel."""
-        return 1.06 * np.sqrt(3) / np.pi * count**-0.2
+    def _narrowed(self, criterion):
+        """The loss as it is minimised."""
+        unit = self._unit(criterion)
+        return self.loss if unit is None else self.loss.smoothed(self._narrow(criterion.count) * unit)
 
-    def _losses(self, criterion):
-        """The loss as it is minimised, and as its curvature is estimated."""
+    def _curved(self, criterion, theta):
+        """The loss as its curvature is estimated: rounded off over the width at which a density is estimated best."""
         unit = self._unit(criterion)
         if unit is None:
-            return self.loss, self.loss
-        narrow, wide = self._narrow(criterion.count), self._wide(criterion.count)
+            return self.loss
+        # Silverman's rule for a logistic kernel, and records that show where they were
+        shown = 1.0 if self.method == "naive" else jnp.mean(self.mechanism.unperturbed)
+        wide = 1.06 * np.sqrt(3) / np.pi * (criterion.count * shown) ** -0.2
         if not self.loss.settles:  # its unit is a guess, perhaps too large
-            wide = np.sqrt(narrow * wide)
-        return self.loss.smoothed(narrow * unit), self.loss.smoothed(wide * unit)
+            wide = jnp.sqrt(wide * self._narrow(criterion.count))
+        if self.loss.value_of_normal is not None:
+            # the unit is the spread of released residuals, the criterion's value tells that of the original ones
+            spread = jnp.mean(criterion.values(self.loss, theta, self.index)) / self.loss.value_of_normal
+            unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
+        return self.loss.smoothed(wide * unit)
 
     def fit(self, evidence: Evidence, start: Any) -> Fit:
         """Estimate from evidence; traceable."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def finish(self, evidence: Evidence, found: Minimum) -> Fit:
-        """The estimate with its covariance, given the minimum of the first criterion."""
-        if len(evidence.criteria) + evidence.controls.shape[1] > 1:
-            return self._combine(evidence, found)
+        """The estimate with its covariance, given the minimum of the first criterion.
+
+        Raises
+        ------
+        ValueError
+            If there are no more records than parameters and mean-zero functions.
+        """
+        spent = len(found.theta) * len(evidence.criteria) + evidence.controls.shape[1]
+        if evidence.criteria[0].count <= spent:
+            raise ValueError(
+                f"{evidence.criteria[0].count} records are too few for {len(found.theta)} parameters by method "
+                f"{self.method!r}: more than {spent} are needed, and many more for errors to be trusted"
+            )
+        if spent > len(found.theta):
+            return self._combine(evidence, found, spent)
         criterion = evidence.criteria[0]
         boundary = self.space.boundary(found.theta)
-        _, wide = self._losses(criterion)
+        wide = self._curved(criterion, found.theta)
         curvature = found.hessian if wide is self.loss else criterion.derivatives(wide, found.theta, self.index)[2]
         scores = criterion.scores(self.loss, found.theta, self.index)
-        covariance = sandwich(curvature, scores, ~boundary)
+        covariance = sandwich(curvature, scores, ~boundary, spent=spent)
         return Fit(found.theta, covariance, found.value, found.converged, found.iterations, boundary)
 
-    def _combine(self, evidence, found):
+    def _combine(self, evidence, found, spent):
         """Two-step GMM: the first criterion's score less its projection on everything that has mean zero.
 
         All scores are unbiased for the same one, so their differences have mean zero at every parameter. Taken at a
         first estimate, the projection is a constant: the first criterion is tilted by it and minimised again, twice.
         """
         base, *others = evidence.criteria
-        narrow, wide = self._losses(base)
+        narrow = self._narrowed(base)
 
         def residual(theta):
             score = base.scores(self.loss, theta, self.index)
@@ -222,8 +241,7 @@ class Estimator:
         theta = _between(found.theta, *path.theta, jnp.abs(jnp.diagonal(found.hessian)))
         _, scores = residual(theta)
         boundary = self.space.boundary(theta)
-        curvature = base.derivatives(wide, theta, self.index)[2]
-        spent = len(theta) * (1 + len(others)) + evidence.controls.shape[1]
+        curvature = base.derivatives(self._curved(base, theta), theta, self.index)[2]
         covariance = sandwich(curvature, scores, ~boundary, spent=spent)
         iterations = found.iterations + jnp.sum(path.iterations)
         converged = found.converged & jnp.all(path.converged)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 __all__ = [
     "Loss",
@@ -45,6 +46,9 @@ class Loss(abc.ABC):
     twice_differentiable: bool | None = None
     """Whether the loss has second derivatives in the records; None where that has to be found out."""
 
+    value_of_normal: float | None = None
+    """Mean of the loss at its minimum for residuals from a standard normal, where it is proportional to their scale."""
+
     settles: bool = True
     """Whether the smooth version is so smooth that a minimisation settles to rounding, not just within its width."""
 
@@ -76,6 +80,14 @@ class Loss(abc.ABC):
         """Names of the parameters, for records whose columns are called so; None where the loss does not know."""
         return None
 
+    def of(self, columns: tuple[str, ...]) -> "Loss":
+        """The loss with positions in place of columns' names."""
+        return self
+
+    def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
+        """Raise ValueError where a column that is not perturbed (not in `index`) holds what the loss is not for."""
+        return None
+
 
 @dataclasses.dataclass(frozen=True)
 class RegressionLoss(Loss):
@@ -85,10 +97,11 @@ class RegressionLoss(Loss):
     ----------
     kernel : callable
         (η, y) → loss, elementwise on arrays.
-    response : int
-        Column of the response; negative from the end.
-    features : sequence of int, optional
-        Columns of the predictor, in the order of the parameters. By default all but the response.
+    response : int or str
+        Column of the response, by its position (negative from the end) or its name.
+    features : sequence of int or str, optional
+        Columns of the predictor, in the order of the parameters. By default all but the response; none, ``()``, for a
+        location: the mean or a quantile of the response.
     intercept : bool
         Whether the first parameter is an intercept.
     smooth_kernel : callable, optional
@@ -96,25 +109,65 @@ class RegressionLoss(Loss):
     twice_differentiable : bool
     unit : {"response", "margin"}
         What a smoothing width is measured in: the spread of the response around its least-squares prediction, or 1.
+    value_of_normal : float, optional
+        Mean of the kernel at its minimum for a normal response with standard deviation 1, where it is proportional to
+        that.
+    admits : (str, callable), optional
+        Which responses the kernel is for, in words and as a predicate of arrays.
     """
 
     kernel: Callable
-    response: int = -1
-    features: tuple[int, ...] | None = None
+    response: int | str = -1
+    features: tuple[int | str, ...] | None = None
     intercept: bool = True
     smooth_kernel: Callable | None = None
     twice_differentiable: bool = True
     unit: str = "response"
+    value_of_normal: float | None = None
+    admits: tuple[str, Callable] | None = None
 
     def __post_init__(self) -> None:
         if self.features is not None:
-            object.__setattr__(self, "features", tuple(int(j) for j in self.features))
+            features = (self.features,) if isinstance(self.features, (int, str)) else self.features
+            object.__setattr__(self, "features", tuple(j if isinstance(j, str) else int(j) for j in features))
             if self.response in self.features:
                 raise ValueError(f"the response is column {self.response}, which is among the features {self.features}")
 
     def __call__(self, x: jax.Array, theta: jax.Array) -> jax.Array:
         """Loss of one record, a row."""
         return self.values(x, theta)
+
+    def of(self, columns: tuple[str, ...]) -> "RegressionLoss":
+        """The loss with positions in place of columns' names.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column.
+        """
+
+        def position(column):
+            if isinstance(column, str) and column in columns:
+                return columns.index(column)
+            if isinstance(column, str) or not -len(columns) <= column < len(columns):
+                raise ValueError(f"the loss is about column {column!r}, and the columns are {', '.join(columns)}")
+            return int(column)
+
+        features = None if self.features is None else tuple(map(position, self.features))
+        return dataclasses.replace(self, response=position(self.response), features=features)
+
+    def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
+        """See `Loss.check`."""
+        _, response = self._columns(rows.shape[-1])
+        if self.admits is None or response in index:
+            return
+        words, admitted = self.admits
+        bad = ~admitted(rows[:, response])
+        if bad.any():
+            raise ValueError(
+                f"this loss is for responses {words}; column {response} has {bad.sum()} others, the first "
+                f"({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
+            )
 
     def _columns(self, width: int) -> tuple[np.ndarray, int]:
         response = range(width)[self.response]
@@ -235,7 +288,11 @@ def _softplus_jvp(primals, tangents):
     return _softplus(primals[0]), jax.nn.sigmoid(primals[0]) * tangents[0]
 
 
-def squared(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+_PROPORTIONS = ("between 0 and 1", lambda y: (y >= 0) & (y <= 1))
+_SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
+
+
+def squared(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
     """½ (y − η)²: least squares.
 
     Parameters
@@ -250,7 +307,7 @@ def _squared(eta, y):
     return 0.5 * (y - eta) ** 2
 
 
-def logistic(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def logistic(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
     """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}.
 
     Parameters
@@ -258,14 +315,14 @@ def logistic(response: int = -1, *, features: Any = None, intercept: bool = True
     response, features, intercept
         See `RegressionLoss`.
     """
-    return RegressionLoss(_logistic, response, features, intercept)
+    return RegressionLoss(_logistic, response, features, intercept, admits=_PROPORTIONS)
 
 
 def _logistic(eta, y):
     return _softplus(eta) - y * eta
 
 
-def check(tau: float, response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def check(tau: float, response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
     """(y − η) (τ − 1[y < η]): regression of the τ-quantile (Koenker & Bassett 1978).
 
     Its smooth version convolves it with a logistic density of scale `width`.
@@ -286,7 +343,8 @@ def check(tau: float, response: int = -1, *, features: Any = None, intercept: bo
         raise ValueError(f"tau must be between 0 and 1, exclusive, got {tau!r}")
 
     kernel, smooth = _check_kernels(float(tau))
-    return RegressionLoss(kernel, response, features, intercept, smooth, False)
+    density = float(stats.norm.pdf(stats.norm.ppf(tau)))
+    return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
 
 
 @functools.cache  # so that two losses of one kind are equal, and share what is compiled
@@ -300,7 +358,7 @@ def _check_kernels(tau):
     return kernel, smooth
 
 
-def absolute(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def absolute(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
     """|y − η|: median regression.
 
     Parameters
@@ -308,7 +366,8 @@ def absolute(response: int = -1, *, features: Any = None, intercept: bool = True
     response, features, intercept
         See `RegressionLoss`.
     """
-    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False)
+    mean = float(np.sqrt(2 / np.pi))
+    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
 
 
 def _absolute(eta, y):
@@ -319,7 +378,7 @@ def _smooth_absolute(eta, y, width):
     return y - eta + 2 * width * _softplus((eta - y) / width)
 
 
-def hinge(response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def hinge(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
     """max(0, 1 − y η): support vector classification of y in {−1, 1}.
 
     Parameters
@@ -327,7 +386,7 @@ def hinge(response: int = -1, *, features: Any = None, intercept: bool = True) -
     response, features, intercept
         See `RegressionLoss`.
     """
-    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin")
+    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
 
 def _hinge(eta, y):
@@ -338,7 +397,9 @@ def _smooth_hinge(eta, y, width):
     return width * _softplus((1 - y * eta) / width)
 
 
-def huber(threshold: float, response: int = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def huber(
+    threshold: float, response: int | str = -1, *, features: Any = None, intercept: bool = True
+) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η (Huber 1964).
 
     It has second derivatives, which jump, and that is enough for the smooth methods.

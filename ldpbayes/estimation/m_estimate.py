@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ldpbayes.estimation import losses
 from ldpbayes.estimation.arguments import check_public, checked_draws, checked_support, records_of
 from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
@@ -92,7 +93,8 @@ def m_estimate(
         If ``release`` is not a release or ``loss`` not a function.
     ValueError
         For a method that the mechanism or the loss does not admit, a loss that is not a finite number at the start,
-        public records outside the support, or an argument out of range.
+        columns that it does not find, or an unperturbed response that it is not for; public records outside the
+        support, a start outside the space, too few records, or an argument out of range.
 
     Notes
     -----
@@ -123,6 +125,7 @@ class _Problem:
         self.user_loss = loss
         self.loss, self.start, self.unravel = self._parametrised(loss, start)
         self.space = space
+        self._check_space(start)
         with jax.enable_x64(True):
             self._check_loss(self.start)
             if space is None or start is None:
@@ -131,16 +134,32 @@ class _Problem:
                 self.space = space or _around(naive, self.start)
         self.estimator = self._estimator(self.method)
 
+    def _check_space(self, start):
+        if self.space is None:
+            return
+        size = len(self.start)
+        if self.space.shape not in ((), (1,), (size,)):
+            raise ValueError(f"space is for {self.space.shape[0]} parameters, and this loss has {size}")
+        if start is not None:
+            with jax.enable_x64(True):
+                moved = np.abs(np.asarray(self.space.project(jnp.asarray(self.start))) - self.start)
+            if np.any(moved > 1e-9 * (1 + np.abs(self.start))):
+                raise ValueError(f"start lies outside the space: {start!r}")
+
     def _parametrised(self, loss, start):
         """The loss as one of a flat parameter, the flat start, and how to give a flat parameter its form."""
         if isinstance(loss, Loss):
-            count = len(loss.names(tuple(map(str, range(self.rows.shape[1])))))
+            loss = loss.of(self.columns)
+            loss.check(self.rows, self.mechanism.index)
+            count = len(loss.names(self.columns))
             flat = np.zeros(count) if start is None else np.asarray(start, float)
             if flat.shape != (count,):
                 raise ValueError(f"start must be an array of {count} parameters, got shape {flat.shape}")
             return loss, flat, np.asarray
         if not callable(loss):
             raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+        if getattr(loss, "__module__", None) == losses.__name__:
+            raise TypeError(f"losses.{loss.__name__} makes a loss: call it, losses.{loss.__name__}(...)")
         if start is None:
             raise ValueError("start is needed: it says which form the parameter of this loss has")
         with jax.enable_x64(True):
@@ -153,6 +172,12 @@ class _Problem:
         if not isinstance(self.user_loss, Loss):
             row = jnp.asarray(self.rows[0, 0] if self.scalar else self.rows[0])
             result = jax.eval_shape(self.user_loss, row, self.unravel(jnp.asarray(start)))
+            try:  # NumPy refuses an index that JAX would move into the row
+                self.user_loss(np.asarray(row), self.unravel(np.asarray(start)))
+            except IndexError as error:
+                raise ValueError(f"the loss asks for what a record does not have: {error}") from error
+            except Exception:  # not written for NumPy's arrays
+                pass
             if getattr(result, "shape", None) != ():
                 shown = getattr(result, "shape", type(result).__name__)
                 raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shown}")
@@ -239,6 +264,7 @@ class _Problem:
             raise ValueError(f"an update needs records of a mechanism like {self.mechanism}, got {mechanism}")
         other.mechanism, other.rows, other.seed = mechanism, rows, seed
         check_public(rows, mechanism, self.support)
+        self.loss.check(rows, mechanism.index)
         with jax.enable_x64(True):
             other._check_values(self.start, everywhere=self.method == "combined" and self.everywhere)
         other.estimator = other._estimator(self.method)
@@ -272,11 +298,14 @@ class _Problem:
         _warn(result)
         return result
 
-    def _names(self, params):
+    @property
+    def columns(self):
+        """Names of the columns of a row."""
         columns = self.mechanism.columns
-        if not isinstance(columns, tuple):
-            columns = tuple(f"x{j}" for j in range(self.rows.shape[1]))
-        names = self.loss.names(columns)
+        return columns if isinstance(columns, tuple) else tuple(f"x{j}" for j in range(self.rows.shape[1]))
+
+    def _names(self, params):
+        names = self.loss.names(self.columns)
         return names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)])
 
 

@@ -39,7 +39,8 @@ class MEstimate:
     boundary : array (p,) of bool
         Parameters that ended on the boundary of the space.
     minima : list of (array (p,), float)
-        Distinct minima that were found from the starts, with the criterion there; the estimate comes from the first.
+        Distinct minima that were found from the starts, with the criterion there. The first is the estimate, but for
+        ``combined``, which goes on from there.
     """
 
     method: str

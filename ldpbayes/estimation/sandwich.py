@@ -29,7 +29,7 @@ def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:
     return estimate - margin, estimate + margin
 
 
-def sandwich(curvature: Any, scores: Any, free: Any, spent: int | None = None) -> Any:
+def sandwich(curvature: Any, scores: Any, free: Any, *, spent: int) -> Any:
     """Covariance of an M-estimate (Huber 1967; Lu, Chen & Qiu, Theorem 5.3).
 
     Parameters
@@ -40,8 +40,8 @@ def sandwich(curvature: Any, scores: Any, free: Any, spent: int | None = None) -
         Gradient of each record's term, at the estimate.
     free : array (p,) of bool
         Parameters that are not held by the boundary; the others have no standard error.
-    spent : int, optional
-        Degrees of freedom to be subtracted from N; p by default.
+    spent : int
+        Degrees of freedom to be subtracted from N: p, or more where scores were combined.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def sandwich(curvature: Any, scores: Any, free: Any, spent: int | None = None) -
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
-    spread = centred.T @ centred / (count - (p if spent is None else spent))
+    spread = centred.T @ centred / (count - spent)
     both = free[:, None] & free
     inverse = jnp.linalg.inv(jnp.where(both, curvature, jnp.eye(p)))
     spread = jnp.where(both, spread, 0.0)

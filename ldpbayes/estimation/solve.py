@@ -18,6 +18,7 @@ __all__ = ["Ball", "Box", "Minimum", "minimise"]
 
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-6  # of the last step, against one plus the parameters: the next one would be far shorter
+SECULAR_STEPS = 12
 EDGE = 1e-9  # of the space's size: nearer than that is on the boundary
 
 
@@ -40,14 +41,26 @@ class Box:
         if np.any(np.greater_equal(self.lower, self.upper)):
             raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(p,), or () where it is as wide for all parameters."""
+        return np.broadcast_shapes(np.shape(self.lower), np.shape(self.upper))
+
     def project(self, theta: jax.Array) -> jax.Array:
         """The nearest point of the box."""
         return jnp.clip(theta, jnp.asarray(self.lower, theta.dtype), jnp.asarray(self.upper, theta.dtype))
 
-    def blocked(self, theta: jax.Array, gradient: jax.Array) -> jax.Array:
-        """Which parameters are at a bound that the descent pushes against."""
+    def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Any) -> jax.Array:
+        """Where a damped quadratic model is smallest: its free minimum, brought into the box.
+
+        Parameters at a bound that the descent pushes against stay there.
+        """
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
-        return (at_lower & (gradient > 0)) | (at_upper & (gradient < 0))
+        free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
+        gradient = jnp.where(free, gradient, 0.0)
+        hessian = jnp.where(free[:, None] & free, hessian, jnp.where(jnp.eye(len(theta), dtype=bool), 1.0, 0.0))
+        sizes, vectors = _downhill(hessian, damping)
+        return self.project(theta - vectors @ ((vectors.T @ gradient) / sizes))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Which parameters are at a bound."""
@@ -79,6 +92,11 @@ class Ball:
         radius = checked("radius", self.radius, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
         object.__setattr__(self, "radius", radius)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(p,), or () where the centre is one number."""
+        return np.shape(self.centre)
+
     def project(self, theta: jax.Array) -> jax.Array:
         """The nearest point of the ball."""
         away = theta - jnp.asarray(self.centre, theta.dtype)
@@ -86,9 +104,27 @@ class Ball:
         out = square > self.radius**2
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
-    def blocked(self, theta: jax.Array, gradient: jax.Array) -> jax.Array:
-        """None: the sphere is not made of faces."""
-        return jnp.zeros(theta.shape, bool)
+    def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Any) -> jax.Array:
+        """Where a damped quadratic model is smallest in the ball: a trust-region step whose region is the ball.
+
+        On the sphere the Hessian is increased by a multiple of the identity, for which the secular equation is solved.
+        """
+        centre = jnp.asarray(self.centre, theta.dtype)
+        sizes, vectors = _downhill(hessian, damping)
+        target = vectors.T @ (theta - centre) * sizes - vectors.T @ gradient
+
+        def length(more):
+            return jnp.sqrt(jnp.sum((target / (sizes + more)) ** 2))
+
+        def towards(more, _):
+            # Newton's method on 1/length, which is nearly linear; it increases to the root (Moré & Sorensen 1983)
+            there = length(more)
+            slope = jnp.sum(target**2 / (sizes + more) ** 3) / there
+            return jnp.maximum(more + (there / self.radius - 1) * there / slope, 0.0), None
+
+        outside = length(0.0) > self.radius
+        more, _ = jax.lax.scan(towards, jnp.zeros((), theta.dtype), None, length=SECULAR_STEPS)
+        return self.project(centre + vectors @ (target / (sizes + jnp.where(outside, more, 0.0))))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Whether the point is on the sphere, once for each parameter."""
@@ -120,6 +156,14 @@ _as_pytree(Box)
 _as_pytree(Ball)
 
 
+def _downhill(hessian: jax.Array, damping: Any) -> tuple[jax.Array, jax.Array]:
+    """Eigenvalues, made positive and damped, and eigenvectors: so steps lead downhill from a saddle point too."""
+    values, vectors = jnp.linalg.eigh(hessian)
+    sizes = jnp.abs(values)
+    sizes = jnp.maximum(sizes, 1e-10 * jnp.max(sizes) + jnp.finfo(sizes.dtype).tiny)
+    return sizes + damping * jnp.max(sizes), vectors
+
+
 class Minimum(NamedTuple):
     """Where a minimisation ended.
 
@@ -146,10 +190,10 @@ def minimise(
     max_iterations: int = MAX_ITERATIONS,
     tolerance: Any = TOLERANCE,
 ) -> Minimum:
-    """Minimise a twice differentiable function by damped Newton steps projected onto the space; traceable.
+    """Minimise a twice differentiable function by damped Newton steps inside the space; traceable.
 
-    A step uses the absolute values of the Hessian's eigenvalues, so that it leads downhill from a saddle point too;
-    parameters at a bound that they push against are left out of it. Steps are damped until the criterion decreases.
+    A step uses the absolute values of the Hessian's eigenvalues, so that it leads downhill from a saddle point too.
+    Steps are damped until the criterion decreases.
 
     Parameters
     ----------
@@ -166,18 +210,9 @@ def minimise(
     Minimum
     """
 
-    def step(theta, slope, hessian, damping):
-        free = ~space.blocked(theta, slope)
-        slope = jnp.where(free, slope, 0.0)
-        hessian = jnp.where(free[:, None] & free, hessian, jnp.where(jnp.eye(len(theta), dtype=bool), 1.0, 0.0))
-        values, vectors = jnp.linalg.eigh(hessian)
-        size = jnp.abs(values)
-        size = jnp.maximum(size, 1e-10 * jnp.max(size) + jnp.finfo(size.dtype).tiny)
-        return space.project(theta - vectors @ ((vectors.T @ slope) / (size + damping * jnp.max(size))))
-
     def body(state):
         theta, value, slope, hessian, damping, iterations, _ = state
-        ahead = step(theta, slope, hessian, damping)
+        ahead = space.lowest(theta, slope, hessian, damping)
         there = derivatives(ahead)
         moved = jnp.max(jnp.abs(ahead - theta) / (1 + jnp.abs(theta)))
         slack = 8 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(value))

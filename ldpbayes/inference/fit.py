@@ -84,8 +84,8 @@ def fit(
     Raises
     ------
     ValueError
-        If a release holds no values, or the numbers of draws are not positive. A model without a release is fitted as
-        `numpyro.infer.MCMC` would.
+        If a release holds no values, the model has nothing to sample, or the numbers of draws are not positive. A model
+        without a release is fitted as `numpyro.infer.MCMC` would.
     """
     for name, value, least in (
         ("num_samples", num_samples, 1),
@@ -101,6 +101,10 @@ def fit(
         )
     args, kwargs = _views((args, kwargs))
     with jax.enable_x64(True):
+        if not any(site.latent for site in _sites(model, args, kwargs).values()):
+            raise ValueError(
+                "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
+            )
         certificates = []
         for attempt in range(ATTEMPTS):
             mcmc = _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)

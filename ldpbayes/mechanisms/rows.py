@@ -71,6 +71,8 @@ class RowMechanism(Mechanism):
                 raise ValueError("perturbed names columns of a row, so it needs columns=")
             perturbed = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
             names = columns if isinstance(columns, tuple) else tuple(range(int(columns)))
+            if all(isinstance(name, (int, np.integer)) and 0 <= name < len(names) for name in perturbed):
+                perturbed = tuple(names[position] for position in perturbed)
             unknown = [name for name in perturbed if name not in names]
             if unknown or not perturbed or len(set(perturbed)) < len(perturbed):
                 raise ValueError(f"perturbed must be distinct columns out of {names}, got {self.perturbed!r}")
@@ -159,6 +161,7 @@ class RowMechanism(Mechanism):
 
         For simulation and studies; see `Mechanism.randomize`.
         """
+        x = self._in_order(x)
         if _concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
         x = jnp.asarray(x)
@@ -169,6 +172,25 @@ class RowMechanism(Mechanism):
         shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
         part = clipped + scale[..., None] * self._noise(key, shape, dtype)
         return self._join(x.astype(dtype), part)
+
+    def validated(self, values: ArrayLike) -> np.ndarray:
+        """See `Mechanism.validated`; a data frame's columns are taken by their names, where the mechanism's have some.
+
+        Raises
+        ------
+        ValueError
+            If the data frame has other columns than the mechanism.
+        """
+        return super().validated(self._in_order(values))
+
+    def _in_order(self, frame: Any) -> Any:
+        """A data frame with the mechanism's columns in their order; anything else as it is."""
+        names = getattr(frame, "columns", None)
+        if names is None or not isinstance(self.columns, tuple):
+            return frame
+        if set(names) != set(self.columns) or len(names) != len(self.columns):
+            raise ValueError(f"the mechanism's columns are {', '.join(self.columns)}; got {', '.join(map(str, names))}")
+        return frame[list(self.columns)]
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Any finite numbers, but public records are between the bounds."""
@@ -264,9 +286,9 @@ class RowMechanism(Mechanism):
     def guarantee(self) -> Guarantee:
         """The curve of two records that differ in all perturbed columns by their whole range.
 
-        The unit is a label if some columns are released as they are; public records have no protection.
+        Columns that are released as they are, and public records, have no protection.
         """
-        return self._guarantee(self.ranges, "record" if self.perturbed is None else "label")
+        return self._guarantee(self.ranges, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
@@ -278,7 +300,9 @@ class RowMechanism(Mechanism):
         tradeoff = self._tradeoff(ranges)
         pure = isinstance(tradeoff, (LaplaceTradeoff, PureProtocolTradeoff))
         # a curve that has no finite epsilon without a delta is quoted at epsilon = 1
-        return Guarantee(tradeoff, unit=unit, stated_delta=0.0 if pure else tradeoff.delta(1.0))
+        names = self.columns if isinstance(self.columns, tuple) else [f"column {j}" for j in range(self._width)]
+        exposed = tuple(name for j, name in enumerate(names) if j not in self.index)
+        return Guarantee(tradeoff, unit=unit, stated_delta=0.0 if pure else tradeoff.delta(1.0), exposed=exposed)
 
     def _distance(self, ranges: np.ndarray) -> Any:
         with np.errstate(divide="ignore"):

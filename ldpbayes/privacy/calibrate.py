@@ -71,7 +71,7 @@ class ZILParameters(NamedTuple):
     Attributes
     ----------
     zero_probability, scale : float
-        δ and λ of the mechanism.
+        δ and λ of the mechanism; λ is the standard deviation of the noise.
     distance : float
         c′: the distance between two inputs over the scale.
     tradeoff : Tradeoff
@@ -90,6 +90,7 @@ def zil_parameters(
     zero_probability: float,
     bounds: tuple[ArrayLike, ArrayLike],
     *,
+    dimension: int | None = None,
     unit: str = "record",
     exact: bool = False,
 ) -> ZILParameters:
@@ -108,10 +109,12 @@ def zil_parameters(
         Probability that a record is released exactly as it is, between 0 and 1, exclusive.
     bounds : (array_like, array_like)
         Lower and upper clipping bounds of the perturbed coordinates: numbers or arrays (d,).
+    dimension : int, optional
+        d, the number of perturbed coordinates, where both bounds are numbers: 1 by default.
     unit : {"record", "attribute"}
         Whether neighbours differ in all coordinates, or in one of them.
     exact : bool
-        Use the curve of as many dimensions as there are bounds, instead of its limit, which is below it: less noise.
+        Use the curve of as many dimensions as are perturbed, instead of its limit, which is below it: less noise.
 
     Returns
     -------
@@ -138,18 +141,22 @@ def zil_parameters(
         )
     if unit not in ("record", "attribute"):
         raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
-    lower, upper = (
-        np.atleast_1d(checked(n, b, "finite", np.isfinite)) for n, b in zip(("lower", "upper"), bounds, strict=True)
-    )
-    lower, upper = np.broadcast_arrays(lower, upper)
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}")
+    if dimension is not None and (isinstance(dimension, bool) or dimension != int(dimension) or dimension < 1):
+        raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
+    lower, upper = (checked(n, b, "finite", np.isfinite) for n, b in zip(("lower", "upper"), bounds, strict=True))
+    if dimension is not None and (np.ndim(lower) or np.ndim(upper)):
+        raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
+    lower, upper, _ = np.broadcast_arrays(lower, upper, np.zeros(dimension or 1))
     if lower.ndim != 1 or np.any(lower >= upper):
         raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
     diameter = np.linalg.norm(upper - lower) if unit == "record" else np.max(upper - lower)
-    dimension = lower.size if exact else math.inf
+    columns = lower.size if exact else math.inf
     target = (delta - zero_probability) / (1 - zero_probability)
 
     def excess(log_distance: float) -> float:
-        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), dimension).delta(epsilon)) - target
+        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), columns).delta(epsilon)) - target
 
     low = high = 0.0
     while excess(low) > 0:
@@ -157,5 +164,5 @@ def zil_parameters(
     while excess(high) < 0:
         high += 1.0
     distance = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
-    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, dimension), zero_probability)
+    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, columns), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)

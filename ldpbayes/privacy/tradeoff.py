@@ -261,12 +261,15 @@ class Guarantee:
         Whether each value is perturbed before anybody else sees it, or by a trusted curator.
     stated_delta : array_like
         The delta of the pair that `statement` quotes; zero for pure differential privacy.
+    exposed : tuple of str
+        Columns that are released as they are: neighbours agree in them, and nothing protects them.
     """
 
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
     stated_delta: ArrayLike = 0.0
+    exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
@@ -282,17 +285,25 @@ class Guarantee:
         """Smallest epsilon at `delta`; see `Tradeoff.epsilon`."""
         return self.tradeoff.epsilon(delta)
 
-    def statement(self) -> str:
-        """Return the guarantee in a plain sentence; personal budgets are quoted as a range.
+    def statement(self, epsilon: float | None = None) -> str:
+        """Return the guarantee in plain sentences; personal budgets are quoted as a range.
 
-        A second sentence says it where some are infinite and give the value away.
+        Further sentences say what is given away: records of infinite budget, or released exactly as they are, and
+        columns without noise.
+
+        Parameters
+        ----------
+        epsilon : float, optional
+            Quote this epsilon with its delta, instead of `stated_delta` with its epsilon.
         """
-        epsilon, delta, power = np.broadcast_arrays(
-            self.epsilon(self.stated_delta), self.stated_delta, 1 - self.tradeoff(0.05)
-        )
+        delta = self.stated_delta if epsilon is None else self.delta(epsilon)
+        epsilon = self.epsilon(delta) if epsilon is None else epsilon
+        epsilon, delta, power = np.broadcast_arrays(epsilon, delta, 1 - self.tradeoff(0.05))
         given_away = (np.isinf(epsilon) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
+        exposed = " and ".join(filter(None, (", ".join(self.exposed[:-1]), *self.exposed[-1:])))
+        aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {_quote(epsilon[~given_away])} and delta {_quote(delta[~given_away])}: "
@@ -303,9 +314,11 @@ class Guarantee:
             protected += (
                 f" With probability {_quote(self.tradeoff.zero_probability, '')} it is released exactly as it is."
             )
+        if exposed:
+            protected += f" Nothing protects {exposed}."
         if given_away.any():
-            return f"Each {self.unit} of finite budget {protected} One of infinite budget is not protected."
-        return f"Each {self.unit} {protected}"
+            return f"Each {self.unit}{aside}of finite budget {protected} One of infinite budget is not protected."
+        return f"Each {self.unit}{aside}{protected}"
 
 
 def _quote(value: ArrayLike, equals: str = "= ") -> str:

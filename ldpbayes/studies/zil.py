@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
+from numpyro.infer import init_to_median
 
 from ldpbayes.estimation import Box, Estimator
 from ldpbayes.estimation.function_loss import as_loss
@@ -293,7 +294,8 @@ def logistic_posteriors(
     Parameters
     ----------
     model : callable
-        NumPyro model of a release with a site ``slopes``, such as ``perturbed_covariates(intercept=None)``.
+        NumPyro model of a release with a site ``slopes``, such as ``perturbed_covariates(intercept=None)``; the
+        covariates are independent.
     counts, scales, bound, replicates, seed, batch, checkpoint
         As for `logistic_regression`.
     num_warmup, num_samples : int
@@ -312,9 +314,10 @@ def logistic_posteriors(
         for count in counts:
             cell = f"{count} {scale}"
             setting = logistic_setting(count, scale, bound)
-            # until its metric is adapted NUTS would spend most of the time in deep trees
-            options = {"num_warmup": num_warmup, "num_samples": num_samples, "max_tree_depth": (5, 10)}
-            fit = ReplicatedFit(model, **options)
+            # until its metric is adapted NUTS would spend most of the time in deep trees; from a narrow start, among
+            # rows released as they are, it may end in a mode in which a covariate does not vary
+            options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
+            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
             with jax.enable_x64(True):
                 keys = jax.random.split(jax.random.key(seed), replicates)
             for start in range(len(done.get(cell, [])), replicates, batch):

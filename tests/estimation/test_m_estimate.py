@@ -50,6 +50,27 @@ def test_oracle_is_statsmodels_logit_with_its_robust_errors(data):
     assert ours.converged and ours.names == ["intercept", "x0", "x1"]
 
 
+def test_columns_may_be_named(data):
+    named = ldp.m_estimate(losses.squared("income", features=("ill", "age")), data[1], "naive")
+    numbered = ldp.m_estimate(losses.squared(1, features=(2, 0)), data[1], "naive")
+    assert named.names == ["intercept", "ill", "age"]
+    np.testing.assert_array_equal(named.params, numbered.params)
+
+
+def test_standard_errors_of_a_median_know_the_spread_of_the_original_records():
+    sigma, count = 0.2, 20_000
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.25, 1.8, -1.0, 1.0)
+    with jax.enable_x64(True):
+        rows = sigma * np.random.default_rng(6).normal(size=count)
+        release = ldp.Release(mechanism.randomize(jax.random.key(0), rows), mechanism)
+        loss = losses.absolute(features=())
+        estimate = ldp.m_estimate(loss, release, "dr")
+        scores = np.asarray(estimate._evidence.criteria[0].scores(loss, estimate.params, (0,)))
+    want = np.std(scores) / np.sqrt(count) / (2 * stats.norm.pdf(0) / sigma)
+    # 2.5 % bias of the kernel's width, and three standard errors of 2.7 % of a density from 5,000 records
+    assert estimate.standard_error[0] == pytest.approx(want, rel=0.11)
+
+
 def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     x = rng.normal(size=(2000, 2))
     y = 1 + x @ [0.5, -1.0] + rng.standard_t(3, size=2000)
@@ -384,6 +405,39 @@ def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
         (lambda r: ldp.m_estimate(3, r, start=0.0), TypeError, r"loss must be a function loss\(x, theta\)"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, start=np.zeros(5)), ValueError, "an array of 3 parameters"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, space=(0, 1)), TypeError, "space must be a Box or a Ball"),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), r, space=ldp.Box([-1] * 4, 1)),
+            ValueError,
+            "space is for 4 parameters, and this loss has 3",
+        ),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), r, start=[0, 0, 3.0], space=ldp.Ball(0, 2)),
+            ValueError,
+            "start lies outside the space",
+        ),
+        (lambda r: ldp.m_estimate(losses.logistic, r), TypeError, r"call it, losses.logistic\(...\)"),
+        (
+            lambda r: ldp.m_estimate(losses.absolute("weight"), r),
+            ValueError,
+            "about column 'weight', and the columns are age, income, ill",
+        ),
+        (lambda r: ldp.m_estimate(losses.absolute(3), r), ValueError, "about column 3, and the columns are"),
+        (
+            lambda r: ldp.m_estimate(lambda x, t: (x[3] - t) ** 2, r, start=0.0),
+            ValueError,
+            "the loss asks for what a record does not have: index 3 is out of bounds",
+        ),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), released(r.values * [1, 1, 2])),
+            ValueError,
+            r"for responses between 0 and 1; column 2 has \d+ others, the first \(2\) at",
+        ),
+        (lambda r: ldp.m_estimate(losses.hinge(), r), ValueError, "for responses -1 and 1; column 2 has"),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), released(r.values[:10])),
+            ValueError,
+            "10 records are too few for 3 parameters by method 'combined': more than 13 are needed",
+        ),
         (lambda r: ldp.m_estimate(losses.logistic(), r, draws=0), ValueError, "draws must be a positive integer"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, draws="exact"), ValueError, "and here are 2"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, support=(1, 0)), ValueError, "lower bound must be below"),

@@ -17,6 +17,14 @@ def derivatives(function):
     return lambda theta: _differentiated(function, theta)
 
 
+@jax.jit
+def minimise_quadratic(curvature, free, start, space):
+    def quadratic(theta):
+        return 0.5 * (theta - free) @ curvature @ (theta - free)
+
+    return minimise(derivatives(quadratic), start, space)
+
+
 def rosenbrock(theta):
     return jnp.sum(100 * (theta[1:] - theta[:-1] ** 2) ** 2 + (1 - theta[:-1]) ** 2)
 
@@ -25,12 +33,8 @@ def test_quadratics_in_a_box_are_solved_to_rounding(rng):
     for _ in range(10):
         root = rng.normal(size=(5, 5))
         curvature, centre = root @ root.T + 0.1 * np.eye(5), 2 * rng.normal(size=5)
-
-        def quadratic(theta, curvature=curvature, centre=centre):
-            return 0.5 * (theta - centre) @ curvature @ (theta - centre)
-
         box = Box(-1.0, np.array([1.0, 1.0, 0.5, 2.0, 1.0]))
-        found = minimise(derivatives(quadratic), jnp.zeros(5), box)
+        found = minimise_quadratic(curvature, centre, jnp.zeros(5), box)
         factor = np.linalg.cholesky(curvature).T
         want = optimize.lsq_linear(factor, factor @ centre, (-np.ones(5), box.upper), method="bvls", tol=1e-14).x
         assert found.converged and found.iterations <= 20
@@ -63,6 +67,26 @@ def test_a_ball_holds_back_what_is_outside():
     assert np.all(ball.boundary(found.theta)) and not np.any(ball.boundary(jnp.zeros(2)))
     inside = minimise(derivatives(lambda theta: jnp.sum((theta - target) ** 2)), jnp.zeros(2), Ball(0.0, 6.0))
     np.testing.assert_allclose(inside.theta, target, atol=1e-9)
+
+
+def test_quadratics_in_a_ball_satisfy_the_conditions_of_a_minimum(rng):
+    for _ in range(5):
+        root = rng.normal(size=(4, 4))
+        curvature, free, centre = root @ root.T + 0.01 * np.eye(4), 3 * rng.normal(size=4), rng.normal(size=4)
+        ball = Ball(centre, 0.7)
+        found = minimise_quadratic(curvature, free, centre + [0.7, 0, 0, 0], ball)
+        assert found.converged and found.iterations <= 10 and np.all(ball.boundary(found.theta))
+        # on the sphere the gradient points inwards, and nowhere else
+        away, slope = np.asarray(found.theta) - centre, curvature @ (np.asarray(found.theta) - free)
+        assert away @ slope < 0
+        np.testing.assert_allclose(slope, (away @ slope) / 0.49 * away, atol=1e-8 * np.linalg.norm(slope))
+
+
+def test_rosenbrocks_valley_cut_off_by_a_sphere_agrees_with_scipy():
+    found = minimise(derivatives(rosenbrock), jnp.array([-0.5, 0.3, 0.1]), Ball(0.0, 0.8))
+    sphere = {"type": "ineq", "fun": lambda theta: 0.64 - theta @ theta}
+    want = optimize.minimize(optimize.rosen, [0.3, 0.2, 0.1], constraints=[sphere], method="SLSQP", tol=1e-14)
+    assert found.converged and float(found.value) == pytest.approx(want.fun, abs=1e-8)
 
 
 def test_many_at_once_end_where_each_one_ends_alone(rng):

@@ -193,6 +193,11 @@ def test_bad_numbers_of_draws_raise_before_anything_runs(options, message):
         ldp.fit(warner(), None, **options)
 
 
+def test_a_factory_in_place_of_its_model_is_noticed():
+    with pytest.raises(ValueError, match="the model has no site to sample; a model factory is called first"):
+        ldp.fit(clipped_gaussian, ldp.Release([0.1, 0.2], LAPLACE))
+
+
 def test_a_plan_cannot_be_fitted():
     with pytest.raises(ValueError, match="a release with only a count is for simulation"):
         ldp.fit(clipped_gaussian(), ldp.Release(None, LAPLACE, 10))

@@ -1,10 +1,12 @@
 """Symmetric, zero-inflated and independent Laplace noise: samplers against densities, and what is released as it is."""
 
+import dataclasses
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import integrate, special, stats
 
@@ -115,7 +117,23 @@ def test_named_columns_are_clipped_perturbed_or_passed_through():
     assert mechanism.log_prob(z, x).shape == (2,)
     assert np.all(mechanism.log_prob(z + [0, 1, 0], x) == -np.inf)
     assert ldp.mechanism_from_spec(mechanism.spec()) == mechanism
-    assert mechanism.guarantee.unit == "label" and mechanism.attribute_guarantee.unit == "attribute"
+    assert mechanism.guarantee.unit == "record" and mechanism.attribute_guarantee.unit == "attribute"
+    statement = mechanism.guarantee.statement(epsilon=2.0)
+    assert statement.startswith("Each record, answer aside, is protected") and "Nothing protects answer." in statement
+    assert f"epsilon = 2 and delta = {mechanism.guarantee.delta(2.0):.4g}" in statement
+    assert mechanism == dataclasses.replace(mechanism, perturbed=(0, 2))
+
+
+def test_columns_of_a_data_frame_are_found_by_their_names(rng):
+    mechanism = ZeroInflatedLaplaceMechanism(0.2, 0.5, -1, 1, columns=("age", "income"))
+    rows = rng.normal(size=(5, 2))
+    frame = pd.DataFrame({"income": rows[:, 1], "age": rows[:, 0]})
+    np.testing.assert_array_equal(ldp.Release(frame, mechanism).values, rows)
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(mechanism.randomize(key, frame), mechanism.randomize(key, rows))
+    for other in (frame.rename(columns=str.upper), frame.assign(extra=0), frame[["age"]]):
+        with pytest.raises(ValueError, match="the mechanism's columns are age, income; got"):
+            ldp.Release(other, mechanism)
 
 
 def test_personal_parameters_and_public_records():

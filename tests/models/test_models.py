@@ -110,8 +110,9 @@ def test_the_density_of_normal_rows_is_that_of_the_privatized_multivariate_norma
 
 def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
+    values["root"] = np.array([[1.0, 0.0], [0.6, 0.8]])
     law = ldp.PrivatizedRegression(
-        dist.MultivariateNormal(np.zeros(2), scale_tril=np.diag([1.0, 0.5])),
+        dist.MultivariateNormal(np.zeros(2), scale_tril=values["scale"][:, None] * values["root"]),
         dist.BernoulliLogits,
         values["slopes"],
         ROWS,
@@ -119,15 +120,25 @@ def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     )
     data = ldp.Release(law.sample(jax.random.key(0), (200,)), ROWS)
     priors = {"slopes": dist.Normal(0, 2), "intercept": dist.Normal(0, 2), "mean": dist.Normal(0, 1)}
-    priors["scale"] = dist.HalfNormal(1)
+    priors |= {"scale": dist.HalfNormal(1), "root": dist.LKJCholesky(2, 2.0)}
     prior = sum(float(p.log_prob(values[name]).sum()) for name, p in priors.items())
     density = log_density(models.perturbed_covariates(), data, values)
     assert abs(density - prior - log_prob(law, data.values)) < 1e-9
-    drawn = Predictive(models.perturbed_covariates(intercept=None), num_samples=3)(
-        jax.random.key(1), ldp.Release(None, ROWS, 20)
-    )
-    assert drawn["z"].shape == (3, 20, 3) and "intercept" not in drawn
+    independent = models.perturbed_covariates(intercept=None, concentration=None)
+    drawn = Predictive(independent, num_samples=3)(jax.random.key(1), ldp.Release(None, ROWS, 20))
+    assert drawn["z"].shape == (3, 20, 3) and "intercept" not in drawn and "root" not in drawn
     assert set(np.unique(drawn["z"][..., 2])) == {0, 1}
+
+
+def test_models_of_rows_say_which_releases_they_are_not_for():
+    numbers = ldp.Release([0.1, 0.2], ldp.LaplaceMechanism(1.0, 0, 1))
+    with pytest.raises(TypeError, match="takes a release of rows, got one of numbers under LaplaceMechanism"):
+        models.multivariate_normal()(numbers)
+    with pytest.raises(TypeError, match="takes a release of rows, got one under LaplaceMechanism"):
+        models.perturbed_covariates()(numbers)
+    signs = ldp.Release([[0.1, 0.2, 1], [0.3, 0.1, -1]], ROWS)
+    with pytest.raises(ValueError, match=r"1 responses \(column 2\) are not in the support of Bernoulli.*\(-1\) at 1"):
+        models.perturbed_covariates()(signs)
 
 
 def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):

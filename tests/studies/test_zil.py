@@ -119,7 +119,7 @@ def test_posteriors_of_numbers_and_rows_are_calibrated():
 def test_posterior_means_have_a_row_for_each_cell_and_resume(tmp_path):
     settings = {"counts": (60,), "scales": (0.5,), "num_warmup": 20, "num_samples": 20, "batch": 2}
     settings["checkpoint"] = tmp_path / "study.npz"
-    model = perturbed_covariates(intercept=None)
+    model = perturbed_covariates(intercept=None, concentration=None)
     (row,) = logistic_posteriors(model, replicates=2, **settings)
     assert row["cell"] == "60 0.5" and row["rmse"].shape == row["coverage"].shape == (6,)
     (again,) = logistic_posteriors(model, replicates=2, **settings)
