@@ -176,8 +176,9 @@ class Estimator:
         wide = 1.06 * np.sqrt(3) / np.pi * (criterion.count * shown) ** -0.2
         if not self.loss.settles:  # its unit is a guess, perhaps too large
             wide = jnp.sqrt(wide * self._narrow(criterion.count))
-        if self.loss.value_of_normal is not None:
-            # the unit is the spread of released residuals, the criterion's value tells that of the original ones
+        if self.loss.value_of_normal is not None and self.support is not None:
+            # the unit is the spread of released residuals, the criterion's value tells that of the original ones (but
+            # little where it is not truncated to the support: then it may even be negative)
             spread = jnp.mean(criterion.values(self.loss, theta, self.index)) / self.loss.value_of_normal
             unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
         return self.loss.smoothed(wide * unit)
