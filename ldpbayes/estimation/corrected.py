@@ -24,7 +24,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from ldpbayes.estimation.losses import Derivatives, Loss
+from ldpbayes.estimation.loss import Derivatives, Loss
 from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["Corrected", "Deconvolved", "Points", "controls", "corrected"]

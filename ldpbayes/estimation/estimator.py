@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes.estimation.corrected import Corrected, controls, corrected
-from ldpbayes.estimation.losses import Loss
+from ldpbayes.estimation.loss import Loss
 from ldpbayes.estimation.sandwich import project_out, sandwich
 from ldpbayes.estimation.solve import TOLERANCE, Minimum, minimise
 from ldpbayes.mechanisms import RowMechanism
@@ -17,7 +17,7 @@ from ldpbayes.mechanisms import RowMechanism
 __all__ = ["Estimator", "Evidence", "Fit"]
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)
-LEAST_SPREAD = 0.1
+LEAST_SPREAD = 0.1  # of the released residuals': what is estimated to be less is taken for an accident
 
 
 class Evidence(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 from scipy.stats import qmc
 
-from ldpbayes.estimation.losses import Loss
+from ldpbayes.estimation.loss import Loss
 
 __all__ = ["as_loss"]
 

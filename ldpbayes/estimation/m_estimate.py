@@ -15,7 +15,8 @@ from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.estimator import Estimator, Evidence
 from ldpbayes.estimation.function_loss import as_loss
-from ldpbayes.estimation.losses import Loss, RegressionLoss
+from ldpbayes.estimation.loss import Loss
+from ldpbayes.estimation.regression_loss import RegressionLoss
 from ldpbayes.estimation.result import EstimationWarning, MEstimate
 from ldpbayes.estimation.solve import Ball, Box
 
@@ -149,9 +150,9 @@ class _Problem:
     def _parametrised(self, loss, start):
         """The loss as one of a flat parameter, the flat start, and how to give a flat parameter its form."""
         if isinstance(loss, Loss):
-            loss = loss.of(self.columns)
+            loss = loss.of(self.mechanism.names)
             loss.check(self.rows, self.mechanism.index)
-            count = len(loss.names(self.columns))
+            count = len(loss.names(self.mechanism.names))
             flat = np.zeros(count) if start is None else np.asarray(start, float)
             if flat.shape != (count,):
                 raise ValueError(f"start must be an array of {count} parameters, got shape {flat.shape}")
@@ -298,14 +299,8 @@ class _Problem:
         _warn(result)
         return result
 
-    @property
-    def columns(self):
-        """Names of the columns of a row."""
-        columns = self.mechanism.columns
-        return columns if isinstance(columns, tuple) else tuple(f"x{j}" for j in range(self.rows.shape[1]))
-
     def _names(self, params):
-        names = self.loss.names(self.columns)
+        names = self.loss.names(self.mechanism.names)
         return names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)])
 
 

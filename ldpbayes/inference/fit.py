@@ -101,7 +101,8 @@ def fit(
         )
     args, kwargs = _views((args, kwargs))
     with jax.enable_x64(True):
-        if not any(site.latent for site in _sites(model, args, kwargs).values()):
+        sites = _sites(model, args, kwargs)
+        if not any(site.latent for site in sites.values()):
             raise ValueError(
                 "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
             )
@@ -111,11 +112,11 @@ def fit(
             panels = _panels(args, kwargs)
             if not panels:
                 break
-            error = _error(model, args, kwargs, mcmc)
+            error = _error(model, args, kwargs, mcmc, sites)
             certificates.append({"error_nats": error, "panels": panels})
             if error <= TOLERANCE:
                 break
-            finer = _refined(model, args, kwargs, mcmc) if attempt < ATTEMPTS - 1 else None
+            finer = _refined(model, args, kwargs, mcmc, sites) if attempt < ATTEMPTS - 1 else None
             said = f"a sketch of {panels} panels is off by {error:.2g} nats at posterior draws"
             if finer is None:
                 advice = "fit the release itself" if attempt else "sketch with more panels, or with keep_records=True"
@@ -123,7 +124,7 @@ def fit(
                 break
             args, kwargs = finer
             warnings.warn(f"{said}; refined to {_panels(*finer)} and sampled again", SketchWarning, stacklevel=2)
-        return _result(mcmc, model, args, kwargs, certificates, seed)
+        return _result(mcmc, sites, args, kwargs, certificates, seed)
 
 
 def _leaves(tree):
@@ -198,24 +199,24 @@ def _panels(args, kwargs):
     return [len(leaf.edges) - 1 for leaf in _leaves((args, kwargs)) if isinstance(leaf, PanelSketch)]
 
 
-def _refined(model, args, kwargs, mcmc):
+def _refined(model, args, kwargs, mcmc, sites):
     """The arguments with sketches fine enough at these draws, or as fine as they get; None where records are gone."""
-    lattice = True if any(site.discrete_base for site in _sites(model, args, kwargs).values()) else None
+    lattice = True if any(site.discrete_base for site in sites.values()) else None
     for _ in range(REFINEMENTS):
         finer = _map_sketches(lambda s: s.refine(lattice=lattice) or s, (args, kwargs))
         if _panels(*finer) == _panels(args, kwargs):
             return None
         args, kwargs = finer
-        if _error(model, args, kwargs, mcmc) <= TOLERANCE:
+        if _error(model, args, kwargs, mcmc, sites) <= TOLERANCE:
             break
     return args, kwargs
 
 
-def _error(model, args, kwargs, mcmc):
+def _error(model, args, kwargs, mcmc, sites):
     """Largest difference in log density between the sketches and their references at posterior draws, in nats."""
     reference = _map_sketches(lambda s: s.reference, (args, kwargs))
     samples = mcmc.get_samples()
-    latent = [name for name, site in _sites(model, args, kwargs).items() if site.latent]
+    latent = [name for name, site in sites.items() if site.latent]
     total = len(samples[latent[0]])
     pick = np.unique(np.linspace(0, total - 1, CERTIFICATE_DRAWS).astype(int))
 
@@ -250,7 +251,7 @@ def _sites(model, args, kwargs):
     return sites
 
 
-def _result(mcmc, model, args, kwargs, certificates, seed):
+def _result(mcmc, sites, args, kwargs, certificates, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.2x announces its own refactoring at import
         import arviz as az
@@ -258,7 +259,7 @@ def _result(mcmc, model, args, kwargs, certificates, seed):
     data = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, (Release, Sketch))]
     weights = {f"weights_{i}" if i else "weights": d.weights for i, d in enumerate(data) if isinstance(d, Sketch)}
     # named here, since ArviZ's own inference of them cannot compare traces whose sites carry arrays as scale
-    dims = {name: site.dims for name, site in _sites(model, args, kwargs).items() if site.dims}
+    dims = {name: site.dims for name, site in sites.items() if site.dims}
     result = az.from_numpyro(mcmc, log_likelihood=False, constant_data=weights or None, dims=dims, pred_dims={})
     problems = _convergence_problems(az, mcmc, result)
     result.attrs.update(

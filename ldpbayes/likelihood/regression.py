@@ -82,8 +82,23 @@ class PrivatizedRegression(dist.Distribution):
         y = self.response(self.intercept + x @ self.slopes).sample(keys[1])
         return self.mechanism.randomize(keys[2], jnp.insert(x, self._place, y.astype(x.dtype), axis=-1))
 
+    def _check_responses(self, law, y):
+        inside = law.support(y[..., None, None])
+        if isinstance(inside, np.ndarray) and not inside.all():
+            bad = np.argwhere(~inside)[:, : y.ndim]
+            raise ValueError(
+                f"{len(bad)} responses (column {self._place}) are not in the support of {type(law).__name__}, "
+                f"the first ({y[tuple(bad[0])]:g}) at {', '.join(map(str, bad[0]))}"
+            )
+
     def log_prob(self, value):
-        """Log density of released rows (*batch, columns), with respect to Lebesgue's measure and that of y."""
+        """Log density of released rows (*batch, columns), with respect to Lebesgue's measure and that of y.
+
+        Raises
+        ------
+        ValueError
+            If responses are not in the support of their distribution, where that can be seen: in concrete NumPy arrays.
+        """
         z, y = value[..., self.mechanism.index], value[..., self._place]
         mechanism, m, slopes = self.mechanism, self.covariates.loc, self.slopes
         covariance = self.covariates.covariance_matrix
@@ -102,7 +117,9 @@ class PrivatizedRegression(dist.Distribution):
         mean = self.intercept + m @ slopes + away @ gain.T  # (*batch, scales)
         t, v = np.polynomial.hermite_e.hermegauss(self.nodes)
         eta = mean[..., None] + spread[:, None] * t
-        log_response = self.response(eta).log_prob(y[..., None, None]) + np.log(v / np.sqrt(2 * np.pi))
+        law = self.response(eta)
+        self._check_responses(law, y)
+        log_response = law.log_prob(y[..., None, None]) + np.log(v / np.sqrt(2 * np.pi))
         noisy = jax.nn.logsumexp((log_weights + log_density)[..., None] + log_response, axis=(-2, -1))
         share = mechanism.unperturbed
         if isinstance(share, float):

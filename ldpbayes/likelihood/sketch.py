@@ -398,7 +398,7 @@ def panel_edges(mechanism, panels=None, lattice=None):
     """Panel edges over a mechanism's released range, shape (panels + 1,); arguments and errors as in `sketch`."""
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
-        raise ValueError(f"{type(mechanism).__name__} {why}, which cannot be sketched; use the release itself")
+        raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
     if panels is not None and not (isinstance(panels, (int, np.integer)) and panels > 0):
         raise ValueError(f"panels must be a positive integer, got {panels!r}")
     low, high = (float(end) for end in mechanism.released_range)

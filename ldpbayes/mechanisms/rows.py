@@ -119,6 +119,11 @@ class RowMechanism(Mechanism):
         return 1 if self.columns is None else self.columns if isinstance(self.columns, int) else len(self.columns)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: x0, x1, ... where they were not given any."""
+        return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self._width))
+
+    @property
     def dimension(self) -> int:
         """Number of perturbed columns."""
         return self._width if self.perturbed is None else len(self.perturbed)
@@ -300,8 +305,7 @@ class RowMechanism(Mechanism):
         tradeoff = self._tradeoff(ranges)
         pure = isinstance(tradeoff, (LaplaceTradeoff, PureProtocolTradeoff))
         # a curve that has no finite epsilon without a delta is quoted at epsilon = 1
-        names = self.columns if isinstance(self.columns, tuple) else [f"column {j}" for j in range(self._width)]
-        exposed = tuple(name for j, name in enumerate(names) if j not in self.index)
+        exposed = tuple(name for j, name in enumerate(self.names) if j not in self.index)
         return Guarantee(tradeoff, unit=unit, stated_delta=0.0 if pure else tradeoff.delta(1.0), exposed=exposed)
 
     def _distance(self, ranges: np.ndarray) -> Any:

@@ -141,22 +141,25 @@ def zil_parameters(
         )
     if unit not in ("record", "attribute"):
         raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
-    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}")
-    if dimension is not None and (isinstance(dimension, bool) or dimension != int(dimension) or dimension < 1):
-        raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
-    lower, upper = (checked(n, b, "finite", np.isfinite) for n, b in zip(("lower", "upper"), bounds, strict=True))
-    if dimension is not None and (np.ndim(lower) or np.ndim(upper)):
-        raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
+    try:
+        lower, upper = bounds
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from None
+    lower, upper = checked("lower", lower, "finite", np.isfinite), checked("upper", upper, "finite", np.isfinite)
+    if dimension is not None:
+        if isinstance(dimension, bool) or not isinstance(dimension, (int, np.integer)) or dimension < 1:
+            raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
+        if np.ndim(lower) or np.ndim(upper):
+            raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
     lower, upper, _ = np.broadcast_arrays(lower, upper, np.zeros(dimension or 1))
     if lower.ndim != 1 or np.any(lower >= upper):
         raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
     diameter = np.linalg.norm(upper - lower) if unit == "record" else np.max(upper - lower)
-    columns = lower.size if exact else math.inf
+    size = lower.size if exact else math.inf
     target = (delta - zero_probability) / (1 - zero_probability)
 
     def excess(log_distance: float) -> float:
-        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), columns).delta(epsilon)) - target
+        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), size).delta(epsilon)) - target
 
     low = high = 0.0
     while excess(low) > 0:
@@ -164,5 +167,5 @@ def zil_parameters(
     while excess(high) < 0:
         high += 1.0
     distance = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
-    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, columns), zero_probability)
+    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)

@@ -302,7 +302,7 @@ class Guarantee:
         given_away = (np.isinf(epsilon) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
-        exposed = " and ".join(filter(None, (", ".join(self.exposed[:-1]), *self.exposed[-1:])))
+        exposed = " and ".join(self.exposed)
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "

@@ -17,7 +17,8 @@ from numpyro.infer import init_to_median
 
 from ldpbayes.estimation import Box, Estimator
 from ldpbayes.estimation.function_loss import as_loss
-from ldpbayes.estimation.losses import Loss, absolute, logistic
+from ldpbayes.estimation.loss import Loss
+from ldpbayes.estimation.losses import absolute, logistic
 from ldpbayes.inference.release import Release
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies.checkpoint import Checkpoint
@@ -294,8 +295,8 @@ def logistic_posteriors(
     Parameters
     ----------
     model : callable
-        NumPyro model of a release with a site ``slopes``, such as ``perturbed_covariates(intercept=None)``; the
-        covariates are independent.
+        NumPyro model of a release with a site ``slopes``, such as
+        ``perturbed_covariates(intercept=None, concentration=None)``.
     counts, scales, bound, replicates, seed, batch, checkpoint
         As for `logistic_regression`.
     num_warmup, num_samples : int

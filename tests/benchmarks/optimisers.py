@@ -19,7 +19,7 @@ from scipy import optimize
 from ldpbayes.estimation.solve import minimise
 from ldpbayes.studies.zil import logistic_setting
 
-LOWEST = 1e-7  # how much above the least value a criterion may be: standard errors are a thousand times wider
+LOWEST = 1e-7  # how much above the least value found a criterion may be
 
 
 def fits(estimator, criterion, start):

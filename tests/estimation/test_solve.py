@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
-from ldpbayes.estimation.losses import _differentiated
+from ldpbayes.estimation.loss import _differentiated
 from ldpbayes.estimation.solve import minimise
 
 pytestmark = pytest.mark.usefixtures("x64")

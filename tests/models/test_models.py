@@ -138,7 +138,7 @@ def test_models_of_rows_say_which_releases_they_are_not_for():
         models.perturbed_covariates()(numbers)
     signs = ldp.Release([[0.1, 0.2, 1], [0.3, 0.1, -1]], ROWS)
     with pytest.raises(ValueError, match=r"1 responses \(column 2\) are not in the support of Bernoulli.*\(-1\) at 1"):
-        models.perturbed_covariates()(signs)
+        ldp.fit(models.perturbed_covariates(), signs, progress_bar=False)
 
 
 def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
