@@ -143,7 +143,8 @@ class RowMechanism(Mechanism):
     def _split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
         rows = jnp.asarray(rows)
-        return rows[..., None] if self.columns is None else rows[..., self.index]
+        # not rows[..., index]: JAX 0.8.0 compiles the clipping of that wrongly where the rows are constants
+        return rows[..., None] if self.columns is None else jnp.take(rows, np.array(self.index), axis=-1)
 
     def _join(self, rows: jax.Array, part: jax.Array) -> jax.Array:
         """Rows with their perturbed columns replaced; inverse of `_split`."""
