@@ -24,7 +24,8 @@ class Coverage:
     Attributes
     ----------
     quantiles : dict of str to array (replicates,)
-        Posterior cdf at the true value, for every scalar parameter; uniform if the posterior is calibrated.
+        Posterior cdf at the true value, for every scalar parameter; uniform if the posterior is calibrated. Entries
+        that the model fixes, such as the diagonal of a correlation matrix's root, are left out.
     """
 
     quantiles: dict
@@ -131,8 +132,10 @@ def coverage(
             truth = Predictive(model, num_samples=size)(keys[0], plan)
             samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))])
             for name, value in truth.items():
-                below = np.mean(samples[name] < np.asarray(value)[:, None], axis=1)
-                for index in np.ndindex(below.shape[1:]):
+                value = np.asarray(value)[:, None]
+                below = np.mean(samples[name] < value, axis=1)
+                free = np.any(samples[name] != value, axis=(0, 1))
+                for index in map(tuple, np.argwhere(free)):
                     label = name + (f"[{', '.join(map(str, index))}]" if index else "")
                     done[label] = np.concatenate([done.get(label, np.empty(0)), below[:, *index]])
             done.save()

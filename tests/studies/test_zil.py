@@ -132,3 +132,5 @@ def test_posteriors_of_rows_can_be_replicated():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 2)
     result = coverage(multivariate_normal(), mechanism, 50, replicates=6, num_warmup=50, num_samples=50, batch=3)
     assert result.quantiles["mean[1]"].shape == (6,) and np.ptp(result.quantiles["scale[0]"]) > 0
+    # the entries of the root that are 1 or 0 whatever the data have no posterior to speak of
+    assert [name for name in result.quantiles if name.startswith("root")] == ["root[1, 0]", "root[1, 1]"]
