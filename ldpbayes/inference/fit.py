@@ -286,11 +286,14 @@ def _convergence_problems(az, mcmc, result):
     draws = posterior.sizes["draw"]
     if draws < 4:
         return problems
-    rhat = az.rhat(posterior) if posterior.sizes["chain"] > 1 else None
+    with np.errstate(invalid="ignore", divide="ignore"):  # entries that the model fixes have none
+        rhat = az.rhat(posterior) if posterior.sizes["chain"] > 1 else None
     enough = MIN_ESS_PER_CHAIN * posterior.sizes["chain"]
     ess = {method: az.ess(posterior, method=method) for method in ("bulk", "tail")}
     for name in posterior.data_vars:
-        if rhat is not None and not float(rhat[name].max()) <= MAX_RHAT and posterior[name].std() > 0:
+        if posterior[name].std() == 0:
+            continue
+        if rhat is not None and not float(rhat[name].max()) <= MAX_RHAT:
             problems.append(f"{name}: R-hat is {float(rhat[name].max()):.3f}, above {MAX_RHAT}; run longer chains")
         for method, values in ess.items():
             least = float(values[name].min())

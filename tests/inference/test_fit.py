@@ -175,9 +175,16 @@ def test_any_numpyro_kernel_is_accepted():
 
 def test_chains_that_did_not_converge_are_named_and_recorded():
     sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
-    with pytest.warns(ldp.ConvergenceWarning, match="theta: bulk effective sample size is"):
-        result = ldp.fit(warner(), sketch, num_warmup=5, num_samples=20, num_chains=2, progress_bar=False)
-    assert any("theta" in problem for problem in json.loads(result.attrs["convergence_warnings"]))
+
+    def model(sketch):
+        warner()(sketch)
+        numpyro.deterministic("fixed", jnp.ones(2))  # has no R-hat, and nobody is told
+
+    with pytest.warns(ldp.ConvergenceWarning, match="theta: bulk effective sample size is") as said:
+        result = ldp.fit(model, sketch, num_warmup=5, num_samples=20, num_chains=2, progress_bar=False)
+    assert {warning.category for warning in said} == {ldp.ConvergenceWarning}
+    problems = json.loads(result.attrs["convergence_warnings"])
+    assert problems and all(problem.startswith("theta: ") for problem in problems)
 
 
 @pytest.mark.parametrize(
