@@ -9,7 +9,9 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipy
 
 
 def outputs_of(cells):
-    return [output for cell in cells if cell["cell_type"] == "code" for output in cell["outputs"]]
+    """Outputs of the code, without what libraries say on the side."""
+    outputs = [output for cell in cells if cell["cell_type"] == "code" for output in cell["outputs"]]
+    return [output for output in outputs if output.get("name") != "stderr"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
