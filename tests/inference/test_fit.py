@@ -122,7 +122,7 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
     with pytest.warns(
         ldp.SketchWarning, match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again"
     ):
-        result = quiet_fit(model, release.sketch(), num_warmup=150, num_samples=100)
+        result = quiet_fit(model, release.sketch(), num_warmup=80, num_samples=50)
     first, last = json.loads(result.attrs["certificates"])
     assert first["error_nats"] > 1e-3 >= last["error_nats"]
     assert last["panels"][0] > first["panels"][0] == 40
@@ -156,9 +156,9 @@ def test_groups_with_their_own_budgets_are_pooled():
         simulate(dist.Normal(mean, 1.0), ldp.LaplaceMechanism(epsilon, -5, 5), 4000, seed=group)
         for group, (mean, epsilon) in enumerate(zip(truth, (1.0, 4.0), strict=True))
     ]
-    result = quiet_fit(hierarchical(), [release.sketch() for release in releases], num_warmup=150, num_samples=150)
+    result = quiet_fit(hierarchical(), [release.sketch() for release in releases], num_warmup=100, num_samples=100)
     theta = draws(result, "theta")
-    assert theta.shape == (2, 150, 2)
+    assert theta.shape == (2, 100, 2)
     assert result["posterior"]["theta"].dims == ("chain", "draw", "theta_dim_0")
     assert np.all(np.abs(theta.mean((0, 1)) - truth) < 4 * theta.std((0, 1)))  # error rate 2e-4
     assert len(json.loads(result.attrs["mechanisms"])) == 2

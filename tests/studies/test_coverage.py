@@ -71,7 +71,7 @@ def test_a_study_needs_one_privatized_site():
 
 def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):
     checkpoint = tmp_path / "study.npz"
-    settings = {"num_warmup": 20, "num_samples": 20, "batch": 2, "seed": 3}
+    settings = {"num_warmup": 10, "num_samples": 10, "batch": 2, "seed": 3}
     whole = coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
     assert {name: q.shape for name, q in whole.quantiles.items()} == {"mu": (4,), "sigma": (4,)}
     with np.load(checkpoint) as file:

@@ -117,7 +117,7 @@ def test_posteriors_of_numbers_and_rows_are_calibrated():
 
 
 def test_posterior_means_have_a_row_for_each_cell_and_resume(tmp_path):
-    settings = {"counts": (60,), "scales": (0.5,), "num_warmup": 20, "num_samples": 20, "batch": 2}
+    settings = {"counts": (60,), "scales": (0.5,), "num_warmup": 10, "num_samples": 10, "batch": 2}
     settings["checkpoint"] = tmp_path / "study.npz"
     model = perturbed_covariates(intercept=None, concentration=None)
     (row,) = logistic_posteriors(model, replicates=2, **settings)
@@ -130,7 +130,7 @@ def test_posteriors_of_rows_can_be_replicated():
     import ldpbayes as ldp
 
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 2)
-    result = coverage(multivariate_normal(), mechanism, 50, replicates=6, num_warmup=50, num_samples=50, batch=3)
-    assert result.quantiles["mean[1]"].shape == (6,) and np.ptp(result.quantiles["scale[0]"]) > 0
+    result = coverage(multivariate_normal(), mechanism, 50, replicates=4, num_warmup=20, num_samples=20, batch=2)
+    assert result.quantiles["mean[1]"].shape == (4,) and np.ptp(result.quantiles["scale[0]"]) > 0
     # the entries of the root that are 1 or 0 whatever the data have no posterior to speak of
     assert [name for name in result.quantiles if name.startswith("root")] == ["root[1, 0]", "root[1, 1]"]
