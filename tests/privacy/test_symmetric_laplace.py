@@ -90,21 +90,19 @@ def test_errors_are_those_of_ten_million_simulated_draws(dimension, distance):
 
 @pytest.mark.parametrize("distance", [0.01, 0.5, 4.0, 20.0])
 def test_curves_are_valid_and_decrease_with_the_dimension_to_their_limit(distance):
-    limit = SymmetricLaplaceTradeoff(distance)
-    above = SymmetricLaplaceTradeoff(distance, 1)(GRID)
-    for dimension in (2, 40, 1000, math.inf):
-        curve = SymmetricLaplaceTradeoff(distance, dimension)
-        beta = curve(GRID)
+    curves = {dimension: SymmetricLaplaceTradeoff(distance, dimension) for dimension in (1, 2, 40, 1000, math.inf)}
+    betas = {dimension: curve(GRID) for dimension, curve in curves.items()}
+    above = betas.pop(1)
+    for dimension, beta in betas.items():
         assert beta[0] == 1 and beta[-1] == 0
         assert np.all(beta <= 1 - GRID) and np.all(np.diff(beta) <= 0)
         assert np.all(np.diff(beta, 2) >= -1e-12)
-        values = curve(ALPHA)
+        values = curves[dimension](ALPHA)
         seen = values > 1e-250  # those that underflow cannot be inverted
-        np.testing.assert_allclose(curve(values[seen]), ALPHA[seen], atol=1e-10)
-        assert np.all(beta <= above + 1e-10) and np.all(beta >= limit(GRID) - 1e-10)
+        np.testing.assert_allclose(curves[dimension](values[seen]), ALPHA[seen], atol=1e-10)
+        assert np.all(beta <= above + 1e-10) and np.all(beta >= betas[math.inf] - 1e-10)
         above = beta
-    far = np.max(np.abs(SymmetricLaplaceTradeoff(distance, 1000)(GRID) - limit(GRID)))
-    near = np.max(np.abs(SymmetricLaplaceTradeoff(distance, 40)(GRID) - limit(GRID)))
+    near, far = (np.max(np.abs(betas[dimension] - betas[math.inf])) for dimension in (40, 1000))
     assert far < near / 15  # the difference falls as 1/d
 
 
@@ -135,12 +133,13 @@ def test_limit_is_the_papers_proposition_and_theorem(distance):
 def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
     for distance in (0.1, 0.5, 3.0):
         curve = SymmetricLaplaceTradeoff(distance, dimension)
+        beta = curve(GRID)
         for epsilon in (0.3, 1.0):
             delta = curve.delta(epsilon)
             level, power = _tests(dimension, distance).errors(np.array([epsilon]))
             envelope = approximate_tradeoff(epsilon, delta)
             assert envelope(level)[0] == pytest.approx(1 - power[0], abs=1e-12)  # touches
-            assert np.all(envelope(GRID) <= curve(GRID) + 1e-12)  # from below
+            assert np.all(envelope(GRID) <= beta + 1e-12)  # from below
             assert curve.epsilon(delta) == pytest.approx(epsilon, rel=1e-8)
         assert curve.epsilon(0.0) == np.inf and curve.epsilon(curve.delta(0.0)) == 0 and curve.epsilon(1.0) == 0
 
