@@ -13,9 +13,9 @@ import json
 import os
 import pathlib
 import sys
-import traceback
 import warnings
-import zipfile
+
+from ldpbayes.cli_input import BadInput, as_sketch, blaming, load_model, load_release
 
 __all__ = ["main"]
 
@@ -26,10 +26,6 @@ EXIT_CODES = """exit codes:
   2  bad usage or bad input
   3  done, but the chains have not converged (the warnings say which parameter)
 """
-
-
-class _BadInput(Exception):
-    """What the user gave cannot be used; the message says why."""
 
 
 def main(argv=None):
@@ -52,7 +48,7 @@ def main(argv=None):
         return stop.code if isinstance(stop.code, int) else BAD_INPUT
     try:
         return args.run(args)
-    except _BadInput as error:
+    except BadInput as error:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
@@ -218,24 +214,24 @@ def _fit(args):
     if args.out is not None:
         _needs("h5netcdf", "h5py")  # h5netcdf alone brings no backend
         if args.out.is_dir():
-            raise _BadInput(f"--out {args.out} is a folder; give the name of a file")
+            raise BadInput(f"--out {args.out} is a folder; give the name of a file")
         if not args.out.absolute().parent.is_dir():
-            raise _BadInput(f"--out: there is no folder {args.out.absolute().parent}")
-    model = _load_model(args.model)
+            raise BadInput(f"--out: there is no folder {args.out.absolute().parent}")
+    model = load_model(args.model)
     if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
-        raise _BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
-    releases = [_load_release(path) for path in args.release]
+        raise BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
+    releases = [load_release(path) for path in args.release]
     say = (lambda text: None) if args.quiet else (lambda text: print(text, flush=True))
     data = []
     for path, release in zip(args.release, releases, strict=True):
         say(f"{path}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
-        data.append(release if args.no_sketch else _sketch(path, release, say))
+        data.append(release if args.no_sketch else as_sketch(path, release, say))
     _use_compilation_cache(args)
     from ldpbayes import fit
 
     progress = sys.stderr.isatty() and not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
-    with _plain_warnings(), _blaming(args.model):
+    with _plain_warnings(), blaming(args.model):
         result = fit(model, data[0] if len(data) == 1 else data, progress_bar=progress, **_sampler_options(args))
     say("")
     print(_summary(result))
@@ -290,78 +286,11 @@ def _make_folder(path):
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise _BadInput(f"--out {path} is not a folder") from None
+        raise BadInput(f"--out {path} is not a folder") from None
 
 
 def _sampler_options(args):
     return {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-
-
-def _load_release(path):
-    from ldpbayes import Release
-
-    try:
-        return Release.load(path)
-    except FileNotFoundError as error:
-        raise _BadInput(error) from None
-    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise _BadInput(f"{path} is not a valid release file: {error}") from None
-
-
-def _sketch(path, release, say):
-    import jax
-
-    discrete = release.mechanism.support.is_discrete
-    if not discrete and any(getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(release.mechanism)):
-        say("  personal budgets: the model gets the records themselves")
-        return release
-    if not discrete and release.mechanism.released_range is None:
-        say("  the mechanism has no sketch: the model gets the records themselves")
-        return release
-    try:
-        return release.sketch()
-    except ValueError as error:
-        raise _BadInput(f"{path}: {error}") from None
-
-
-def _load_model(name):
-    from ldpbayes import models
-
-    if name in models.__all__:
-        return getattr(models, name)()
-    path = pathlib.Path(name)
-    if path.suffix != ".py":
-        raise _BadInput(f"--model must be one of {', '.join(models.__all__)}, or a Python file (.py); got {name!r}")
-    if not path.is_file():
-        raise _BadInput(f"--model: no file {path}")
-    spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
-    module = importlib.util.module_from_spec(spec)
-    with _blaming(name):
-        spec.loader.exec_module(module)
-    model = getattr(module, "model", None)
-    if not callable(model):
-        raise _BadInput(f"--model: {path} defines no function model(release)")
-    return model
-
-
-@contextlib.contextmanager
-def _blaming(model):
-    """Turn what a model raises into a message; for a user's file, with the line that raised it."""
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        if not model.endswith(".py"):
-            if isinstance(error, (ValueError, TypeError)):
-                raise _BadInput(f"model {model}: {error}") from None
-            raise
-        path = str(pathlib.Path(model).absolute())
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == path]
-        if isinstance(error, SyntaxError):
-            lines = [error.lineno]
-        where = f"{model}:{lines[-1]}" if lines else model
-        raise _BadInput(f"{where}: {type(error).__name__}: {error}") from None
 
 
 @contextlib.contextmanager

@@ -26,14 +26,14 @@ def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concen
     -------
     callable
         model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``;
-        TypeError for a release of numbers.
+        TypeError for releases of anything but rows.
     """
 
     def model(release):
-        if not release.mechanism.record_shape:
-            given = type(release.mechanism).__name__
-            raise TypeError(f"multivariate_normal takes a release of rows, got one of numbers under {given}")
-        columns = release.mechanism.record_shape[0]
+        mechanism = release.mechanism
+        if not mechanism.record_shape:
+            raise TypeError(f"multivariate_normal takes a release of rows, got one under {type(mechanism).__name__}")
+        columns = mechanism.record_shape[0]
         m = numpyro.sample("mean", mean.expand([columns]).to_event(1))
         s = numpyro.sample("scale", scale.expand([columns]).to_event(1))
         if columns == 1:

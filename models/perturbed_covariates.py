@@ -5,7 +5,6 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import PrivatizedRegression
-from ldpbayes.mechanisms import RowMechanism
 
 __all__ = ["perturbed_covariates"]
 
@@ -36,12 +35,13 @@ def perturbed_covariates(
     -------
     callable
         model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``; the release has one column that is not perturbed, the response. TypeError for a release of numbers.
+        ``z``; the release has one column that is not perturbed, the response. TypeError for releases
+        of anything but rows.
     """
 
     def model(release):
         mechanism = release.mechanism
-        if not isinstance(mechanism, RowMechanism) or not mechanism.event_shape:
+        if not mechanism.record_shape:
             raise TypeError(f"perturbed_covariates takes a release of rows, got one under {type(mechanism).__name__}")
         d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))

@@ -126,8 +126,8 @@ class _Problem:
         self.user_loss = loss
         self.loss, self.start, self.unravel = self._parametrised(loss, start)
         self.space = space
-        self._check_space(start)
         with jax.enable_x64(True):
+            self._check_space(start)
             self._check_loss(self.start)
             if space is None or start is None:
                 naive = self._naive_estimate()
@@ -142,8 +142,7 @@ class _Problem:
         if self.space.shape not in ((), (1,), (size,)):
             raise ValueError(f"space is for {self.space.shape[0]} parameters, and this loss has {size}")
         if start is not None:
-            with jax.enable_x64(True):
-                moved = np.abs(np.asarray(self.space.project(jnp.asarray(self.start))) - self.start)
+            moved = np.abs(np.asarray(self.space.project(jnp.asarray(self.start))) - self.start)
             if np.any(moved > 1e-9 * (1 + np.abs(self.start))):
                 raise ValueError(f"start lies outside the space: {start!r}")
 

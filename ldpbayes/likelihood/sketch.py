@@ -8,7 +8,6 @@ under Laplace noise), a count and a sum say everything. Discrete outputs need va
 
 import abc
 import dataclasses
-import math
 from functools import cached_property
 
 import jax
@@ -18,15 +17,12 @@ import numpy as np
 from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import lagrange_from_legendre
 from ldpbayes.likelihood.latent import gauss_legendre
+from ldpbayes.likelihood.panels import MOMENTS, panel_edges, panel_moments
 from ldpbayes.likelihood.privatized import Privatized
 
 __all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
 
-PANELS = 40
 ORDER = 8  # nodes a panel
-MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
-CHUNK = 1 << 15  # records at a time: their temporaries stay in a core's cache
-MAX_LATTICE = 128
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 ROWS = 1 << 20  # released values collapsed at a time
 FEW_KINDS = 1 << 20  # below it kinds are counted in a table, without sorting
@@ -314,7 +310,7 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, b
         )
     values = np.asarray(values)
     edges = panel_edges(mechanism, panels, lattice)
-    moments, tails = _moments(values, edges, mechanism.has_atoms)
+    moments, tails = panel_moments(values, edges, mechanism.has_atoms)
     if not mechanism.linear_tails and tails[:, 0].any():
         worst = values[np.argmax(np.abs(values - 0.5 * (edges[0] + edges[-1])))]
         raise ValueError(
@@ -392,59 +388,3 @@ def _distinct(words, weights):
     # in order of appearance, so that a release without duplicates stays as it is
     order = np.argsort(first)
     return first[order], total[order]
-
-
-def panel_edges(mechanism, panels=None, lattice=None):
-    """Panel edges over a mechanism's released range, shape (panels + 1,); arguments and errors as in `sketch`."""
-    if mechanism.released_range is None:
-        why = "releases rows" if mechanism.event_shape else "names no released_range"
-        raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
-    if panels is not None and not (isinstance(panels, (int, np.integer)) and panels > 0):
-        raise ValueError(f"panels must be a positive integer, got {panels!r}")
-    low, high = (float(end) for end in mechanism.released_range)
-    lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
-    if panels is None:
-        # log p bends on the scale of the noise, and between two atoms at the bounds on that of noise²/range
-        bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
-        panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
-    first, last = math.ceil(low), math.floor(high)
-    if lattice is None:
-        lattice = mechanism.linear_tails and last - first < MAX_LATTICE
-    cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
-    cells = np.unique(np.concatenate([[low], cuts, [high]]))
-    width = (high - low) / panels
-    pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
-    starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
-    return np.concatenate([*starts, [high]])
-
-
-def _moments(values, edges, atoms):
-    panels = len(edges) - 1
-    widths = np.diff(edges)
-    uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
-    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 3))
-    for start in range(0, len(values), CHUNK):
-        z = np.asarray(values[start : start + CHUNK], dtype=float)
-        below, above = z < edges[0], z > edges[-1]
-        for row, mask in enumerate((below, above)):
-            outside = z[mask]
-            tails[row] += len(outside), outside.sum(), 0
-        inside = ~(below | above)
-        if atoms:
-            for row, edge in enumerate((edges[0], edges[-1])):
-                tails[row, 2] += np.sum(z == edge)
-                inside &= z != edge
-        z = z[inside]
-        if uniform:
-            scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
-            index = np.minimum(scaled.astype(np.intp), panels - 1)
-        else:
-            index = np.minimum(np.searchsorted(edges, z, side="right") - 1, panels - 1)
-        t = (z - edges[index]) * (2.0 / widths[index]) - 1.0
-        previous, current = np.ones_like(t), t
-        moments[0] += np.bincount(index, minlength=panels)
-        moments[1] += np.bincount(index, t, panels)
-        for n in range(1, MOMENTS - 1):
-            previous, current = current, ((2 * n + 1) / (n + 1)) * t * current - (n / (n + 1)) * previous
-            moments[n + 1] += np.bincount(index, current, panels)
-    return moments.T.copy(), tails

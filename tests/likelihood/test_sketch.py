@@ -6,7 +6,8 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.sketch import CountSketch, PanelSketch, panel_edges
+from ldpbayes.likelihood.panels import panel_edges
+from ldpbayes.likelihood.sketch import CountSketch, PanelSketch
 
 N = 1_000_000
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)

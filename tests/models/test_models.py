@@ -132,10 +132,9 @@ def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
 
 def test_models_of_rows_say_which_releases_they_are_not_for():
     numbers = ldp.Release([0.1, 0.2], ldp.LaplaceMechanism(1.0, 0, 1))
-    with pytest.raises(TypeError, match="takes a release of rows, got one of numbers under LaplaceMechanism"):
-        models.multivariate_normal()(numbers)
-    with pytest.raises(TypeError, match="takes a release of rows, got one under LaplaceMechanism"):
-        models.perturbed_covariates()(numbers)
+    for factory in (models.multivariate_normal, models.perturbed_covariates):
+        with pytest.raises(TypeError, match=f"{factory.__name__} takes a release of rows, got one under LaplaceMech"):
+            factory()(numbers)
     signs = ldp.Release([[0.1, 0.2, 1], [0.3, 0.1, -1]], ROWS)
     with pytest.raises(ValueError, match=r"1 responses \(column 2\) are not in the support of Bernoulli.*\(-1\) at 1"):
         ldp.fit(models.perturbed_covariates(), signs, progress_bar=False)

@@ -1,0 +1,72 @@
+"""Panels over a mechanism's released range, and the Legendre moments of released values on them."""
+
+import math
+
+import numpy as np
+
+__all__ = ["MOMENTS", "panel_edges", "panel_moments"]
+
+PANELS = 40
+MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
+CHUNK = 1 << 15  # records at a time: their temporaries stay in a core's cache
+MAX_LATTICE = 128
+
+
+def panel_edges(mechanism, panels=None, lattice=None):
+    """Panel edges over a mechanism's released range, shape (panels + 1,); arguments and errors as in `sketch`."""
+    if mechanism.released_range is None:
+        why = "releases rows" if mechanism.event_shape else "names no released_range"
+        raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
+    if panels is not None and not (isinstance(panels, (int, np.integer)) and panels > 0):
+        raise ValueError(f"panels must be a positive integer, got {panels!r}")
+    low, high = (float(end) for end in mechanism.released_range)
+    lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
+    if panels is None:
+        # log p bends on the scale of the noise, and between two atoms at the bounds on that of noise²/range
+        bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
+        panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
+    first, last = math.ceil(low), math.floor(high)
+    if lattice is None:
+        lattice = mechanism.linear_tails and last - first < MAX_LATTICE
+    cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
+    cells = np.unique(np.concatenate([[low], cuts, [high]]))
+    width = (high - low) / panels
+    pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
+    starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
+    return np.concatenate([*starts, [high]])
+
+
+def panel_moments(values, edges, atoms):
+    """Legendre moments (panels, MOMENTS) of values, and what lies outside: (count, sum, number at the bound) a side.
+
+    With `atoms` values at a bound are counted apart, and are in no panel.
+    """
+    panels = len(edges) - 1
+    widths = np.diff(edges)
+    uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
+    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 3))
+    for start in range(0, len(values), CHUNK):
+        z = np.asarray(values[start : start + CHUNK], dtype=float)
+        below, above = z < edges[0], z > edges[-1]
+        for row, mask in enumerate((below, above)):
+            outside = z[mask]
+            tails[row] += len(outside), outside.sum(), 0
+        inside = ~(below | above)
+        if atoms:
+            for row, edge in enumerate((edges[0], edges[-1])):
+                tails[row, 2] += np.sum(z == edge)
+                inside &= z != edge
+        z = z[inside]
+        if uniform:
+            scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
+            index = np.minimum(scaled.astype(np.intp), panels - 1)
+        else:
+            index = np.minimum(np.searchsorted(edges, z, side="right") - 1, panels - 1)
+        t = (z - edges[index]) * (2.0 / widths[index]) - 1.0
+        previous, current = np.ones_like(t), t
+        moments[0] += np.bincount(index, minlength=panels)
+        moments[1] += np.bincount(index, t, panels)
+        for n in range(1, MOMENTS - 1):
+            previous, current = current, ((2 * n + 1) / (n + 1)) * t * current - (n / (n + 1)) * previous
+            moments[n + 1] += np.bincount(index, current, panels)
+    return moments.T.copy(), tails
