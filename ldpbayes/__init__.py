@@ -4,10 +4,11 @@ Write an ordinary NumPyro model, name the mechanism that privatized the data, an
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 """
 
+from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
 from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
-from ldpbayes.inference.release import Release
+from ldpbayes.inference.release import Release, ReleaseWarning
 from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.likelihood.regression import PrivatizedRegression
 from ldpbayes.likelihood.sketch import Sketch
@@ -40,6 +41,7 @@ __all__ = [
     "HadamardResponse",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",
+    "LdpBayesWarning",
     "LocalHashing",
     "MEstimate",
     "Mechanism",
@@ -49,6 +51,7 @@ __all__ = [
     "PureProtocol",
     "RandomizedResponse",
     "Release",
+    "ReleaseWarning",
     "Sketch",
     "SketchWarning",
     "SubsetSelection",

@@ -1,7 +1,8 @@
 """The command line: ``ldpbayes demo``, ``ldpbayes fit`` and ``ldpbayes mechanisms``; see docs/command_line.md.
 
 Exit codes: 0 for success, 1 for a missing extra or another problem at run time, 2 for bad usage or bad input, 3 for a
-posterior whose chains have not converged (it is still printed and written).
+posterior that should not be trusted: its chains have not converged, or the mechanism could hardly have made the release
+(it is still printed and written).
 """
 
 import argparse
@@ -19,12 +20,13 @@ from ldpbayes.cli_input import BadInput, as_sketch, blaming, load_model, load_re
 
 __all__ = ["main"]
 
-OK, FAILED, BAD_INPUT, NOT_CONVERGED = 0, 1, 2, 3
+OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 EXIT_CODES = """exit codes:
   0  done
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
-  3  done, but the chains have not converged (the warnings say which parameter)
+  3  done, but not to be trusted (the warnings say why): chains have not converged, or the release is hardly one of
+     the stated mechanism
 """
 
 
@@ -220,6 +222,11 @@ def _fit(args):
     model = load_model(args.model)
     if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
+    with _plain_warnings():
+        return _fit_releases(args, model)
+
+
+def _fit_releases(args, model):
     releases = [load_release(path) for path in args.release]
     say = (lambda text: None) if args.quiet else (lambda text: print(text, flush=True))
     data = []
@@ -231,7 +238,7 @@ def _fit(args):
 
     progress = sys.stderr.isatty() and not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
-    with _plain_warnings(), blaming(args.model):
+    with blaming(args.model):
         result = fit(model, data[0] if len(data) == 1 else data, progress_bar=progress, **_sampler_options(args))
     say("")
     print(_summary(result))
@@ -295,17 +302,19 @@ def _sampler_options(args):
 
 @contextlib.contextmanager
 def _plain_warnings():
-    """The package's warnings as one line each on stderr, every time; others as they are."""
-    from ldpbayes import ConvergenceWarning, SketchWarning
+    """The package's warnings as one line each on stderr, none twice; others as they are."""
+    from ldpbayes import LdpBayesWarning
 
+    said = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
-        for category in (ConvergenceWarning, SketchWarning):
-            warnings.simplefilter("always", category)
+        warnings.simplefilter("always", LdpBayesWarning)
 
         def plain(message, category, *args, **kwargs):
-            if issubclass(category, (ConvergenceWarning, SketchWarning)):
-                print(f"ldpbayes: warning: {message}", file=sys.stderr)
+            if issubclass(category, LdpBayesWarning):
+                if str(message) not in said:
+                    print(f"ldpbayes: warning: {message}", file=sys.stderr)
+                said.add(str(message))
             else:
                 show(message, category, *args, **kwargs)
 
@@ -323,7 +332,8 @@ def _summary(result):
 
 
 def _exit_code(results):
-    return NOT_CONVERGED if any(json.loads(r.attrs["convergence_warnings"]) for r in results) else OK
+    kinds = ("convergence_warnings", "release_warnings")
+    return DOUBTFUL if any(json.loads(r.attrs[kind]) for r in results for kind in kinds) else OK
 
 
 def _use_compilation_cache(args):

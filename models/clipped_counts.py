@@ -4,6 +4,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["clipped_counts"]
 
@@ -19,10 +20,11 @@ def clipped_counts(mean=dist.LogNormal(0, 2), concentration=dist.LogNormal(0, 1)
     Returns
     -------
     callable
-        model(release) with sites ``mean``, ``concentration`` and ``z``.
+        model(release) with sites ``mean``, ``concentration`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release):
+        check_kind("clipped_counts", release, "numbers")
         observe(
             "z",
             dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration)),

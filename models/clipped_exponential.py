@@ -4,6 +4,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["clipped_exponential"]
 
@@ -19,10 +20,11 @@ def clipped_exponential(rate=dist.Gamma(2, 1)):
     Returns
     -------
     callable
-        model(release) with sites ``rate`` and ``z``.
+        model(release) with sites ``rate`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release):
+        check_kind("clipped_exponential", release, "numbers")
         observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 
     return model

@@ -4,6 +4,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["clipped_gaussian"]
 
@@ -19,10 +20,11 @@ def clipped_gaussian(mu=dist.Normal(0, 5), sigma=dist.Gamma(2, 1)):
     Returns
     -------
     callable
-        model(release) with sites ``mu``, ``sigma`` and ``z``.
+        model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release):
+        check_kind("clipped_gaussian", release, "numbers")
         observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 
     return model

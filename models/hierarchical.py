@@ -4,6 +4,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["hierarchical"]
 
@@ -22,12 +23,17 @@ def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(
     -------
     callable
         model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
-        ``theta`` (a mean a group) and ``z_0``, ``z_1``, ...; TypeError for a single one.
+        ``theta`` (a mean a group) and ``z_0``, ``z_1``, ...; TypeError for a single one, none, or one of
+        anything but numbers.
     """
 
     def model(releases):
         if isinstance(releases, (Release, Sketch)):
             raise TypeError(f"hierarchical takes a sequence of releases, one a group, got a {type(releases).__name__}")
+        if not len(releases):
+            raise TypeError("hierarchical takes a sequence of releases, one a group, got an empty one")
+        for release in releases:
+            check_kind("hierarchical", release, "numbers")
         population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
         within = numpyro.sample("sigma", sigma)
         with numpyro.plate("group", len(releases)):

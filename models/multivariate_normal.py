@@ -5,6 +5,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["multivariate_normal"]
 
@@ -30,10 +31,8 @@ def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concen
     """
 
     def model(release):
-        mechanism = release.mechanism
-        if not mechanism.record_shape:
-            raise TypeError(f"multivariate_normal takes a release of rows, got one under {type(mechanism).__name__}")
-        columns = mechanism.record_shape[0]
+        check_kind("multivariate_normal", release, "rows")
+        columns = release.mechanism.record_shape[0]
         m = numpyro.sample("mean", mean.expand([columns]).to_event(1))
         s = numpyro.sample("scale", scale.expand([columns]).to_event(1))
         if columns == 1:

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import PureProtocol, observe
+from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["oue_histogram"]
 
@@ -25,9 +26,7 @@ def oue_histogram(theta=None):
     """
 
     def model(release):
-        if not isinstance(release.mechanism, PureProtocol):
-            given = type(release.mechanism).__name__
-            raise TypeError(f"oue_histogram takes a release under OptimalUnaryEncoding or a relative, got {given}")
+        check_kind("oue_histogram", release, "categories")
         prior = dist.Dirichlet(jnp.ones(release.mechanism.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 

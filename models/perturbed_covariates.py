@@ -5,6 +5,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import PrivatizedRegression
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["perturbed_covariates"]
 
@@ -40,9 +41,8 @@ def perturbed_covariates(
     """
 
     def model(release):
+        check_kind("perturbed_covariates", release, "rows")
         mechanism = release.mechanism
-        if not mechanism.record_shape:
-            raise TypeError(f"perturbed_covariates takes a release of rows, got one under {type(mechanism).__name__}")
         d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)

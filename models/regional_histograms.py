@@ -5,6 +5,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["regional_histograms"]
 
@@ -22,15 +23,21 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
     callable
         model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
         the region of each record, or a sequence of releases or sketches, one a region (then ``z_0``, ``z_1``, ...).
-        TypeError for records of unknown regions.
+        TypeError for records of unknown regions, releases of anything but categories, or of different ones.
     """
 
     def model(regions):
         grouped = isinstance(regions, Sketch) and regions.law_shape != ()
         if isinstance(regions, (Release, Sketch)) and not grouped:
             raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
+        releases = [regions] if grouped else regions
+        for release in releases:
+            check_kind("regional_histograms", release, "categories")
+        numbers = sorted({release.mechanism.categories for release in releases})
+        if len(numbers) != 1:
+            raise TypeError(f"regional_histograms takes releases of the same categories, got {numbers} of them")
+        (categories,) = numbers
         count = regions.law_shape[0] if grouped else len(regions)
-        categories = (regions if grouped else regions[0]).mechanism.categories
         with numpyro.plate("category", categories):
             population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
             with numpyro.plate("region", count):

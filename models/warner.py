@@ -4,6 +4,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import observe
+from ldpbayes.models.kinds import check_kind
 
 __all__ = ["warner"]
 
@@ -19,11 +20,12 @@ def warner(theta=dist.Beta(1, 1)):
     Returns
     -------
     callable
-        model(release) with sites ``theta`` and ``z``, for a release under
-        ``RandomizedResponse(epsilon, categories=2)``.
+        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or another
+        pure protocol with two categories; TypeError for other releases.
     """
 
     def model(release):
+        check_kind("warner", release, "yes-or-no answers")
         observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
 
     return model

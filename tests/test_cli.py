@@ -155,7 +155,7 @@ def test_a_faulty_model_file_is_refused_with_its_line(text, message, answers, tm
 def test_a_model_that_does_not_fit_the_mechanism_is_refused(answers, capsys):
     code, err = refused(capsys, "fit", answers, "--model", "clipped_gaussian")
     assert code == 2
-    assert "RandomizedResponse takes categories" in err
+    assert "clipped_gaussian takes a release of numbers, got one under RandomizedResponse" in err
 
 
 def test_one_release_for_a_hierarchical_model_is_refused(answers, capsys):

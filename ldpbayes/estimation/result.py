@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.estimation.sandwich import normal_interval
 
 __all__ = ["EstimationWarning", "MEstimate"]
 
 
-class EstimationWarning(UserWarning):
+class EstimationWarning(LdpBayesWarning):
     """An estimate that should not be used as it is; the message says why."""
 
 

@@ -2,6 +2,6 @@
 
 from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
-from ldpbayes.inference.release import Release
+from ldpbayes.inference.release import Release, ReleaseWarning
 
-__all__ = ["ConvergenceWarning", "Release", "SketchWarning", "fit", "observe", "privatize"]
+__all__ = ["ConvergenceWarning", "Release", "ReleaseWarning", "SketchWarning", "fit", "observe", "privatize"]

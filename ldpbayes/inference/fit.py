@@ -12,8 +12,10 @@ import numpyro
 from numpyro.infer import HMC, MCMC, NUTS
 from numpyro.infer.util import log_density
 
-from ldpbayes.inference.release import Release
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.inference.handlers import LAWS, check_site
+from ldpbayes.inference.release import Release, ReleaseWarning
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.likelihood.sketch import PanelSketch, Sketch
 
 __all__ = ["ConvergenceWarning", "SketchWarning", "fit"]
@@ -28,11 +30,11 @@ MIN_ESS_PER_CHAIN = 100
 HMC_STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
 
 
-class ConvergenceWarning(UserWarning):
+class ConvergenceWarning(LdpBayesWarning):
     """The chains have not converged well enough to be trusted; the message names the parameters."""
 
 
-class SketchWarning(UserWarning):
+class SketchWarning(LdpBayesWarning):
     """A sketch was too coarse for the posterior; the message says what was done about it."""
 
 
@@ -72,10 +74,12 @@ def fit(
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
         Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data).
         Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (largest log-likelihood error of
-        the sketches in nats at posterior draws, and their panels), ``convergence_warnings``.
+        the sketches in nats at posterior draws, and their panels), ``release_warnings``, ``convergence_warnings``.
 
     Warns
     -----
+    ReleaseWarning
+        For a release, or a sketch of one, that the stated mechanism could hardly have made, whatever the records are.
     ConvergenceWarning
         Divergences, R-hat above 1.01, or bulk or tail effective sample size below 100 a chain.
     SketchWarning
@@ -84,8 +88,9 @@ def fit(
     Raises
     ------
     ValueError
-        If a release holds no values, the model has nothing to sample, or the numbers of draws are not positive. A model
-        without a release is fitted as `numpyro.infer.MCMC` would.
+        If a release holds no values, the model has nothing to sample, a site's mechanism cannot have released what is
+        observed there, or the numbers of draws are not positive. A model without a release is fitted as
+        `numpyro.infer.MCMC` would.
     """
     for name, value, least in (
         ("num_samples", num_samples, 1),
@@ -99,6 +104,7 @@ def fit(
         raise ValueError(
             "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
         )
+    doubts = [doubt for data in _leaves((args, kwargs)) for doubt in getattr(data, "doubts", ())]
     args, kwargs = _views((args, kwargs))
     with jax.enable_x64(True):
         sites = _sites(model, args, kwargs)
@@ -106,6 +112,8 @@ def fit(
             raise ValueError(
                 "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
             )
+        for problem in doubts:
+            warnings.warn(problem, ReleaseWarning, stacklevel=2)
         certificates = []
         for attempt in range(ATTEMPTS):
             mcmc = _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)
@@ -124,7 +132,7 @@ def fit(
                 break
             args, kwargs = finer
             warnings.warn(f"{said}; refined to {_panels(*finer)} and sampled again", SketchWarning, stacklevel=2)
-        return _result(mcmc, sites, args, kwargs, certificates, seed)
+        return _result(mcmc, sites, args, kwargs, certificates, doubts, seed)
 
 
 def _leaves(tree):
@@ -240,7 +248,9 @@ def _sites(model, args, kwargs):
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
         for name, site in trace.items():
             if site["type"] in ("sample", "deterministic"):
-                fn = site.get("fn")
+                fn, _ = unwrapped(site.get("fn"))
+                if site["type"] == "sample" and site["is_observed"] and isinstance(fn, LAWS):
+                    check_site(name, site["fn"], site["value"])
                 sites[name] = _Site(
                     site["type"] == "sample" and not site["is_observed"],
                     isinstance(fn, Privatized) and fn.base_dist.support.is_discrete,
@@ -251,7 +261,7 @@ def _sites(model, args, kwargs):
     return sites
 
 
-def _result(mcmc, sites, args, kwargs, certificates, seed):
+def _result(mcmc, sites, args, kwargs, certificates, doubts, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.2x announces its own refactoring at import
         import arviz as az
@@ -266,6 +276,7 @@ def _result(mcmc, sites, args, kwargs, certificates, seed):
         mechanisms=json.dumps([d.mechanism.spec() for d in data]),
         privacy=json.dumps([d.mechanism.guarantee.statement() for d in data]),
         certificates=json.dumps(certificates),
+        release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
     )

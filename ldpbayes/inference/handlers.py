@@ -1,15 +1,21 @@
 """The analyst's two words: `observe` a release in a new model, `privatize` a model that was written without us."""
 
+import warnings
+
 import numpyro
 from jax import lax
 from numpyro.primitives import Messenger
 
-from ldpbayes.inference.release import Release
-from ldpbayes.likelihood.privatized import privatized
+from ldpbayes.inference.release import Release, ReleaseWarning, doubts_about
+from ldpbayes.likelihood.privatized import Privatized, privatized, unwrapped
+from ldpbayes.likelihood.regression import PrivatizedRegression
 from ldpbayes.likelihood.sketch import Sketch
 from ldpbayes.mechanisms import Mechanism
 
-__all__ = ["observe", "privatize"]
+__all__ = ["LAWS", "check_site", "observe", "privatize"]
+
+LAWS = (Privatized, PrivatizedRegression)
+"""Laws of released values."""
 
 
 class _weighted(numpyro.handlers.scale):
@@ -73,6 +79,35 @@ def observe(name, base_dist, data, **options):
     return numpyro.sample(name, site.expand(shape), obs=data.values)
 
 
+def check_site(name, distribution, value):
+    """Refuse observed values that a site's mechanism cannot have released, where they can be seen.
+
+    Parameters
+    ----------
+    name : str
+        Of the site.
+    distribution : numpyro.distributions.Distribution
+        `Privatized` or `PrivatizedRegression`, in any wrappers.
+    value : array
+        Observed at the site; what a mask of the distribution hides may be anything.
+
+    Returns
+    -------
+    tuple of Mechanism and ndarray (records, *event), or None
+        What was looked at; see `Mechanism.validated_batch`.
+
+    Raises
+    ------
+    ValueError
+        With the site's name and the message that `Release` has.
+    """
+    law, keep = unwrapped(distribution)
+    try:
+        return law.mechanism.validated_batch(value, keep)
+    except ValueError as error:
+        raise ValueError(f"site {name!r}: {error}") from None
+
+
 class privatize(Messenger):
     """Privatized version of an ordinary NumPyro model: named sites are seen only through their mechanisms.
 
@@ -93,7 +128,13 @@ class privatize(Messenger):
     TypeError
         If a value of ``mechanisms`` is not a mechanism.
     ValueError
-        When the model is run and has no sample site of one of the names.
+        When the model is run and has no sample site of one of the names, or observes values at one that its mechanism
+        cannot have released (see `Mechanism.validated`), unless they are being traced.
+
+    Warns
+    -----
+    ReleaseWarning
+        When the model is run, once for each site whose mechanism could hardly have released the observed values.
 
     Examples
     --------
@@ -107,7 +148,7 @@ class privatize(Messenger):
                     f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}"
                 )
         self.mechanisms, self.options = dict(mechanisms), options
-        self._sites = []
+        self._sites, self._doubted = [], set()
         super().__init__(model)
 
     def __enter__(self):
@@ -132,3 +173,14 @@ class privatize(Messenger):
         self._sites.append(msg["name"])
         if msg["name"] in self.mechanisms:
             msg["fn"] = privatized(msg["fn"], self.mechanisms[msg["name"]], **self.options)
+
+    def postprocess_message(self, msg):
+        """Look at what a named site observes: by now every handler has said what that is."""
+        name = msg["name"]
+        if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
+            return
+        seen = check_site(name, msg["fn"], msg["value"])
+        problem = doubts_about(*seen) if seen and name not in self._doubted else None
+        if problem:
+            self._doubted.add(name)
+            warnings.warn(f"site {name!r}: {problem}", ReleaseWarning, stacklevel=2)

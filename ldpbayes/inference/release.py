@@ -3,21 +3,55 @@
 import dataclasses
 import json
 import pathlib
+import warnings
 
 import jax
 import numpy as np
 
+from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.likelihood.latent import is_concrete
 from ldpbayes.likelihood.sketch import sketch
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
+from ldpbayes.mechanisms.plausibility import LEVEL
 
-__all__ = ["Release"]
+__all__ = ["Release", "ReleaseWarning", "doubts_about"]
 
 SPEC_KEY = "ldpbayes.mechanism"  # Parquet schema metadata
+
+
+class ReleaseWarning(LdpBayesWarning):
+    """The stated mechanism could hardly have released these values, whatever the records; the message says why."""
+
+
+def doubts_about(mechanism, values):
+    """What speaks against values having been released by a mechanism, whatever the records; None where nothing does.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    values : ndarray (N, *event)
+
+    Returns
+    -------
+    str or None
+    """
+    said = mechanism.implausible(values)
+    if not said:
+        return None
+    return (
+        f"{mechanism!r} could hardly have released these values, whatever the records are (probability below "
+        f"{LEVEL:g}): {'; '.join(said)}. Check its parameters, and that the values are as they were released"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
     """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
+
+    A value belongs to one record, and so does the guarantee of the mechanism. A number published about many records (a
+    noisy count, sum or mean) is not a release of one record here: a mechanism that is forced to make the same noise,
+    such as ``LaplaceMechanism(n / scale, 0, n)`` for a count, would state the guarantee of a record that is a whole
+    count, not that of a person in it. Write such noise into the model itself (docs/mechanisms.md, Limits).
 
     Parameters
     ----------
@@ -35,11 +69,22 @@ class Release:
     ValueError
         For an empty, non-finite or non-numeric release, values of another shape or outside the mechanism's support
         (see `Mechanism.validated`), personal budgets of another length, or a count that contradicts the values.
+
+    Warns
+    -----
+    ReleaseWarning
+        If the mechanism could hardly have released these values, whatever the records (`Mechanism.implausible`).
+
+    Attributes
+    ----------
+    doubts : tuple of str
+        What was warned of; `fit` says it again. A sketch of the release has it too.
     """
 
     values: object
     mechanism: Mechanism
     count: int | None = None
+    doubts: tuple[str, ...] = dataclasses.field(default=(), init=False, repr=False)
 
     def __post_init__(self):
         """Check everything before any computation."""
@@ -66,6 +111,11 @@ class Release:
                 f"the mechanism's parameters have shape {self.mechanism.batch_shape}, but there are {self.count} "
                 "records: give one budget, or one a record"
             )
+        if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
+            problem = doubts_about(self.mechanism, self.values)
+            if problem:
+                object.__setattr__(self, "doubts", (problem,))
+                warnings.warn(problem, ReleaseWarning, stacklevel=3)
 
     def __len__(self):
         """Number of records."""
@@ -83,7 +133,7 @@ class Release:
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
         options = {"panels": panels, "lattice": lattice, "keep_records": keep_records, "by": by}
-        return sketch(self.values, self.mechanism, **options)
+        return dataclasses.replace(sketch(self.values, self.mechanism, **options), doubts=self.doubts)
 
     def save(self, path):
         """Write to ``.npz`` or ``.parquet``; see `Release.load` for both formats.
@@ -172,7 +222,7 @@ class Release:
 
 
 def _unflatten(count, children):
-    release = object.__new__(Release)  # without the checks: leaves may be tracers, or anything
+    release = object.__new__(Release)  # without the checks and their findings: leaves may be tracers, or anything
     for name, value in zip(("values", "mechanism", "count"), (*children, count), strict=True):
         object.__setattr__(release, name, value)
     return release

@@ -110,8 +110,7 @@ def channel(base, mechanism, z, panels=None):
         parts = []
         for start in range(0, shape[0], width):
             part = slice(start, start + width)
-            mine = jax.tree.map(lambda leaf, part=part: leaf[part] if np.size(leaf) > 1 else leaf, mechanism)
-            parts.append(_matrix(np, grid, mine, z[part]))
+            parts.append(_matrix(np, grid, mechanism.of_records(shape, part), z[part]))
     matrices, log_scales = zip(*parts, strict=True)
     return Channel(grid, np.concatenate(matrices, axis=1), np.concatenate(log_scales))
 

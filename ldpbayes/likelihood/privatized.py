@@ -2,17 +2,18 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 
 import ldpbayes.likelihood.categorical  # noqa: F401  (registers the closed form of pure protocols)
 from ldpbayes.likelihood.channel import channel
 from ldpbayes.likelihood.closed_forms import closed_form
-from ldpbayes.likelihood.latent import latent
+from ldpbayes.likelihood.latent import is_concrete, latent
 from ldpbayes.likelihood.masses import unexpanded
 from ldpbayes.likelihood.rows import with_unperturbed
 
-__all__ = ["Privatized", "privatized"]
+__all__ = ["Privatized", "privatized", "unwrapped"]
 
 _METHODS = ("auto", "closed_form", "channel")
 
@@ -82,8 +83,18 @@ class Privatized(dist.Distribution):
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.randomize(z_key, x)
 
+    def _validate_sample(self, value):
+        """Refuse values that the mechanism cannot have released, where they can be seen."""
+        self.mechanism.validated_batch(value)
+
     def log_prob(self, value, intermediates=None):
-        """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches."""
+        """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches.
+
+        Raises
+        ------
+        ValueError
+            If they are not traced and the mechanism cannot have released them, unless ``validate_args`` is False.
+        """
         if self._validate_args:
             self._validate_sample(value)
         base, function, noise = self._law, self._closed_form(), self.mechanism.noise
@@ -139,3 +150,28 @@ def privatized(distribution, mechanism, **options):
         inner = privatized(distribution.base_dist, mechanism, **options)
         return inner.to_event(distribution.reinterpreted_batch_ndims)
     return Privatized(distribution, mechanism, **options)
+
+
+def unwrapped(distribution):
+    """What `privatized` put its wrappers around, and which values of the batch a mask lets count.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+
+    Returns
+    -------
+    tuple
+        The distribution inside expansions, masks and events, and the masks together, a boolean or an array of them that
+        broadcasts with its batch.
+    """
+    keep, events = True, 0
+    while isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
+        if isinstance(distribution, dist.Independent):
+            events += distribution.reinterpreted_batch_ndims
+        elif isinstance(distribution, dist.MaskedDistribution) and distribution._mask is not None:
+            mask = distribution._mask
+            mask = np.asarray(mask) if is_concrete(mask) else mask  # stays concrete in a trace
+            keep = keep & mask.reshape(mask.shape + (1,) * events)
+        distribution = distribution.base_dist
+    return distribution, keep

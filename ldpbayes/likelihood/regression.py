@@ -8,7 +8,8 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 from numpyro.distributions import constraints
 
-from ldpbayes.likelihood.rows import mixing_rule
+from ldpbayes.likelihood.latent import is_concrete
+from ldpbayes.likelihood.rows import log_shares, mixing_rule
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, RowMechanism
 
 __all__ = ["PrivatizedRegression"]
@@ -82,6 +83,10 @@ class PrivatizedRegression(dist.Distribution):
         y = self.response(self.intercept + x @ self.slopes).sample(keys[1])
         return self.mechanism.randomize(keys[2], jnp.insert(x, self._place, y.astype(x.dtype), axis=-1))
 
+    def _validate_sample(self, value):
+        """Refuse rows that the mechanism cannot have released, where they can be seen."""
+        self.mechanism.validated_batch(value)
+
     def _check_responses(self, law, y):
         inside = law.support(y[..., None, None])
         if isinstance(inside, np.ndarray) and not inside.all():
@@ -99,6 +104,8 @@ class PrivatizedRegression(dist.Distribution):
         ValueError
             If responses are not in the support of their distribution, where that can be seen: in concrete NumPy arrays.
         """
+        if self._validate_args:
+            self._validate_sample(value)
         z, y = value[..., self.mechanism.index], value[..., self._place]
         mechanism, m, slopes = self.mechanism, self.covariates.loc, self.slopes
         covariance = self.covariates.covariance_matrix
@@ -122,7 +129,8 @@ class PrivatizedRegression(dist.Distribution):
         log_response = law.log_prob(y[..., None, None]) + np.log(v / np.sqrt(2 * np.pi))
         noisy = jax.nn.logsumexp((log_weights + log_density)[..., None] + log_response, axis=(-2, -1))
         share = mechanism.unperturbed
-        if isinstance(share, float):
+        if is_concrete(share) and not np.any(share):
             return jnp.broadcast_to(noisy, lax.broadcast_shapes(noisy.shape, self.batch_shape))
+        log_share, log_rest = log_shares(share)
         own = self.covariates.log_prob(z) + self.response(self.intercept + z @ slopes).log_prob(y)
-        return jnp.logaddexp(jnp.log(share) + own, jnp.log1p(-share) + noisy)
+        return jnp.logaddexp(log_share + own, log_rest + noisy)

@@ -14,11 +14,11 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes.likelihood.closed_forms import exponential_laplace, normal_laplace, register_closed_form
-from ldpbayes.likelihood.latent import latent
+from ldpbayes.likelihood.latent import is_concrete, latent
 from ldpbayes.likelihood.masses import aligned, log_mass_outside, log_prob_on_support
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism
 
-__all__ = ["conditional_normal", "mixing_rule", "normal_mixture", "with_unperturbed"]
+__all__ = ["conditional_normal", "log_shares", "mixing_rule", "normal_mixture", "with_unperturbed"]
 
 MIXING_NODES = 64
 
@@ -148,6 +148,23 @@ def _mixture_one_by_one(away, covariance, scale, w, log_weights):
     return flat.reshape(away.shape[:-1]) - 0.5 * d * math.log(2 * math.pi)
 
 
+def log_shares(share):
+    """Logs of the shares of records without noise and with it, −inf with zero gradient where there are none.
+
+    Parameters
+    ----------
+    share : array_like
+        Between 0 and 1, both included: which of the two it is need not be known while it is traced.
+
+    Returns
+    -------
+    tuple of two arrays
+    """
+    share = jnp.asarray(share, jnp.result_type(float))
+    log_share = jnp.where(share > 0, jnp.log(jnp.where(share > 0, share, 1.0)), -jnp.inf)
+    return log_share, jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf)
+
+
 def with_unperturbed(base, mechanism, z, noisy):
     """Log density of released values some of which are the records themselves, given that of the noisy ones.
 
@@ -167,9 +184,10 @@ def with_unperturbed(base, mechanism, z, noisy):
     array (*batch)
     """
     share = mechanism.unperturbed
-    if isinstance(share, float):
-        return noisy
-    log_share, noisy = jnp.log(share), jnp.log1p(-share) + noisy
+    if is_concrete(share) and not np.any(share):
+        return noisy  # as what follows is, for less
+    log_share, log_rest = log_shares(share)
+    some, noisy = jnp.asarray(share) > 0, log_rest + noisy
     if mechanism.record_shape:
         return jnp.logaddexp(log_share + base.log_prob(z), noisy)
     if base.support.is_discrete:
@@ -177,9 +195,9 @@ def with_unperturbed(base, mechanism, z, noisy):
         places = jnp.clip(jnp.concatenate([grid.nodes, jnp.stack(grid.ends)]), mechanism.lower, mechanism.upper)
         here = z == aligned(places, 1 + jnp.ndim(z))
         mass = jnp.sum(here * aligned(grid.density(base), 1 + jnp.ndim(z)), axis=0)
-        return jnp.where(jnp.any(here, axis=0), log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
+        return jnp.where(jnp.any(here, axis=0) & some, log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
     lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
-    at_lower, at_upper, inside = z == lower, z == upper, (z > lower) & (z < upper)
+    at_lower, at_upper, inside = some & (z == lower), some & (z == upper), (z > lower) & (z < upper)
     below, above = log_mass_outside(base, lower, upper)
     # where it is not looked at, the base is asked about the middle of the bounds
     own = log_prob_on_support(base, jnp.where(inside, z, (lower + upper) / 2)[None])[0]

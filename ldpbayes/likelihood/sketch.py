@@ -38,6 +38,8 @@ class Sketch(abc.ABC):
         Released values and how many records each of them stands for (weights can be negative: they integrate
         polynomials, they are not counts).
     mechanism : Mechanism
+    doubts : tuple of str
+        What was warned of when the releases were made; lost where the sketch is taken apart as a pytree.
     """
 
     def __add__(self, other):
@@ -93,6 +95,7 @@ class PanelSketch(Sketch):
         Nodes a panel (8; 12 uses every moment and serves as the reference of the certificate).
     records : tuple of arrays, optional
         The values the sketch was made from, as long as it is to refine itself.
+    doubts : tuple of str
     """
 
     mechanism: object
@@ -101,6 +104,7 @@ class PanelSketch(Sketch):
     edges: tuple
     order: int = ORDER
     records: tuple | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def size(self):
@@ -173,7 +177,8 @@ class PanelSketch(Sketch):
         if self.records is None:
             return None
         panels = factor * (len(self.edges) - 1)
-        return sum(sketch(values, self.mechanism, panels=panels, lattice=lattice) for values in self.records)
+        finer = sum(sketch(values, self.mechanism, panels=panels, lattice=lattice) for values in self.records)
+        return dataclasses.replace(finer, doubts=self.doubts)
 
     def _merge(self, other):
         if self.edges != other.edges:
@@ -189,6 +194,7 @@ class PanelSketch(Sketch):
             self.edges,
             min(self.order, other.order),
             self.records + other.records if keep else None,
+            self.doubts + other.doubts,
         )
 
 
@@ -206,6 +212,7 @@ class CountSketch(Sketch):
     groups : array of int (nodes,), optional
         The group of each node, in a sketch made with ``by=``.
     num_groups : int, optional
+    doubts : tuple of str
     """
 
     mechanism: object
@@ -213,6 +220,7 @@ class CountSketch(Sketch):
     weights: object
     groups: object = None
     num_groups: int | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def size(self):
@@ -246,16 +254,17 @@ class CountSketch(Sketch):
             sizes = len(self.nodes), len(other.nodes)
             return np.concatenate([np.broadcast_to(leaf, size) for leaf, size in zip((a, b), sizes, strict=True)])
 
-        return _collapse(
+        both = _collapse(
             jax.tree.map(join, *mechanisms),
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.weights, other.weights]),
             None if self.groups is None else np.concatenate([self.groups, other.groups]),
             None if self.groups is None else max(self.num_groups, other.num_groups),
         )
+        return dataclasses.replace(both, doubts=self.doubts + other.doubts)
 
 
-# as pytrees sketches drop their records, which are only there to refine them on the host
+# as pytrees sketches drop their records and doubts, which are only there for the host
 jax.tree_util.register_pytree_node(
     PanelSketch,
     lambda s: ((s.mechanism, s.moments, s.tails), (s.edges, s.order)),
@@ -334,16 +343,16 @@ def _groups(by, n):
 
 def _collapse(mechanism, values, weights, groups, num_groups):
     """Count the values of each kind (and budget, and group), chunk by chunk and then once more."""
+    n = len(values)
 
     def distinct(rows):
-        mine = _take(mechanism, rows, len(values))
+        mine = mechanism.of_records((n,), rows)
         columns = [_words(mechanism.equivalence(values[rows]))]
         columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in jax.tree.leaves(mine) if np.ndim(leaf)]
         if groups is not None:
             columns.append(groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
-    n = len(values)
     if n <= ROWS:
         first, weights = _distinct(distinct(slice(None)), weights)
     else:
@@ -356,13 +365,8 @@ def _collapse(mechanism, values, weights, groups, num_groups):
         first = first[rows]
     nodes = values if len(first) == n else values[first]
     return CountSketch(
-        _take(mechanism, first, n), nodes, weights, None if groups is None else groups[first], num_groups
+        mechanism.of_records((n,), first), nodes, weights, None if groups is None else groups[first], num_groups
     )
-
-
-def _take(mechanism, rows, n):
-    """The mechanism of some records."""
-    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, n)[rows].copy() if np.ndim(leaf) else leaf, mechanism)
 
 
 def _words(integers):

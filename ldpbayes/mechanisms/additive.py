@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
+from scipy import special
 
 from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete, _extreme, register
+from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
 from ldpbayes.privacy.tradeoff import checked
 
@@ -41,6 +43,14 @@ class AdditiveMechanism(Mechanism):
     @abc.abstractmethod
     def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
         """Log density of noise of scale one."""
+
+    @abc.abstractmethod
+    def _noise_depth(self, distance: np.ndarray) -> np.ndarray:
+        """Minus the binary logarithm of the probability that noise of scale one exceeds `distance`, at least 0."""
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Values too far beyond the bounds, or too few of them; see `Mechanism.implausible`."""
+        return implausible_numbers(values, self.lower, self.upper, self.scale, 1.0, self._noise_depth)
 
     def _check_bounds(self) -> None:
         for name in ("lower", "upper"):
@@ -158,6 +168,9 @@ class LaplaceMechanism(AdditiveMechanism):
     def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
         return -jnp.abs(noise) - np.log(2).item()
 
+    def _noise_depth(self, distance: np.ndarray) -> np.ndarray:
+        return 1 + distance / np.log(2)
+
 
 @register("gaussian")
 @dataclasses.dataclass(frozen=True)
@@ -217,3 +230,6 @@ class GaussianMechanism(AdditiveMechanism):
 
     def _noise_log_prob(self, noise: jax.Array) -> jax.Array:
         return -(noise**2) / 2 - np.log(2 * np.pi).item() / 2
+
+    def _noise_depth(self, distance: np.ndarray) -> np.ndarray:
+        return -np.log2(np.maximum(special.ndtr(-distance), np.finfo(float).tiny))

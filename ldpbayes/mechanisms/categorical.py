@@ -14,6 +14,8 @@ from ldpbayes.mechanisms.pure_protocol import PureProtocol
 
 __all__ = ["HadamardResponse", "RandomizedResponse"]
 
+MOST_PAIRS = 1 << 24  # of columns and categories up to which all are looked at
+
 
 @register("randomized_response")
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,9 @@ class RandomizedResponse(PureProtocol):
         other = jax.random.randint(key_other, shape, 0, self.categories - 1)
         other = other + (other >= codes)
         return jnp.where(flip, other, codes).astype(dtype)
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray:
+        return np.bincount(values, minlength=self.categories)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Whether z = x; see `PureProtocol.supports`."""
@@ -161,6 +166,13 @@ class HadamardResponse(PureProtocol):
         wanted = jax.random.uniform(key_side, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon)
         # flipping the lowest bit of x + 1 maps the columns with a one in its row onto the others
         return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
+        if self.columns * self.categories > MOST_PAIRS:
+            return None
+        rows = np.arange(1, self.categories + 1)
+        ones = np.bitwise_count(np.arange(self.columns)[:, None] & rows) % 2 == 0
+        return np.bincount(values, minlength=self.columns) @ ones
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Whether row x + 1 of the matrix has a one in column z; see `PureProtocol.supports`."""

@@ -106,13 +106,16 @@ class Mechanism(abc.ABC):
 
     @property
     def unperturbed(self) -> Any:
-        """Probability that a record is released as it is (after clipping); 0, a float, where there is none."""
+        """Probability that a record is released as it is (after clipping): a number, or one a record."""
         return 0.0
 
     @property
     def has_atoms(self) -> bool:
-        """Whether a released number can be exactly one of the bounds: a clipped record that was not perturbed."""
-        return not self.record_shape and not isinstance(self.unperturbed, float)
+        """Whether mechanisms of this kind may release exactly one of the bounds: a clipped record without noise.
+
+        It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
+        """
+        return False
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -158,7 +161,7 @@ class Mechanism(abc.ABC):
         ValueError
             If they are empty, of another shape, not numbers, not finite, or nothing the mechanism can have released.
         """
-        one = "one number a record" if not self.event_shape else f"rows of {math.prod(self.event_shape)} a record"
+        one = self._one_released
         try:
             values = np.asarray(values)
         except ValueError:
@@ -177,6 +180,77 @@ class Mechanism(abc.ABC):
                 f"{', '.join(map(str, first))}"
             )
         return self._validated(values)
+
+    def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
+        """Released values in a batch of any shape, flattened and `validated`, with the mechanism of these records.
+
+        Parameters
+        ----------
+        values : array_like (*batch, *event_shape)
+            Released values.
+        keep : array_like of bool
+            Which of them count, of a shape that broadcasts with the batch; what a mask hides may be anything.
+
+        Returns
+        -------
+        tuple of Mechanism and ndarray (records, *event_shape), or None
+            None where nothing can be seen: if anything is being traced, or no value counts.
+
+        Raises
+        ------
+        ValueError
+            For the reasons that `validated` has. Positions are those among the values that count.
+        """
+        if not _concrete(values, keep, *jax.tree.leaves(self)):
+            return None
+        values, event = np.asarray(values), self.event_shape
+        batch = values.shape[: max(values.ndim - len(event), 0)]
+        if values.shape[len(batch) :] != event:
+            raise ValueError(f"{type(self).__name__} releases {self._one_released}; got values of shape {values.shape}")
+        shape = np.broadcast_shapes(batch, self.batch_shape, np.shape(keep))
+        rows, keep = np.broadcast_to(values, shape + event).reshape(-1, *event), np.broadcast_to(keep, shape).ravel()
+        if not keep.any():
+            return None
+        which = slice(None) if keep.all() else keep
+        mechanism = self.of_records(shape, which)
+        return mechanism, mechanism.validated(rows[which])
+
+    def of_records(self, shape: tuple[int, ...], rows: Any = slice(None)) -> "Mechanism":
+        """The mechanism of some records of a batch: parameters there is one of a record are broadcast, then indexed.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the batch, which is flattened.
+        rows
+            Any index of its records.
+        """
+        return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
+
+    def _map_personal(self, function: Callable[[Any], Any]) -> "Mechanism":
+        """The mechanism with `function` applied to each parameter that there is one of a record."""
+        return jax.tree.map(lambda leaf: function(leaf) if np.ndim(leaf) else leaf, self)
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """What the mechanism could hardly have made of any records: with probability below 1e-12, in all.
+
+        Parameters
+        ----------
+        values : array (N, *event_shape)
+            Released values that are `validated`.
+
+        Returns
+        -------
+        list of str
+            What there is too much or too little of, with the number of values found and that expected at most, or at
+            least. Here nothing: to say something takes a bound on the law of z that holds whatever x is.
+        """
+        return []
+
+    @property
+    def _one_released(self) -> str:
+        """What a record's released value is, in words."""
+        return "one number a record" if not self.event_shape else f"rows of {math.prod(self.event_shape)} a record"
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """`validated` for finite values of the right shape: here numbers, or codes where the support is discrete."""

@@ -7,7 +7,7 @@ estimation", Definition 3). Whatever is asked of z then goes through the members
 
 import abc
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes.mechanisms.bit_product import bit_product, pays
 from ldpbayes.mechanisms.mechanism import Mechanism, _concrete
+from ldpbayes.mechanisms.plausibility import implausible_support
 from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
 from ldpbayes.privacy.tradeoff import checked
 
@@ -120,6 +121,22 @@ class PureProtocol(Mechanism):
     def guarantee(self) -> Guarantee:
         """Pure local differential privacy, with the trade-off curve of the pair of codes that differ most."""
         return Guarantee(PureProtocolTradeoff(self.epsilon, self.separation))
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Categories that too many or too few values support; see `Mechanism.implausible`."""
+        counts, n = self._support_counts(values), len(values)
+        if counts is None:
+            return []
+        p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
+        bits = (n * self.categories, n * (p + (self.categories - 1) * q)) if self._independent_bits else None
+        return implausible_support(counts, n, p, q, bits)
+
+    _independent_bits: ClassVar[bool] = False
+    """Whether codes are in S(z) independently of each other, given x."""
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
+        """How many of the released values (NumPy) support each code; None where that takes too long to look at."""
+        return None
 
     def _codes(self, x: ArrayLike) -> jax.Array:
         """Records as an integer array; ValueError for other codes, where they can be seen."""

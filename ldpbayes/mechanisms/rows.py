@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete
+from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.privacy import Guarantee, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy.radial_law import log_density
 from ldpbayes.privacy.tradeoff import checked
@@ -102,10 +103,14 @@ class RowMechanism(Mechanism):
 
     @property
     def unperturbed(self) -> Any:
-        """Probability that a record is released as it is: 1 for public records; 0, a float, where there is none."""
-        if _concrete(self.scale, self.kept) and np.all(np.greater(self.scale, 0)) and np.all(np.equal(self.kept, 0)):
-            return 0.0
-        return jnp.where(jnp.asarray(self.scale) > 0, jnp.asarray(self.kept), 1.0)
+        """Probability that a record is released as it is: 1 for a public record, `kept` for others."""
+        xp = np if _concrete(self.scale, self.kept) else jnp
+        return xp.where(xp.asarray(self.scale) > 0, self.kept, 1.0)
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether records are numbers: some may be public, or get no noise; see `Mechanism.has_atoms`."""
+        return self.columns is None
 
     @property
     def noise(self) -> "RowMechanism":
@@ -139,6 +144,11 @@ class RowMechanism(Mechanism):
     def batch_shape(self) -> tuple[int, ...]:
         """() or (N,): one scale and zero probability, or one a record."""
         return np.broadcast_shapes(np.shape(self.scale), np.shape(self.kept))
+
+    def _map_personal(self, function: Any) -> "RowMechanism":
+        """See `Mechanism._map_personal`; arrays of bounds are over columns."""
+        personal = [name for name in ("scale", "zero_probability") if np.ndim(getattr(self, name, 0.0))]
+        return dataclasses.replace(self, **{name: function(getattr(self, name)) for name in personal})
 
     def _split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
@@ -210,6 +220,21 @@ class RowMechanism(Mechanism):
                     f"the first at {np.argmax(bad)}"
                 )
         return values
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Numbers in a perturbed column too far beyond its bounds, or too few; see `Mechanism.implausible`.
+
+        In one column each of these noises is Laplace, of scale 1/√2 times its standard deviation.
+        """
+        lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
+        said = []
+        for j, column in enumerate(self.index):
+            z = values[:, column] if self.event_shape else values
+            problems = implausible_numbers(
+                z, lower[j], upper[j], self.scale, 1 - np.asarray(self.kept), _laplace_depth, self.dimension
+            )
+            said += [f"column {self.names[column]}: {what}" if self.event_shape else what for what in problems]
+        return said
 
     def _check_event(self, name: str, rows: jax.Array) -> None:
         if rows.ndim < len(self.event_shape) or rows.shape[rows.ndim - len(self.event_shape) :] != self.event_shape:
@@ -312,3 +337,8 @@ class RowMechanism(Mechanism):
     def _distance(self, ranges: np.ndarray) -> Any:
         with np.errstate(divide="ignore"):
             return np.linalg.norm(ranges) / np.asarray(self.scale)
+
+
+def _laplace_depth(distance: np.ndarray) -> np.ndarray:
+    """Minus the binary logarithm of a Laplace tail, at a distance in standard deviations."""
+    return 1 + math.sqrt(2) / math.log(2) * distance

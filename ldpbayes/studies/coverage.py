@@ -8,9 +8,9 @@ import numpyro
 from numpyro.infer import Predictive
 from scipy import stats
 
+from ldpbayes.inference.handlers import LAWS
 from ldpbayes.inference.release import Release
-from ldpbayes.likelihood.masses import unexpanded
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.studies.checkpoint import Checkpoint
 from ldpbayes.studies.replicates import ReplicatedFit
 
@@ -113,20 +113,22 @@ def coverage(
     Raises
     ------
     ValueError
-        If the checkpoint belongs to a study with other settings, or the model has not exactly one privatized site.
+        If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
+        or in use (see `ldpbayes.studies.checkpoint.Checkpoint`), or the model has not exactly one privatized site.
+    FileNotFoundError
+        If there is no folder for the checkpoint.
 
     Notes
     -----
     Source: Kulkarni et al., sec. 4.4 and Figures 1 and 10.
     """
+    plan = Release(None, mechanism, count)
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
-    done = Checkpoint(checkpoint, settings)
-    plan = Release(None, mechanism, count)
+    site = _released_site(model, plan)
     fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
-    with jax.enable_x64(True):
-        site = _released_site(model, plan)
-        for start in range(len(next(iter(done.values()), [])), replicates, batch):
+    with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, mechanism, count)) as done:
+        for start in range(int(done.get("finished", 0)), replicates, batch):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
             size = min(batch, replicates - start)
             truth = Predictive(model, num_samples=size)(keys[0], plan)
@@ -135,17 +137,28 @@ def coverage(
                 value = np.asarray(value)[:, None]
                 below = np.mean(samples[name] < value, axis=1)
                 free = np.any(samples[name] != value, axis=(0, 1))
-                for index in map(tuple, np.argwhere(free)):
-                    label = name + (f"[{', '.join(map(str, index))}]" if index else "")
-                    done[label] = np.concatenate([done.get(label, np.empty(0)), below[:, *index]])
+                done[f"below {name}"] = np.concatenate([*filter(len, [done.get(f"below {name}", [])]), below])
+                done[f"free {name}"] = done.get(f"free {name}", False) | free
+            done["finished"] = np.array(start + size)
             done.save()
-    return Coverage(dict(done))
+        names = [name.removeprefix("below ") for name in done if name.startswith("below ")]
+        quantiles = {
+            name + (f"[{', '.join(map(str, index))}]" if index else ""): done[f"below {name}"][:, *index]
+            for name in names
+            for index in map(tuple, np.argwhere(done[f"free {name}"]))
+        }
+    return Coverage(quantiles)
 
 
 def _released_site(model, plan):
     """Name of the model's privatized site."""
-    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
-    released = [name for name, site in trace.items() if isinstance(unexpanded(site.get("fn")), Privatized)]
+    released = []
+
+    def run():
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
+        released.extend(name for name, site in trace.items() if isinstance(unwrapped(site.get("fn"))[0], LAWS))
+
+    jax.eval_shape(run)
     if len(released) != 1:
         raise ValueError(f"the model must have one privatized site, found {released}")
     return released[0]

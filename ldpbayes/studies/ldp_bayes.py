@@ -58,23 +58,29 @@ def histogram_error(
     """
     theta = np.asarray(theta, float)
     settings = {"theta": theta.tolist(), "replicates": replicates, "seed": seed}
-    done = Checkpoint(checkpoint, settings | {"num_warmup": num_warmup, "num_samples": num_samples})
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     rows = []
-    for epsilon in epsilons:
-        mechanism = OptimalUnaryEncoding(epsilon, len(theta))
-        fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
-        for count in counts:
-            cell = f"{epsilon} {count}"
-            if cell not in done:
-                key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), count), round(1e6 * epsilon))
-                keys = jax.random.split(key, 3)
-                x = jax.random.choice(keys[0], len(theta), (replicates, count), p=theta)
-                releases = [Release(z, mechanism) for z in np.asarray(mechanism.randomize(keys[1], x))]
-                projected = [frequencies(release, method="projection").estimate for release in releases]
-                done[cell] = np.stack([fit(keys[2], releases)["theta"].mean(axis=1), projected])
-                done.save()
-            rows.append({"epsilon": epsilon, "count": count} | _errors(done[cell], theta))
+    with Checkpoint(checkpoint, settings, _looked_at(model, len(theta))) as done:
+        for epsilon in epsilons:
+            mechanism = OptimalUnaryEncoding(epsilon, len(theta))
+            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+            for count in counts:
+                cell = f"{epsilon} {count}"
+                if cell not in done:
+                    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), count), round(1e6 * epsilon))
+                    keys = jax.random.split(key, 3)
+                    x = jax.random.choice(keys[0], len(theta), (replicates, count), p=theta)
+                    releases = [Release(z, mechanism) for z in np.asarray(mechanism.randomize(keys[1], x))]
+                    projected = [frequencies(release, method="projection").estimate for release in releases]
+                    done[cell] = np.stack([fit(keys[2], releases)["theta"].mean(axis=1), projected])
+                    done.save()
+                rows.append({"epsilon": epsilon, "count": count} | _errors(done[cell], theta))
     return rows
+
+
+def _looked_at(model, categories):
+    """The model of a checkpoint whose cells differ in budgets and counts, at one of each."""
+    return model, OptimalUnaryEncoding(1.0, categories), 10
 
 
 def _errors(estimates, theta):
@@ -171,19 +177,20 @@ def histogram_distance(
     counts = np.bincount(records)
     d, alpha = len(counts), 1.0 + counts
     settings = {"counts": counts.tolist(), "replicates": replicates, "seed": seed}
-    done = Checkpoint(checkpoint, settings | {"num_warmup": num_warmup, "num_samples": num_samples})
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     levels = (np.arange(num_samples) + 0.5) / num_samples
     exact = stats.beta.ppf(levels[:, None], alpha, alpha.sum() - alpha)
-    for epsilon in epsilons:
-        cell = str(epsilon)
-        if cell in done:
-            continue
-        mechanism = OptimalUnaryEncoding(epsilon, d)
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), round(1e6 * epsilon)), replicates + 1)
-        releases = [Release(mechanism.randomize(key, records), mechanism) for key in keys[1:]]
-        fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
-        draws = np.sort(fit(keys[0], releases)["theta"], axis=1)
-        # between sorted samples of equal size the area between the cdfs is the mean difference of order statistics
-        done[cell] = np.mean(np.abs(draws - exact), axis=1)
-        done.save()
-    return {epsilon: done[str(epsilon)] for epsilon in epsilons}
+    with Checkpoint(checkpoint, settings, _looked_at(model, d)) as done:
+        for epsilon in epsilons:
+            cell = str(epsilon)
+            if cell in done:
+                continue
+            mechanism = OptimalUnaryEncoding(epsilon, d)
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), round(1e6 * epsilon)), replicates + 1)
+            releases = [Release(mechanism.randomize(key, records), mechanism) for key in keys[1:]]
+            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+            draws = np.sort(fit(keys[0], releases)["theta"], axis=1)
+            # between sorted samples of equal size the area between the cdfs is the mean difference of order statistics
+            done[cell] = np.mean(np.abs(draws - exact), axis=1)
+            done.save()
+        return {epsilon: done[str(epsilon)] for epsilon in epsilons}

@@ -142,21 +142,22 @@ def _estimators(loss: Loss, mechanism, space, methods, draws=DRAWS):
     }
 
 
-def _table(cells, replicates, seed, batch, checkpoint):
+def _table(cells, replicates, seed, batch, checkpoint, **settings):
     """Rows (cell, method, root mean square error and bias of every parameter, ...) of a table."""
-    done = Checkpoint(checkpoint, {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]})
+    settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
     rows = []
-    for name, make in cells:
-        setting = make()
-        if not all(f"{name} {method}" in done for method in setting.estimators):
-            for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
-                error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
-                done[f"{name} {method}"] = np.stack(
-                    [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
-                )
-            done.save()
-        for method in setting.estimators:
-            rows.append({"cell": name, "method": method} | _errors(done[f"{name} {method}"], setting.truth))
+    with Checkpoint(checkpoint, settings) as done:
+        for name, make in cells:
+            setting = make()
+            if not all(f"{name} {method}" in done for method in setting.estimators):
+                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
+                    error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
+                    done[f"{name} {method}"] = np.stack(
+                        [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
+                    )
+                done.save()
+            for method in setting.estimators:
+                rows.append({"cell": name, "method": method} | _errors(done[f"{name} {method}"], setting.truth))
     return rows
 
 
@@ -274,7 +275,7 @@ def logistic_regression(
         for scale in scales
         for count in counts
     ]
-    return _table(cells, replicates, seed, batch, checkpoint)
+    return _table(cells, replicates, seed, batch, checkpoint, bound=bound)
 
 
 def logistic_posteriors(
@@ -308,40 +309,40 @@ def logistic_posteriors(
         A row a cell: ``rmse``, ``bias``, ``se`` (root mean squared posterior standard deviation) and ``coverage`` (of
         95 % intervals) of every slope.
     """
-    settings = {"replicates": replicates, "seed": seed, "bound": bound}
-    done = Checkpoint(checkpoint, settings | {"num_warmup": num_warmup, "num_samples": num_samples})
+    settings = {"replicates": replicates, "seed": seed, "bound": bound, "batch": batch}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
+    looked_at = model, logistic_setting(1, 1.0, bound).mechanism, 10  # cells differ in scales and counts
     rows = []
-    for scale in scales:
-        for count in counts:
-            cell = f"{count} {scale}"
-            setting = logistic_setting(count, scale, bound)
-            # until its metric is adapted NUTS would spend most of the time in deep trees; from a narrow start, among
-            # rows released as they are, it may end in a mode in which a covariate does not vary
-            options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
-            fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
-            with jax.enable_x64(True):
-                keys = jax.random.split(jax.random.key(seed), replicates)
-            for start in range(len(done.get(cell, [])), replicates, batch):
-                with jax.enable_x64(True):
+    with Checkpoint(checkpoint, settings, looked_at) as done, jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(seed), replicates)
+        for scale in scales:
+            for count in counts:
+                cell = f"{count} {scale}"
+                setting = logistic_setting(count, scale, bound)
+                # until its metric is adapted NUTS would spend most of the time in deep trees; from a narrow start,
+                # among rows released as they are, it may end in a mode in which a covariate does not vary
+                options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
+                fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
+                for start in range(len(done.get(cell, [])), replicates, batch):
                     parts = [jax.random.split(key, 3) for key in keys[start : start + batch]]
                     released = [setting.mechanism.randomize(k[1], setting.simulate(k[0])) for k in parts]
-                draws = fit(parts[0][2], [Release(z, setting.mechanism) for z in released])["slopes"]
-                summary = [draws.mean(axis=1), draws.std(axis=1), *np.quantile(draws, [0.025, 0.975], axis=1)]
-                new = np.stack(summary, axis=1)
-                done[cell] = np.concatenate([done.get(cell, np.empty((0, *new.shape[1:]))), new])
-                done.save()
-            mean, deviation, low, high = np.moveaxis(done[cell], 1, 0)
-            rows.append(
-                {
-                    "cell": cell,
-                    "method": "posterior mean",
-                    "rmse": np.sqrt(np.mean((mean - setting.truth) ** 2, axis=0)),
-                    "bias": np.mean(mean - setting.truth, axis=0),
-                    "se": np.sqrt(np.mean(deviation**2, axis=0)),
-                    "coverage": np.mean((low <= setting.truth) & (setting.truth <= high), axis=0),
-                }
-            )
+                    draws = fit(parts[0][2], [Release(z, setting.mechanism) for z in released])["slopes"]
+                    summary = [draws.mean(axis=1), draws.std(axis=1), *np.quantile(draws, [0.025, 0.975], axis=1)]
+                    new = np.stack(summary, axis=1)
+                    done[cell] = np.concatenate([done.get(cell, np.empty((0, *new.shape[1:]))), new])
+                    done.save()
+                rows.append({"cell": cell, "method": "posterior mean"} | _posterior_errors(done[cell], setting.truth))
     return rows
+
+
+def _posterior_errors(stored, truth):
+    mean, deviation, low, high = np.moveaxis(stored, 1, 0)
+    return {
+        "rmse": np.sqrt(np.mean((mean - truth) ** 2, axis=0)),
+        "bias": np.mean(mean - truth, axis=0),
+        "se": np.sqrt(np.mean(deviation**2, axis=0)),
+        "coverage": np.mean((low <= truth) & (truth <= high), axis=0),
+    }
 
 
 def median_regression(
@@ -379,4 +380,4 @@ def median_regression(
         return Setting(simulate, mechanism, np.ones(COLUMNS + 1), np.zeros(COLUMNS + 1), estimators)
 
     cells = [(f"{count} {scale}", lambda args=(count, scale): cell(*args)) for scale in scales for count in counts]
-    return _table(cells, replicates, seed, batch, checkpoint)
+    return _table(cells, replicates, seed, batch, checkpoint, spread=spread)

@@ -8,6 +8,7 @@ from numpyro.infer import Predictive, util
 
 import ldpbayes as ldp
 from ldpbayes import models
+from tests.protocols import PROTOCOLS
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0, 20)
 RESPONSE = ldp.RandomizedResponse(1.0)
@@ -183,13 +184,60 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("oue_histogram", lambda: release(dist.Normal(5.0, 2.0), LAPLACE), "a relative, got LaplaceMechanism"),
         ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE), "a sketch made with by="),
         ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE).sketch(), "a sketch made with by="),
         ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE), "one a group, got a Release"),
         ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE).sketch(), "one a group, got a PanelSketch"),
+        ("hierarchical", list, "one a group, got an empty one"),
+        (
+            "regional_histograms",
+            lambda: [ldp.Release(None, ldp.RandomizedResponse(1.0, k), 5) for k in (3, 4)],
+            r"releases of the same categories, got \[3, 4\] of them",
+        ),
+        (
+            "warner",
+            lambda: ldp.Release(None, ldp.RandomizedResponse(1.0, 3), 5),
+            "takes a release of yes-or-no answers",
+        ),
+        ("warner", lambda: np.zeros(5), "takes a release of yes-or-no answers, or a sketch of one; got ndarray"),
     ],
 )
-def test_a_factory_refuses_a_release_of_another_kind(name, data, message):
+def test_a_factory_refuses_what_it_is_not_for(name, data, message):
     with pytest.raises(TypeError, match=message):
-        ldp.fit(getattr(models, name)(), data(), progress_bar=False)
+        getattr(models, name)()(data())
+
+
+OF_KIND = {
+    "numbers": [
+        LAPLACE,
+        ldp.GaussianMechanism(1.0, 1e-6, 0, 20),
+        ldp.SymmetricLaplaceMechanism(1.0, 0, 20),
+        ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, 0, 20),
+        ldp.IndependentLaplaceMechanism(1.0, 0, 20),
+    ],
+    "categories": [make(1.0, 3) for make in PROTOCOLS.values()],
+    "yes-or-no answers": [RESPONSE, ldp.OptimalUnaryEncoding(1.0, 2)],
+    "rows": [ROWS, ldp.SymmetricLaplaceMechanism(1.0, 0, 20, 1), ldp.IndependentLaplaceMechanism(1.0, 0, 20, 2)],
+}
+TAKES = {
+    "clipped_counts": ["numbers"],
+    "clipped_exponential": ["numbers"],
+    "clipped_gaussian": ["numbers"],
+    "hierarchical": ["numbers"],
+    "multivariate_normal": ["rows"],
+    "oue_histogram": ["categories", "yes-or-no answers"],
+    "perturbed_covariates": ["rows"],
+    "regional_histograms": ["categories", "yes-or-no answers"],
+    "warner": ["yes-or-no answers"],
+}
+
+
+@pytest.mark.parametrize("name", models.__all__)
+def test_every_factory_refuses_every_other_kind_of_release(name):
+    for kind in OF_KIND.keys() - set(TAKES[name]):
+        for mechanism in OF_KIND[kind]:
+            plan = ldp.Release(None, mechanism, 5)
+            data = [plan] if name in ("hierarchical", "regional_histograms") else plan
+            message = f"{name} takes a release of {TAKES[name][0]}, got one under {type(mechanism).__name__}"
+            with pytest.raises(TypeError, match=message):
+                getattr(models, name)()(data)

@@ -8,6 +8,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.models import clipped_gaussian, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
+from tests.checkpoints import read, write
 from tests.protocols import PROTOCOLS
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -74,14 +75,17 @@ def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):
     settings = {"num_warmup": 10, "num_samples": 10, "batch": 2, "seed": 3}
     whole = coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
     assert {name: q.shape for name, q in whole.quantiles.items()} == {"mu": (4,), "sigma": (4,)}
-    with np.load(checkpoint) as file:
-        stored = dict(file)
-    np.savez(checkpoint, settings=stored["settings"], mu=np.r_[0.125, stored["mu"][1:2]], sigma=stored["sigma"][:2])
+    header, stored = read(checkpoint)
+    half = {name: array[:2] if name.startswith("below") else array for name, array in stored.items()}
+    half["below mu"][0] = 0.125
+    write(checkpoint, header, half | {"finished": np.array(2)})
     resumed = coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
     assert resumed.quantiles["mu"][0] == 0.125  # taken from the file, not computed again
     np.testing.assert_array_equal(resumed.quantiles["mu"][1:], whole.quantiles["mu"][1:])
-    with pytest.raises(ValueError, match="other settings"):
+    with pytest.raises(ValueError, match="other settings: count is 100 there, 101 here"):
         coverage(clipped_gaussian(), LAPLACE, 101, replicates=4, checkpoint=checkpoint, **settings)
+    with pytest.raises(ValueError, match="other settings: model is"):  # or it would return what the other one found
+        coverage(clipped_gaussian(dist.Normal(0, 50)), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
 
 
 def test_central_intervals_are_counted_by_the_truths_quantile():

@@ -3,10 +3,12 @@
 import os
 
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 from ldpbayes.models import oue_histogram
 from ldpbayes.studies.ldp_bayes import histogram_distance, histogram_error, kosarak_records
+from tests.checkpoints import read
 
 QUICK = {"num_warmup": 100, "num_samples": 100}
 
@@ -36,8 +38,7 @@ def test_errors_are_those_of_the_estimates_and_kept_in_the_checkpoint(tmp_path):
     settings = {"epsilons": (2.0,), "counts": (50, 400), "replicates": 5, "checkpoint": checkpoint, **QUICK}
     rows = histogram_error(oue_histogram(), **settings)
     assert [(row["epsilon"], row["count"]) for row in rows] == [(2.0, 50), (2.0, 400)]
-    with np.load(checkpoint) as file:
-        estimates = file["2.0 400"]
+    estimates = read(checkpoint)[1]["2.0 400"]
     assert estimates.shape == (2, 5, 3)
     np.testing.assert_allclose(estimates.sum(axis=-1), 1, rtol=1e-12)
     error = np.sqrt(np.mean((estimates - [0.7, 0.2, 0.1]) ** 2, axis=-1)).mean(axis=1)
@@ -47,6 +48,8 @@ def test_errors_are_those_of_the_estimates_and_kept_in_the_checkpoint(tmp_path):
     assert again == rows
     with pytest.raises(ValueError, match="other settings"):
         histogram_error(oue_histogram(), **settings | {"replicates": 6})
+    with pytest.raises(ValueError, match="other settings: model is"):
+        histogram_error(oue_histogram(dist.Dirichlet(np.full(3, 2.0))), **settings)
 
 
 def test_distances_shrink_as_the_budget_grows():

@@ -6,6 +6,7 @@ import pytest
 from ldpbayes.models import clipped_gaussian, multivariate_normal, perturbed_covariates
 from ldpbayes.studies import coverage
 from ldpbayes.studies.zil import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
+from tests.checkpoints import read
 
 OURS = {"dr, averaged", "dr, averaged and truncated", "combined"}
 
@@ -20,8 +21,7 @@ def test_tables_have_a_row_for_each_method_and_are_kept_in_the_checkpoint(tmp_pa
     assert {row["method"] for row in rows} == {"oracle", "naive", "sl", "sdr", "dr"} | OURS
     for row in rows:
         assert row["cell"] == "300 0.5" and row["rmse"].shape == (6,) and 0 <= row["converged"] <= 1
-    with np.load(tmp_path / "table.npz") as file:
-        theta = file["300 0.5 oracle"][0]
+    theta = read(tmp_path / "table.npz")[1]["300 0.5 oracle"][0]
     assert theta.shape == (4, 6)
     oracle = by_method(rows, "300 0.5")["oracle"]
     np.testing.assert_allclose(oracle["rmse"], np.sqrt(np.mean((theta - 1) ** 2, axis=0)))
@@ -29,6 +29,8 @@ def test_tables_have_a_row_for_each_method_and_are_kept_in_the_checkpoint(tmp_pa
     np.testing.assert_array_equal(again[0]["rmse"], rows[0]["rmse"])
     with pytest.raises(ValueError, match="belongs to a study with other settings"):
         logistic_regression(**settings | {"seed": 1})
+    with pytest.raises(ValueError, match=r"other settings: bound is 0.5 there, 1.0 here"):
+        logistic_regression(**settings, bound=1.0)
 
 
 def test_means_of_functions_with_kinks_are_in_their_order():

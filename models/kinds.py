@@ -1,0 +1,33 @@
+"""What kind of release a model is for: with another kind some models would give a wrong answer without an error."""
+
+from ldpbayes import PureProtocol, Release, Sketch
+
+__all__ = ["check_kind"]
+
+KINDS = {
+    "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
+    "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
+    "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
+    "rows": lambda mechanism: bool(mechanism.record_shape),
+}
+
+
+def check_kind(factory, release, kind):
+    """Refuse what a model is not for.
+
+    Parameters
+    ----------
+    factory : str
+        Name of the model's factory, for the message.
+    release : Release or Sketch
+    kind : {"numbers", "categories", "yes-or-no answers", "rows"}
+
+    Raises
+    ------
+    TypeError
+        For a release of another kind, or anything else.
+    """
+    if not isinstance(release, (Release, Sketch)):
+        raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
+    if not KINDS[kind](release.mechanism):
+        raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
