@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,6 +157,32 @@ def test_a_model_that_does_not_fit_the_mechanism_is_refused(answers, capsys):
     code, err = refused(capsys, "fit", answers, "--model", "clipped_gaussian")
     assert code == 2
     assert "clipped_gaussian takes a release of numbers, got one under RandomizedResponse" in err
+
+
+def test_a_model_of_answers_refuses_numbers(numbers, capsys):
+    code, err = refused(capsys, "fit", numbers, "--model", "warner")
+    assert code == 2
+    assert "warner takes a release of yes-or-no answers, got one under LaplaceMechanism" in err
+
+
+def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
+    code, err = refused(capsys, "fit", answers, answers, "--model", "warner")
+    assert code == 2
+    assert "warner takes a release of yes-or-no answers, or a sketch of one; got list" in err
+
+
+@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
+def test_a_release_that_its_mechanism_hardly_made_is_warned_of_once_and_exits_with_3(tmp_path, capsys):
+    values = np.random.default_rng(2).laplace(3, 20, 500)  # bounds of 0 and 20, and stated are 0 and 2
+    ldp.Release(values, ldp.LaplaceMechanism(1.0, 0, 2)).save(tmp_path / "wrong.npz")
+    code = cli.main(["fit", str(tmp_path / "wrong.npz"), "--model", "clipped_gaussian", "--quiet", *FEW])
+    printed = capsys.readouterr()
+    assert code == 3
+    assert printed.err.count("could hardly have released these values, whatever the records are") == 1
+    assert "above the upper bound 2, where at most" in printed.err
+    good = SimpleNamespace(attrs={"convergence_warnings": "[]", "release_warnings": "[]"})
+    doubted = SimpleNamespace(attrs=good.attrs | {"release_warnings": '["..."]'})
+    assert (cli._exit_code([good]), cli._exit_code([good, doubted])) == (0, 3)  # whether or not the chains converged
 
 
 def test_one_release_for_a_hierarchical_model_is_refused(answers, capsys):

@@ -51,7 +51,7 @@ class Release:
     A value belongs to one record, and so does the guarantee of the mechanism. A number published about many records (a
     noisy count, sum or mean) is not a release of one record here: a mechanism that is forced to make the same noise,
     such as ``LaplaceMechanism(n / scale, 0, n)`` for a count, would state the guarantee of a record that is a whole
-    count, not that of a person in it. Write such noise into the model itself (docs/mechanisms.md, Limits).
+    count, not that of a person in it. Such noise is written into the model itself (docs/mechanisms.md shows it).
 
     Parameters
     ----------

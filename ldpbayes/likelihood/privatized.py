@@ -165,13 +165,12 @@ def unwrapped(distribution):
         The distribution inside expansions, masks and events, and the masks together, a boolean or an array of them that
         broadcasts with its batch.
     """
-    keep, events = True, 0
-    while isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
-        if isinstance(distribution, dist.Independent):
-            events += distribution.reinterpreted_batch_ndims
-        elif isinstance(distribution, dist.MaskedDistribution) and distribution._mask is not None:
-            mask = distribution._mask
-            mask = np.asarray(mask) if is_concrete(mask) else mask  # stays concrete in a trace
-            keep = keep & mask.reshape(mask.shape + (1,) * events)
-        distribution = distribution.base_dist
-    return distribution, keep
+    if not isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
+        return distribution, True
+    law, keep = unwrapped(distribution.base_dist)
+    mask = getattr(distribution, "_mask", None)
+    if mask is not None:
+        mask = np.asarray(mask) if is_concrete(mask) else mask  # jnp would make a tracer of it while another is traced
+        # a mask of events is one of everything in them
+        keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
+    return law, keep

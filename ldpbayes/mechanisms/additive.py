@@ -123,6 +123,9 @@ class AdditiveMechanism(Mechanism):
 class LaplaceMechanism(AdditiveMechanism):
     """Laplace noise on a clipped number (Dwork, McSherry, Nissim & Smith 2006; the sensitivity is the range).
 
+    The guarantee is that of a record, a number between the bounds. It is not that of a person in a noisy count or sum,
+    which is a number about many records; see `ldpbayes.Release`.
+
     Parameters
     ----------
     epsilon : array_like
@@ -176,6 +179,9 @@ class LaplaceMechanism(AdditiveMechanism):
 @dataclasses.dataclass(frozen=True)
 class GaussianMechanism(AdditiveMechanism):
     """Gaussian noise on a clipped number, calibrated exactly (Balle & Wang 2018, Theorem 8).
+
+    The guarantee is that of a record, a number between the bounds. It is not that of a person in a noisy count or sum,
+    which is a number about many records; see `ldpbayes.Release`.
 
     Parameters
     ----------

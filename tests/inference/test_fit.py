@@ -62,6 +62,16 @@ def test_the_posterior_of_warners_model_is_the_exact_one():
     )  # kurtosis of a nearly normal posterior, with slack
 
 
+def test_what_was_said_of_a_release_is_said_again_and_kept_with_the_result():
+    with pytest.warns(ldp.ReleaseWarning):
+        release = ldp.Release(np.arange(1000) < 900, ldp.RandomizedResponse(0.5))  # at most 622 of one kind
+    with pytest.warns(ldp.ReleaseWarning, match="900 of 1,000 support category 1, where at most 622.5 are") as said:
+        result = quiet_fit(warner(), release.sketch(), num_warmup=10, num_samples=10, num_chains=1)
+    (warning,) = (w for w in said if w.category is ldp.ReleaseWarning)
+    assert warning.filename == __file__
+    assert tuple(json.loads(result.attrs["release_warnings"])) == release.doubts == (str(warning.message),)
+
+
 def test_sketch_and_records_give_the_same_posterior(gaussian):
     release, sketched = gaussian
     whole = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:1000], LAPLACE), seed=1)
@@ -87,6 +97,7 @@ def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaus
     (certificate,) = json.loads(result.attrs["certificates"])
     assert certificate["panels"] == [40]
     assert certificate["error_nats"] < 1e-6
+    assert json.loads(result.attrs["release_warnings"]) == []
     assert draws(result, "mu").dtype == np.float64
     assert jax.numpy.ones(1).dtype == np.float32  # and the caller's JAX is as it was
 

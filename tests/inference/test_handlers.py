@@ -14,6 +14,7 @@ import ldpbayes as ldp
 from ldpbayes.models import clipped_gaussian, hierarchical
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
+RESPONSE = ldp.RandomizedResponse(1.0)
 GROUP = np.repeat(np.arange(4), 25)
 
 
@@ -111,6 +112,107 @@ def test_predictive_simulates_releases_whose_moments_are_the_privatized_laws():
     law = ldp.Privatized(dist.Normal(PARAMETERS["theta"][GROUP], 1.5), LAPLACE)
     z_scores = (y.mean() - np.mean(law.mean)) / np.sqrt(np.mean(law.variance) / y.size)
     assert abs(z_scores) < 4  # error rate 6e-5; the seed is fixed
+
+
+def ordinary(y):
+    """A share and answers, in a plate, without us."""
+    share = numpyro.sample("share", dist.Beta(1, 1))
+    with numpyro.plate("people", 6):
+        numpyro.sample("y", dist.Bernoulli(share), obs=y)
+
+
+ANSWERS = np.array([0, 1, 1, 0, 1, 0])
+BAD = [
+    (RESPONSE, ANSWERS + 1, r"integers in 0..1 under RandomizedResponse; 3 are not, the first \(2\) at 1"),
+    (RESPONSE, ANSWERS - 0.5, r"integers in 0..1 under RandomizedResponse; 6 are not, the first \(-0.5\) at 0"),
+    (RESPONSE, np.where(ANSWERS == 1, np.nan, 0.0), r"must be finite; 3 are not, the first \(nan\) at 1"),
+    (
+        ldp.HadamardResponse(1.0, 2),
+        ANSWERS + 3,
+        r"integers in 0..3 under HadamardResponse; 3 are not, the first \(4\) at 1",
+    ),
+    (ldp.OptimalUnaryEncoding(1.0, 2), np.eye(2)[ANSWERS] * 2, r"releases bits, 0 or 1; 6 of 6 rows"),
+    (
+        ldp.SubsetSelection(1.0, 2, 1),
+        np.ones((6, 2), int),
+        r"releases sets of 1 categories; 6 of 6 rows have another size",
+    ),
+    (
+        ldp.LocalHashing(1.0, 2, 2),
+        np.stack([ANSWERS, ANSWERS * 2], axis=1),
+        r"the hash an integer from 0 to 1; 3 are not",
+    ),
+    (
+        ldp.OptimalUnaryEncoding([np.inf] * 6, 2),
+        np.ones((6, 2), int),
+        "infinite budget is released as it is, with one bit set",
+    ),
+    (LAPLACE, np.where(ANSWERS == 1, np.inf, 0.0), r"must be finite; 3 are not, the first \(inf\) at 1"),
+    (ldp.SymmetricLaplaceMechanism([0.0] * 6, 0, 1), ANSWERS * 3.0, "public records lie between the bounds"),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "values", "message"), BAD, ids=lambda value: getattr(value, "name", None))
+def test_observed_values_are_refused_with_the_words_of_a_release_wherever_they_are_seen(mechanism, values, message):
+    """At a privatized site, at one that a user privatized by hand, given through a handler, in a trace, by `fit`."""
+
+    def by_hand(y):
+        law = ldp.Privatized(dist.Bernoulli(numpyro.sample("share", dist.Beta(1, 1))), mechanism)
+        numpyro.sample("y", law.expand([6]), obs=y)
+
+    private, at = ldp.privatize(ordinary, {"y": mechanism}), {"share": 0.5}
+    with pytest.raises(ValueError, match=message):
+        ldp.Release(values, mechanism)
+    with pytest.raises(ValueError, match=f"site 'y': .*{message}"):
+        uncompiled_log_density(private, (values,), {}, at)
+    with pytest.raises(ValueError, match=f"site 'y': .*{message}"):
+        numpyro.handlers.trace(numpyro.handlers.condition(private, {"y": values, **at})).get_trace(None)
+    with pytest.raises(ValueError, match=message):
+        jax.jit(lambda share: uncompiled_log_density(by_hand, (values,), {}, {"share": share})[0])(0.5)
+    for model in (private, by_hand):
+        with pytest.raises(ValueError, match=f"site 'y': .*{message}"):
+            ldp.fit(model, values, progress_bar=False)
+
+
+def test_values_that_a_mask_hides_may_be_anything():
+    hidden, keep = np.where(ANSWERS == 1, np.nan, 0.0), ANSWERS == 0
+
+    def masked(y, keep):
+        with numpyro.plate("groups", 2, dim=-2), numpyro.plate("people", 6), numpyro.handlers.mask(mask=keep):
+            numpyro.sample("y", dist.Bernoulli(0.3), obs=y)
+
+    def event(y, keep):
+        with numpyro.plate("groups", 2):
+            numpyro.sample("y", dist.Bernoulli(np.full(6, 0.3)).to_event(1).mask(keep), obs=y)
+
+    expected = 3 * float(ldp.Privatized(dist.Bernoulli(0.3), RESPONSE).log_prob(0))
+    private = ldp.privatize(masked, {"y": RESPONSE})
+    for mask, times in ((keep, 2), (np.array([[True], [False]]) & keep, 1), (False, 0)):
+        assert float(uncompiled_log_density(private, (hidden, mask), {}, {})[0]) == pytest.approx(times * expected)
+    with pytest.raises(ValueError, match=r"must be finite; 3 are not, the first \(nan\) at 1"):
+        uncompiled_log_density(private, (hidden, True), {}, {})
+    rows = np.stack([np.zeros(6), hidden])
+    total = uncompiled_log_density(ldp.privatize(event, {"y": RESPONSE}), (rows, np.array([True, False])), {}, {})[0]
+    assert float(total) == pytest.approx(2 * expected)
+    with pytest.raises(ValueError, match="must be finite; 3 are not"):
+        uncompiled_log_density(ldp.privatize(event, {"y": RESPONSE}), (rows, np.array([False, True])), {}, {})
+
+
+def test_values_that_are_traced_are_let_pass():
+    private = ldp.privatize(ordinary, {"y": RESPONSE})
+    density = jax.jit(lambda y: uncompiled_log_density(private, (y,), {}, {"share": 0.5})[0])
+    assert np.isfinite(density(ANSWERS + 1))  # nobody can say so there
+
+
+def test_a_privatized_model_says_once_what_speaks_against_its_data():
+    private = ldp.privatize(schools, {"y": LAPLACE})
+    far = np.where(np.arange(100) < 50, 400.0, 0.0)
+    with pytest.warns(
+        ldp.ReleaseWarning, match="site 'y': .*50 of 100 lie 395 or more above the upper bound 5"
+    ) as said:
+        for _ in range(3):
+            numpyro.handlers.trace(numpyro.handlers.seed(private, 0)).get_trace(far)
+    assert len(said) == 1
 
 
 def test_svi_finds_the_optimum_of_the_privatized_model():

@@ -1,6 +1,7 @@
 """Releases: checked before any computation, and written so that anyone can read them."""
 
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -107,6 +108,16 @@ def test_files_of_another_form_are_refused(tmp_path):
             ldp.Release.load(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"no release file .*nothing.npz"):
         ldp.Release.load(tmp_path / "nothing.npz")
+
+
+def test_a_count_of_many_records_is_said_not_to_be_a_release_of_one():
+    forced = ldp.LaplaceMechanism(epsilon=5000 / 36, lower=0, upper=5000)  # Laplace noise of scale 36 on a count
+    assert forced.scale == pytest.approx(36)
+    assert forced.guarantee.epsilon(0.0) == pytest.approx(5000 / 36)  # of a record that is a count; a person has 1/36
+    docs = [ldp.Release.__doc__, ldp.LaplaceMechanism.__doc__, ldp.GaussianMechanism.__doc__]
+    page = pathlib.Path(__file__).parents[2] / "docs" / "mechanisms.md"
+    for text in (*docs, page.read_text()):
+        assert "noisy count" in text
 
 
 def test_a_release_is_a_pytree():
