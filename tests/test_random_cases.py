@@ -23,6 +23,9 @@ from scipy import stats
 import ldpbayes as ldp
 from tests.brute_force import log_marginal, log_row_marginal
 
+# some values are so far out that no records explain them
+pytestmark = pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
+
 N, CATEGORIES = 4, 3
 # parameters in units of the mechanism's range from its lower bound: name → (least, most); those that are as they are
 UNIT = (0.0, 1.0)
@@ -124,10 +127,14 @@ class Structure:
         return one_budget and self.mechanism not in ROWS and not left_out
 
 
+PAIRS = [
+    *((law, mechanism) for law in LAWS for mechanism in NUMBERS if law != "binomial"),
+    *((law, mechanism) for law in ("bernoulli", "binomial") for mechanism in PROTOCOLS),
+]
 STRUCTURES = [
-    *(Structure(law, m, layout) for law in LAWS for m in NUMBERS for layout in LAYOUTS if law != "binomial"),
-    *(Structure(law, m, layout) for law in ("bernoulli", "binomial") for m in PROTOCOLS for layout in LAYOUTS),
-    *(Structure("rows", m, "one law") for m in ROWS),
+    *(Structure(*pair, "one law") for pair in PAIRS),
+    *(Structure(*pair, LAYOUTS[1 + i % 3]) for i, pair in enumerate(PAIRS)),
+    *(Structure("rows", mechanism, "one law") for mechanism in ROWS),
 ]
 FEW = [
     Structure("normal", "gaussian", "a law a record"),
@@ -184,7 +191,7 @@ def program(structure):
         return ldp.Privatized(law_of(structure, parameters), mechanism).log_prob(values)
 
     def run(parameters, mechanism, values, hidden, mask, release, sketch):
-        mechanism, release, sketch = (known_bounds(structure, tree) for tree in (mechanism, release, sketch))
+        mechanism, release = known_bounds(structure, mechanism), known_bounds(structure, release)
         private = ldp.privatize(model, {"x": mechanism})
         one_by_one = structure.budget_shape == structure.law_shape == ()
         mapped = jax.vmap(log_prob, (None, None, 0)) if one_by_one else log_prob
@@ -194,7 +201,9 @@ def program(structure):
             found["release"] = log_density(observing, (parameters, release), {}, {})[0]
         if structure.sketched:
             two = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), sketch)
-            found["sketches"] = jax.vmap(lambda one: sketch_total(structure, parameters, one))(two)
+            found["sketches"] = jax.vmap(lambda one: sketch_total(structure, parameters, known_bounds(structure, one)))(
+                two
+            )
         return found
 
     return jax.jit(run)
@@ -261,7 +270,7 @@ def brute_force(structure, parameters, mechanism, values):
 def sketched(structure, release):
     """The sketch of a release, of the same shape for all of a structure."""
     if structure.mechanism not in PROTOCOLS:
-        return release.sketch(panels=40, lattice=False)
+        return release.sketch(panels=40, lattice=structure.law in COUNTS)
     if structure.mechanism != "oue" or structure.budget_shape:
         return release.sketch()
     every = ldp.Release(list(itertools.product([0, 1], repeat=CATEGORIES)), release.mechanism).sketch()
@@ -293,12 +302,15 @@ def check(case, eager=True):
     sizes = {name: np.maximum(np.max(np.abs(value)), 1e-3) for name, value in parameters.items()}
     way = {name: size * np.tril(np.ones(np.shape(parameters[name]))) for name, size in sizes.items() if name == "root"}
     way = {name: size * np.ones(np.shape(parameters[name])) for name, size in sizes.items()} | way
-    up, down = (
-        scale * np.sum(mask * brute_force(structure, {n: parameters[n] + s * way[n] for n in way}, mechanism, values))
-        for s in (STEP, -STEP)
-    )
+
+    def along_the_way(step):
+        there = {name: parameters[name] + step * way[name] for name in way}
+        return scale * np.sum(np.where(mask, brute_force(structure, there, mechanism, values), 0.0))
+
     along = sum(np.sum(gradient[name] * way[name]) for name in way)
-    np.testing.assert_allclose(along, (up - down) / (2 * STEP), rtol=2e-4, atol=2e-4, err_msg="gradient")
+    if np.isfinite(total):  # not where a value is observed that cannot have been released
+        difference = (along_the_way(STEP) - along_the_way(-STEP)) / (2 * STEP)
+        np.testing.assert_allclose(along, difference, rtol=2e-4, atol=2e-4, err_msg="gradient")
 
 
 QUIET = {

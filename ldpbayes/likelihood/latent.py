@@ -52,7 +52,8 @@ class Latent:
     edges : array (panels + 1, *batch) or None
         Panel edges; None for a discrete base.
     open_ends : tuple of two bools
-        Whether the base's support goes on beyond the first and the last node (static).
+        Whether the base's support goes on beyond the first and the last node (static): for a discrete base; for a
+        continuous one, whether it does so by more than a panel.
     """
 
     nodes: object
@@ -135,21 +136,22 @@ def latent(base, mechanism, panels=None):
             f"{type(mechanism).__name__} takes categories, but the base {type(base).__name__} is continuous"
         )
     xp = np if is_concrete(low, high, lower, upper) else jnp
-    if is_concrete(low, lower):
-        below = bool(np.all(np.asarray(low) < np.asarray(lower)))
+    if panels is None:
+        panels = PANELS
+        if mechanism.resolution is not None and is_concrete(mechanism.resolution, lower, upper):
+            panels = max(panels, min(4096, math.ceil(np.max((upper - lower) / mechanism.resolution))))
+    # an end of the support, where the density may be singular, matters up to a panel's width outside the bounds
+    if is_concrete(low, lower, upper):
+        below = bool(np.all(np.asarray(lower) - low > (np.asarray(upper) - lower) / panels))
     else:
         below = isinstance(low, float) and low == -math.inf
-    if is_concrete(high, upper):
-        above = bool(np.all(np.asarray(high) > np.asarray(upper)))
+    if is_concrete(high, lower, upper):
+        above = bool(np.all(high - np.asarray(upper) > (np.asarray(upper) - lower) / panels))
     else:
         above = isinstance(high, float) and high == math.inf
     start = lower if below else xp.maximum(low, lower)
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
-    if panels is None:
-        panels = PANELS
-        if mechanism.resolution is not None and is_concrete(mechanism.resolution, lower, upper):
-            panels = max(panels, min(4096, math.ceil(np.max((upper - lower) / mechanism.resolution))))
     halvings = 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
     # measured from its own end, or rounding would merge the panels

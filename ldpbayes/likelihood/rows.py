@@ -193,8 +193,10 @@ def with_unperturbed(base, mechanism, z, noisy):
     if base.support.is_discrete:
         grid = latent(base, mechanism)
         places = jnp.clip(jnp.concatenate([grid.nodes, jnp.stack(grid.ends)]), mechanism.lower, mechanism.upper)
-        here = z == aligned(places, 1 + jnp.ndim(z))
-        mass = jnp.sum(here * aligned(grid.density(base), 1 + jnp.ndim(z)), axis=0)
+        density = grid.density(base)
+        rank = max(1 + jnp.ndim(z), density.ndim)
+        here = z == aligned(places, rank)
+        mass = jnp.sum(here * aligned(density, rank), axis=0)
         return jnp.where(jnp.any(here, axis=0) & some, log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
     lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
     at_lower, at_upper, inside = some & (z == lower), some & (z == upper), (z > lower) & (z < upper)
