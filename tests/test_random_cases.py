@@ -148,7 +148,7 @@ FEW = [
     Structure("rows", "zero-inflated rows", "one law"),
 ]
 EAGER = [s for s in FEW if s.law in ("poisson", "binomial")]
-"""Which of them run op by op too, which takes seconds at first; in the slow test all do."""
+"""Which of them run op by op too, which takes seconds at first; in the slow test a tenth of all examples does."""
 
 
 def law_of(structure, parameters):
@@ -270,7 +270,7 @@ def brute_force(structure, parameters, mechanism, values):
 def sketched(structure, release):
     """The sketch of a release, of the same shape for all of a structure."""
     if structure.mechanism not in PROTOCOLS:
-        return release.sketch(panels=40, lattice=structure.law in COUNTS)
+        return release.sketch(panels=40)
     if structure.mechanism != "oue" or structure.budget_shape:
         return release.sketch()
     every = ldp.Release(list(itertools.product([0, 1], repeat=CATEGORIES)), release.mechanism).sketch()
@@ -337,4 +337,4 @@ def test_random_cases_agree_with_brute_force(structure, data):
 @hypothesis.settings(max_examples=each(10_000, STRUCTURES), derandomize=True, **QUIET)
 @hypothesis.given(st.data())
 def test_many_random_cases_agree_with_brute_force(structure, data):
-    check(data.draw(cases(structure)))
+    check(data.draw(cases(structure)), eager=data.draw(st.integers(0, 9)) == 0)

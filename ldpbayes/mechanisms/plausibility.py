@@ -21,6 +21,7 @@ LEVELS = 256
 """Tails of the noise that are looked at: 2^-1, ..., 2^-LEVELS."""
 
 CHUNK = 1 << 20  # values at a time
+ROUNDING = 2.0**-22  # of a bound: twice that of single precision
 
 
 def improbable_count(found: Any, n: Any, probability: Any, tests: int, few: bool = False) -> np.ndarray:
@@ -87,21 +88,23 @@ def implausible_numbers(
                 x, *mine = (a if len(a) == 1 < len(x) else a[noisy] for a in (x, *mine))
             if len(x):
                 low, high, width, noisy = mine
-                yield (low - x, x - high), width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
+                # a record released as it is may be rounded to the other side of its bound: that is not beyond it
+                near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+                yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
 
-    def deep(beyond, width):
-        out = beyond > 0
+    def deep(beyond, near, width):
+        out = beyond > near
         return beyond[out], np.clip(depth(beyond[out] / (width if len(width) == 1 else width[out])), 1, LEVELS)
 
-    counts, total, shares, least = np.zeros((2, LEVELS + 1), int), 0, 0.0, 0.0
-    for sides, width, noisy, outside in chunks():
+    counts, total, shares, outside, least = np.zeros((2, LEVELS + 1), int), 0, 0.0, 0, 0.0
+    for sides, near, width, noisy, probability in chunks():
         size = len(sides[0])
-        total, shares, least = total + size, shares + size * np.mean(noisy), least + size * np.mean(noisy * outside)
+        total, shares, least = total + size, shares + size * np.mean(noisy), least + size * np.mean(noisy * probability)
         for side, beyond in enumerate(sides):
-            counts[side] += np.bincount(deep(beyond, width)[1].astype(int), minlength=LEVELS + 1)
+            outside += np.count_nonzero(beyond > 0)
+            counts[side] += np.bincount(deep(beyond, near, width)[1].astype(int), minlength=LEVELS + 1)
     if not total:
         return []
-    outside = int(counts.sum())
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # of values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
     said = []
@@ -111,7 +114,7 @@ def implausible_numbers(
         if wrong.any():
             surprise = counts[side] * np.log(np.maximum(counts[side], 1) / most)
             level = int(np.argmax(np.where(wrong, surprise, -np.inf)))
-            tails = (deep(sides[side], width) for sides, width, *_ in chunks())
+            tails = (deep(sides[side], near, width) for sides, near, width, *_ in chunks())
             nearest = min(np.min(beyond[depths >= level], initial=np.inf) for beyond, depths in tails)
             said.append(
                 f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {name} bound{_shown(bound)}, where at "

@@ -93,6 +93,13 @@ def test_the_counts_and_what_is_expected_are_those_of_the_values():
     assert mechanism.implausible(values[:96]) == []
 
 
+def test_records_at_a_bound_that_single_precision_rounds_beyond_it_are_not_beyond_it():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.9, 0.05, 0.0, 0.1)
+    values = np.asarray(mechanism.randomize(jax.random.key(0), np.full(N, 0.1)))
+    assert values.dtype == np.float32 and np.mean(values.astype(float) > 0.1) > 0.9
+    assert mechanism.implausible(values) == []
+
+
 def test_public_records_have_no_noise_to_look_at():
     scale = np.resize([0.0, 3.0], N)
     values = np.where(scale > 0, released(ldp.LaplaceMechanism(1.0, 0, 3 / np.sqrt(2)), np.zeros(N)), 1.0)
