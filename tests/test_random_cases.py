@@ -148,7 +148,7 @@ FEW = [
     Structure("rows", "zero-inflated rows", "one law"),
 ]
 EAGER = [s for s in FEW if s.law in ("poisson", "binomial")]
-"""Which of them run op by op too, which takes seconds at first; in the slow test a tenth of all examples does."""
+"""Which of them run op by op too, which takes seconds at first; in the slow test one in 25 examples does."""
 
 
 def law_of(structure, parameters):
@@ -220,6 +220,8 @@ def cases(draw, structure):
 
     mask = np.array(draw(st.lists(st.booleans(), min_size=N, max_size=N)))
     epsilon = numbers(0.1, 6.0, structure.budget_shape)
+    if structure.mechanism == "gaussian" and structure.sketched:
+        epsilon = draw(st.sampled_from([0.5, 4.0]))  # on which the panels depend
     if structure.mechanism in ROWS:
         mechanism = ROWS[structure.mechanism](epsilon)
         spread = numbers(0.3, 2.0, (2,))
@@ -337,4 +339,4 @@ def test_random_cases_agree_with_brute_force(structure, data):
 @hypothesis.settings(max_examples=each(10_000, STRUCTURES), derandomize=True, **QUIET)
 @hypothesis.given(st.data())
 def test_many_random_cases_agree_with_brute_force(structure, data):
-    check(data.draw(cases(structure)), eager=data.draw(st.integers(0, 9)) == 0)
+    check(data.draw(cases(structure)), eager=data.draw(st.integers(0, 24)) == 7)

@@ -114,6 +114,7 @@ def fit(
             )
         for problem in doubts:
             warnings.warn(problem, ReleaseWarning, stacklevel=2)
+        doubts += getattr(model, "doubts", ())  # of privatized sites, which have spoken for themselves
         certificates = []
         for attempt in range(ATTEMPTS):
             mcmc = _sample(model, args, kwargs, seed, kernel, num_warmup, num_samples, num_chains, progress_bar)

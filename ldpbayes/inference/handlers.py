@@ -148,7 +148,7 @@ class privatize(Messenger):
                     f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}"
                 )
         self.mechanisms, self.options = dict(mechanisms), options
-        self._sites, self._doubted = [], set()
+        self._sites, self._doubts = [], {}
         super().__init__(model)
 
     def __enter__(self):
@@ -180,7 +180,12 @@ class privatize(Messenger):
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return
         seen = check_site(name, msg["fn"], msg["value"])
-        problem = doubts_about(*seen) if seen and name not in self._doubted else None
+        problem = doubts_about(*seen) if seen and name not in self._doubts else None
         if problem:
-            self._doubted.add(name)
-            warnings.warn(f"site {name!r}: {problem}", ReleaseWarning, stacklevel=2)
+            self._doubts[name] = f"site {name!r}: {problem}"
+            warnings.warn(self._doubts[name], ReleaseWarning, stacklevel=2)
+
+    @property
+    def doubts(self):
+        """What was warned of, a tuple of str; `fit` keeps it with the result."""
+        return tuple(self._doubts.values())
