@@ -197,7 +197,8 @@ def with_unperturbed(base, mechanism, z, noisy):
         rank = max(1 + jnp.ndim(z), density.ndim)
         here = z == aligned(places, rank)
         mass = jnp.sum(here * aligned(density, rank), axis=0)
-        return jnp.where(jnp.any(here, axis=0) & some, log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
+        # a bound that no record can be clipped to has no atom
+        return jnp.where(some & (mass > 0), log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
     lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
     at_lower, at_upper, inside = some & (z == lower), some & (z == upper), (z > lower) & (z < upper)
     below, above = log_mass_outside(base, lower, upper)
