@@ -173,13 +173,12 @@ def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
 def test_a_release_that_its_mechanism_hardly_made_is_warned_of_once_and_exits_with_3(tmp_path, capsys):
-    values = np.random.default_rng(2).laplace(3, 20, 500)  # bounds of 0 and 20, and stated are 0 and 2
-    ldp.Release(values, ldp.LaplaceMechanism(1.0, 0, 2)).save(tmp_path / "wrong.npz")
-    code = cli.main(["fit", str(tmp_path / "wrong.npz"), "--model", "clipped_gaussian", "--quiet", *FEW])
+    ldp.Release(np.arange(1000) < 900, ldp.RandomizedResponse(0.5)).save(tmp_path / "wrong.npz")
+    code = cli.main(["fit", str(tmp_path / "wrong.npz"), "--model", "warner", "--quiet", *FEW])
     printed = capsys.readouterr()
     assert code == 3
     assert printed.err.count("could hardly have released these values, whatever the records are") == 1
-    assert "above the upper bound 2, where at most" in printed.err
+    assert "900 of 1,000 support category 1, where at most 622.5 are expected" in printed.err
     good = SimpleNamespace(attrs={"convergence_warnings": "[]", "release_warnings": "[]"})
     doubted = SimpleNamespace(attrs=good.attrs | {"release_warnings": '["..."]'})
     assert (cli._exit_code([good]), cli._exit_code([good, doubted])) == (0, 3)  # whether or not the chains converged
