@@ -45,6 +45,7 @@ class Privatized(dist.Distribution):
 
     arg_constraints = {}
     pytree_data_fields = ("base_dist", "mechanism")
+    _validate_args = True  # released values are input; NumPyro's own default has changed between versions
     pytree_aux_fields = ("method", "panels")
 
     def __init__(self, base_dist, mechanism, *, method="auto", panels=None, validate_args=None):

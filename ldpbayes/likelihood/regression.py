@@ -48,6 +48,7 @@ class PrivatizedRegression(dist.Distribution):
     arg_constraints = {}
     support = constraints.real_vector
     pytree_data_fields = ("covariates", "slopes", "intercept", "mechanism")
+    _validate_args = True  # released values are input; NumPyro's own default has changed between versions
     pytree_aux_fields = ("response", "scales", "nodes")
 
     def __init__(
