@@ -27,8 +27,7 @@ from tests.brute_force import log_marginal, log_row_marginal
 pytestmark = pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
 
 N, CATEGORIES = 4, 3
-# parameters in units of the mechanism's range from its lower bound: name → (least, most); those that are as they are
-UNIT = (0.0, 1.0)
+# name → ranges of the parameters (of numbers in units of the mechanism's range), NumPyro's law, SciPy's
 LAWS = {
     "normal": ({"loc": (-0.7, 1.7), "scale": (0.08, 2.0)}, dist.Normal, lambda loc, scale: stats.norm(loc, scale)),
     "student": (
