@@ -5,7 +5,6 @@ import importlib.util
 import os
 import pathlib
 import traceback
-import zipfile
 
 __all__ = ["BadInput", "as_sketch", "blaming", "load_model", "load_release"]
 
@@ -22,7 +21,7 @@ def load_release(path):
         return Release.load(path)
     except FileNotFoundError as error:
         raise BadInput(error) from None
-    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise BadInput(f"{path} is not a valid release file: {error}") from None
 
 

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import pathlib
 import warnings
+import zipfile
+import zlib
 
 import jax
 import numpy as np
@@ -168,8 +170,8 @@ class Release:
         """Read a release file.
 
         ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
-        ``.parquet`` holds a column ``value`` (of fixed-size lists, where an event is a row), and the spec in the schema
-        metadata under ``ldpbayes.mechanism``.
+        ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
+        schema metadata under ``ldpbayes.mechanism``.
 
         Parameters
         ----------
@@ -182,7 +184,7 @@ class Release:
         Raises
         ------
         ValueError
-            If the file is not of this form, or the release it holds is invalid.
+            If the file is not of this form, or damaged, or the release it holds is invalid.
         FileNotFoundError
             If there is no such file.
         """
@@ -190,28 +192,9 @@ class Release:
         if not path.exists():
             raise FileNotFoundError(f"no release file {path}")
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                missing = {"values", "mechanism"} - set(file.files)
-                if missing:
-                    raise ValueError(
-                        f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}"
-                    )
-                values, spec = file["values"], str(file["mechanism"])
+            values, spec = _read_npz(path)
         elif path.suffix == ".parquet":
-            pa, parquet = _pyarrow()
-            table = parquet.read_table(path)
-            metadata = table.schema.metadata or {}
-            if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
-                raise ValueError(
-                    f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)"
-                )
-            column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
-            if pa.types.is_fixed_size_list(column.type):
-                values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
-            elif pa.types.is_list(column.type):
-                values = column.to_pylist()
-            else:
-                values = column.to_numpy(zero_copy_only=False)
+            values, spec = _read_parquet(path)
         else:
             raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
         try:
@@ -229,6 +212,45 @@ def _unflatten(count, children):
 
 
 jax.tree_util.register_pytree_node(Release, lambda r: ((r.values, r.mechanism), r.count), _unflatten)
+
+
+def _read_npz(path):
+    """Values and spec in a file; ValueError saying what is wrong with it."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{path.name} is no .npz file, or not all of one: it does not end as a zip archive does")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"values", "mechanism"} - set(file.files)
+            if missing:
+                raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
+            return file["values"], str(file["mechanism"])
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from None
+
+
+def _read_parquet(path):
+    """Values and spec in a file; ValueError saying what is wrong with it."""
+    pa, parquet = _pyarrow()
+    try:
+        table = parquet.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path.name} is not a Parquet file, or damaged: {error}") from None
+    metadata = table.schema.metadata or {}
+    if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
+        raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+    column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
+    fixed = pa.types.is_fixed_size_list(column.type)
+    rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    # what is null is left out of the lists when they are put together, or becomes NaN or None
+    nulls = column.null_count + (column.flatten().null_count if rows else 0)
+    if nulls:
+        raise ValueError(
+            f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have its value"
+        )
+    if fixed:
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size), spec
+    return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False), spec
 
 
 def _pyarrow():

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import special
 
-from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete, _extreme, register
+from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete, _extreme, check_order, register
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
 from ldpbayes.privacy.tradeoff import checked
@@ -55,18 +55,20 @@ class AdditiveMechanism(Mechanism):
     def _check_bounds(self) -> None:
         for name in ("lower", "upper"):
             self._check(name, "finite", np.isfinite)
-        if _concrete(self.lower, self.upper):
-            if np.any(np.less_equal(self.upper, self.lower)):
-                raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
-            # halved, so that the check itself cannot overflow
-            if np.any(np.subtract(np.divide(self.upper, 2), np.divide(self.lower, 2)) > np.finfo(float).max / 2):
-                raise ValueError(f"upper - lower must be finite, got lower = {self.lower!r}, upper = {self.upper!r}")
+        check_order(self.lower, self.upper)
         fields = dataclasses.fields(self)
         shapes = {f.name: np.shape(getattr(self, f.name)) for f in fields if f.init}
         try:
             np.broadcast_shapes(*shapes.values())
         except ValueError:
             raise ValueError(f"parameters must broadcast against each other, got shapes {shapes}") from None
+
+    def _check_scale(self) -> None:
+        with np.errstate(over="ignore"):
+            scale = self.scale
+        if _concrete(scale) and not np.all((scale > 0) & (scale < np.inf)):
+            bad = np.ravel(scale)[np.argmin(np.ravel((scale > 0) & (scale < np.inf)))]
+            raise ValueError(f"the scale of the noise must be positive and finite, got {bad} in {self!r}")
 
     def _parameters_as(self, *data: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Lower, upper and scale in the floating dtype of the data: parameters never promote it."""
@@ -150,6 +152,7 @@ class LaplaceMechanism(AdditiveMechanism):
     def __post_init__(self) -> None:
         self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
         self._check_bounds()
+        self._check_scale()
 
     @property
     def scale(self) -> Any:
@@ -223,7 +226,10 @@ class GaussianMechanism(AdditiveMechanism):
                 "epsilon and delta of a GaussianMechanism must be concrete, got a traced value; "
                 "make the mechanism outside the traced function and pass it in as an argument"
             )
-        object.__setattr__(self, "scale", (self.upper - self.lower) * gaussian_scale(self.epsilon, self.delta))
+        with np.errstate(over="ignore"):
+            scale = (self.upper - self.lower) * gaussian_scale(self.epsilon, self.delta)
+        object.__setattr__(self, "scale", scale)
+        self._check_scale()
 
     @property
     def guarantee(self) -> Guarantee:

@@ -101,21 +101,15 @@ class _UnaryEncoding(BitVectorProtocol):
         own, other = self._log_odds
         ones = _row_sums(z).astype(other.dtype) - 1
         zeros = self.categories - 1 - ones
-        # at an infinite budget q = 0, and 0 log 0 is 0
-        log_q = jnp.where(ones == 0, 0.0, -ones * jax.nn.softplus(-jnp.where(ones == 0, 0.0, other)))
+        # at an infinite budget q = 0, and 0 log 0 is 0; other than one bit is impossible, also if that is none
+        exact = jnp.isinf(other)
+        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, other)))
         return -jax.nn.softplus(-own) + log_q - zeros * jax.nn.softplus(other)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        exact = np.isinf(self.epsilon)
-        if np.any(exact):
-            ones = np.where(exact, _row_sums(values), 1)
-            if np.any(ones != 1):
-                row = np.argmax(ones != 1)
-                raise ValueError(
-                    "a record of infinite budget is released as it is, with one bit set; "
-                    f"{np.sum(ones != 1)} are not, the first in row {row}, with {ones[row]}"
-                )
+        if _concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
+            self._check_possible(_row_sums(values) == 1, "it is, with one bit set")
         return values
 
     @property

@@ -54,10 +54,14 @@ class RandomizedResponse(PureProtocol):
         """Keep or replace each code; codes outside 0, ..., k - 1 raise ValueError where they can be seen.
 
         For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
-        The result has the dtype of `x` (integers for booleans).
+        The result has the dtype of `x` where that holds all codes, and is of integers where it does not.
         """
-        codes = self._codes(x)
-        dtype = jnp.result_type(jnp.asarray(x), jnp.int8)  # of the records; integers for booleans
+        codes, dtype = self._codes(x), jnp.asarray(x).dtype
+        if jnp.issubdtype(dtype, jnp.floating):
+            exact = 2 / jnp.finfo(dtype).eps
+        else:
+            exact = 0 if dtype.kind == "b" else jnp.iinfo(dtype).max
+        dtype = dtype if self.categories - 1 <= exact else int
         _, log_odds = self._log_flip_odds(jnp.result_type(float))
         shape = jnp.broadcast_shapes(codes.shape, log_odds.shape)
         key_flip, key_other = jax.random.split(key)
@@ -188,6 +192,12 @@ class HadamardResponse(PureProtocol):
     def support_probabilities(self) -> tuple[Any, Any]:
         """1 / (1 + exp(-epsilon)), and one half: two rows agree in half of the columns."""
         return 1 / (1 + self._keep), 0.5 + 0 * self._keep
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if self.categories == 2:  # of more, a row of the first three has a one in any column
+            self._check_possible(values != 3, "a column that a category has a one in")
+        return values
 
     @property
     def separation(self) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes.mechanisms.mechanism import _concrete, register
+from ldpbayes.mechanisms.mechanism import _concrete, register, whole_numbers_up_to
 from ldpbayes.mechanisms.pure_protocol import PureProtocol, at_least
 
 __all__ = ["LocalHashing", "xxh32_of_decimal"]
@@ -126,6 +126,7 @@ class LocalHashing(PureProtocol):
     def _validated(self, values: np.ndarray) -> np.ndarray:
         for column, (name, last) in enumerate((("seed", 2**32 - 1), ("hash", self.hash_range - 1))):
             part = values[:, column]
+            whole_numbers_up_to(name, part, last)
             bad = (part < 0) | (part > last) | (part != np.floor(part))
             if bad.any():
                 row = np.argmax(bad)
@@ -133,7 +134,10 @@ class LocalHashing(PureProtocol):
                     f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; "
                     f"{bad.sum()} are not, the first ({part[row]}) in row {row}"
                 )
-        return values.astype(np.uint32, copy=False)
+        values = values.astype(np.uint32, copy=False)
+        if _concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
+            self._check_possible(self.equivalence(values).any(axis=1), "a seed with the hash of a category")
+        return values
 
 
 @jax.jit

@@ -162,12 +162,17 @@ class Mechanism(abc.ABC):
             If they are empty, of another shape, not numbers, not finite, or nothing the mechanism can have released.
         """
         one = self._one_released
+        unmasked(values)
         try:
             values = np.asarray(values)
         except ValueError:
             raise ValueError(f"{type(self).__name__} releases {one}; got rows of different lengths") from None
         if values.dtype.kind not in "biuf":
             raise ValueError(f"values must be numbers, got dtype {values.dtype}")
+        # neither JAX nor a file takes long doubles, or the byte order of another machine
+        native = np.dtype(float) if values.dtype.char == "g" else values.dtype.newbyteorder("=")
+        with np.errstate(over="ignore"):
+            values = values.astype(native, copy=False)
         if values.ndim != 1 + len(self.event_shape) or values.shape[1:] != self.event_shape:
             raise ValueError(f"{type(self).__name__} releases {one}; got values of shape {values.shape}")
         if values.size == 0:
@@ -203,7 +208,7 @@ class Mechanism(abc.ABC):
         """
         if not _concrete(values, keep, *jax.tree.leaves(self)):
             return None
-        values, event = np.asarray(values), self.event_shape
+        values, event = np.asarray(unmasked(values)), self.event_shape
         batch = values.shape[: max(values.ndim - len(event), 0)]
         if values.shape[len(batch) :] != event:
             raise ValueError(f"{type(self).__name__} releases {self._one_released}; got values of shape {values.shape}")
@@ -258,6 +263,7 @@ class Mechanism(abc.ABC):
             values = values.astype(int)
         if self.support.is_discrete:
             low, high = int(self.support.lower_bound), int(self.support.upper_bound)
+            whole_numbers_up_to("values", values, high)
             bad = (values < low) | (values > high) | (values != np.round(values))
             if bad.any():
                 raise ValueError(
@@ -443,6 +449,35 @@ def _parameters(cls: type[Mechanism] | Mechanism) -> dict[str, bool]:
     """Names of the constructor's arguments, and whether each is required."""
     missing = dataclasses.MISSING
     return {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
+
+
+def check_order(lower: Any, upper: Any) -> None:
+    """ValueError unless lower bounds are below upper ones, by what is a finite number; what is traced is left alone."""
+    if not _concrete(lower, upper):
+        return
+    if np.any(np.less_equal(upper, lower)):
+        raise ValueError(f"lower must be below upper, got lower = {lower!r}, upper = {upper!r}")
+    # halved, so that the check itself cannot overflow
+    if np.any(np.subtract(np.divide(upper, 2), np.divide(lower, 2)) > np.finfo(float).max / 2):
+        raise ValueError(f"upper - lower must be finite, got lower = {lower!r}, upper = {upper!r}")
+
+
+def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
+    """ValueError if numbers up to `most` are given in a precision in which those that are there have been rounded."""
+    if values.dtype.kind == "f":
+        exact = int(2 / np.finfo(values.dtype).eps)
+        if exact < most and (values > exact).any():
+            raise ValueError(
+                f"{name} must be given as integers, or in a precision that holds {most}, got {values.dtype}, which "
+                f"rounds numbers above {exact}"
+            )
+
+
+def unmasked(values: Any) -> Any:
+    """What is given, or ValueError if it is a masked array that masks anything: NumPy would drop the mask."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"values must not be masked, {np.ma.count_masked(values)} are: drop those records")
+    return values
 
 
 def _array(value: ArrayLike) -> Any:

@@ -88,7 +88,7 @@ def implausible_numbers(
                 x, *mine = (a if len(a) == 1 < len(x) else a[noisy] for a in (x, *mine))
             if len(x):
                 low, high, width, noisy = mine
-                # a record released as it is may be rounded to the other side of its bound: that is not beyond it
+                # with less noise than that, rounding alone may put a value on the other side of its bound
                 near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
                 yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
 

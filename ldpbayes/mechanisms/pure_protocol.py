@@ -145,6 +145,17 @@ class PureProtocol(Mechanism):
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
 
+    def _check_possible(self, possible: np.ndarray, what: str) -> None:
+        """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
+        if not _concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
+            return
+        wrong = np.isinf(self.epsilon) & ~possible
+        if wrong.any():
+            raise ValueError(
+                f"a record of infinite budget is released as {what}; {wrong.sum()} are not, the first in row "
+                f"{np.argmax(wrong)}"
+            )
+
     def _in_digits(self, count: int, theta: jax.Array) -> bool:
         """Whether the masses of so many released values are left to `bit_product`: where it is faster, and suffices.
 

@@ -7,28 +7,31 @@ columns are uncorrelated, but for the independent mechanism not independent.
 import abc
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete
+from ldpbayes.mechanisms.mechanism import Mechanism, _array, _concrete, check_order
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.privacy import Guarantee, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy.radial_law import log_density
 from ldpbayes.privacy.tradeoff import checked
 
-__all__ = ["RowMechanism"]
+__all__ = ["RowMechanism", "snapped"]
 
 
 class RowMechanism(Mechanism):
     """z = clip(x) + scale * noise in the perturbed columns, z = x in the others.
 
     Subclasses have the fields ``scale`` (numbers, or one a record; 0 for a public record), ``lower`` and ``upper``
-    (numbers, or arrays over the perturbed columns), and the static ``columns`` and ``perturbed``.
+    (numbers, or arrays over the perturbed columns), and the static ``columns`` and ``perturbed``. The perturbed columns
+    are kept in the order of the row, and arrays of bounds with them.
     """
 
     scale: Any
@@ -65,19 +68,21 @@ class RowMechanism(Mechanism):
                 columns = tuple(columns)
                 if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
                     raise ValueError(f"columns must be distinct names, or how many there are, got {self.columns!r}")
-            elif isinstance(columns, bool) or not isinstance(columns, (int, np.integer)) or columns < 1:
+            elif not _is_integer(columns) or columns < 1:
                 raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
         if perturbed is not None:
             if columns is None:
                 raise ValueError("perturbed names columns of a row, so it needs columns=")
             perturbed = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
             names = columns if isinstance(columns, tuple) else tuple(range(int(columns)))
-            if all(isinstance(name, (int, np.integer)) and 0 <= name < len(names) for name in perturbed):
+            if all(_is_integer(name) and 0 <= name < len(names) for name in perturbed):
                 perturbed = tuple(names[position] for position in perturbed)
-            unknown = [name for name in perturbed if name not in names]
-            if unknown or not perturbed or len(set(perturbed)) < len(perturbed):
+            # a bool is a number to Python, and would be a column
+            known = all((isinstance(name, str) or _is_integer(name)) and name in names for name in perturbed)
+            if not known or not perturbed or len(set(perturbed)) < len(perturbed):
                 raise ValueError(f"perturbed must be distinct columns out of {names}, got {self.perturbed!r}")
-            perturbed = tuple(sorted(perturbed, key=names.index))
+            given, perturbed = perturbed, tuple(sorted(perturbed, key=names.index))
+            order = [given.index(name) for name in perturbed]
         object.__setattr__(self, "columns", columns if columns is None or isinstance(columns, tuple) else int(columns))
         object.__setattr__(self, "perturbed", perturbed)
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
@@ -88,8 +93,10 @@ class RowMechanism(Mechanism):
                 raise ValueError(
                     f"{name} must be a number, or one a perturbed column (here {self.dimension}), got shape {shape}"
                 )
-        if _concrete(self.lower, self.upper) and np.any(np.less_equal(self.upper, self.lower)):
-            raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
+            if shape and perturbed is not None:
+                object.__setattr__(self, name, getattr(self, name)[np.array(order)])
+                self._check(name, "finite", np.isfinite)
+        check_order(self.lower, self.upper)
         for name in ("scale", "zero_probability"):
             if np.ndim(getattr(self, name, 0.0)) > 1:
                 raise ValueError(f"{name} must be a number, or one a record, got shape {np.shape(getattr(self, name))}")
@@ -209,17 +216,36 @@ class RowMechanism(Mechanism):
         return frame[list(self.columns)]
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Any finite numbers, but public records are between the bounds."""
+        """Any finite numbers, those at a bound as `snapped` has them; public records are between the bounds."""
+        if not _concrete(self.scale, self.lower, self.upper):
+            return values
+        lower, upper = self._full_bounds
+        values = snapped(values, (lower, upper))
         if np.shape(self.scale) in ((), (1,), (len(values),)):
-            part = values[..., None] if self.columns is None else values[:, list(self.index)]
             public = np.broadcast_to(np.equal(self.scale, 0), len(values))
-            bad = public & np.any((part < self.lower) | (part > self.upper), axis=1)
-            if bad.any():
-                raise ValueError(
-                    f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do not, "
-                    f"the first at {np.argmax(bad)}"
-                )
+            if public.any():
+                beyond = (values < lower) | (values > upper)
+                bad = public & (beyond if self.columns is None else np.any(beyond, axis=1))
+                if bad.any():
+                    raise ValueError(
+                        f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do "
+                        f"not, the first at {np.argmax(bad)}"
+                    )
         return values
+
+    def at_bounds(self, z: ArrayLike) -> tuple[Any, Any]:
+        """Whether released values are at the lower bound and whether at the upper one, rounded or not; see `snapped`.
+
+        Both in the shape of `z`, and False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
+        """
+        z = _array(z)
+        z = z if z.dtype.kind == "f" else z.astype(float)
+
+        def at(bound):
+            xp = np if isinstance(z, np.ndarray) and _concrete(bound) else jnp
+            return (z == xp.asarray(bound, z.dtype)) | (z == _rounded(xp, bound, z.dtype))
+
+        return tuple(at(bound) for bound in self._full_bounds)
 
     def implausible(self, values: np.ndarray) -> list[str]:
         """Numbers in a perturbed column too far beyond its bounds, or too few; see `Mechanism.implausible`.
@@ -277,20 +303,22 @@ class RowMechanism(Mechanism):
         """p(z | x) of a number has a kink at x = z; see `Mechanism.breakpoints`."""
         return _array(z)[..., None]
 
-    def _full(self, bound: Any, outside: float) -> Any:
-        """A bound for every column of a row, infinite in those that are not perturbed."""
-        if self.columns is None:
-            return bound
+    @property
+    def _full_bounds(self) -> tuple[Any, Any]:
+        """The bounds of a number, or of every column of a row: infinite in those that are not perturbed."""
         if self.perturbed is None:
-            return np.broadcast_to(bound, self.event_shape) if _concrete(bound) else bound
-        full = np.full(self.event_shape, outside)
-        full[list(self.index)] = bound
-        return full
+            return self.lower, self.upper
+        xp = np if _concrete(self.lower, self.upper) else jnp
+        # which bound a column has, if any: what is not perturbed takes the infinite one at the end
+        which = np.full(self._width, self.dimension)
+        which[list(self.index)] = np.arange(self.dimension)
+        sides = ((self.lower, -math.inf), (self.upper, math.inf))
+        return tuple(xp.append(xp.broadcast_to(bound, (self.dimension,)), end)[which] for bound, end in sides)
 
     @property
     def domain(self) -> constraints.Constraint:
         """The box between the bounds: what is left of x after clipping."""
-        box = constraints.interval(self._full(self.lower, -math.inf), self._full(self.upper, math.inf))
+        box = constraints.interval(*self._full_bounds)
         return box if self.columns is None else constraints.independent(box, 1)
 
     @property
@@ -337,6 +365,53 @@ class RowMechanism(Mechanism):
     def _distance(self, ranges: np.ndarray) -> Any:
         with np.errstate(divide="ignore"):
             return np.linalg.norm(ranges) / np.asarray(self.scale)
+
+
+def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
+    """Values of which those that equal a point, but for having been rounded, equal it in double precision.
+
+    A record that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half
+    and in single precision are compared with the point in theirs, and doubles with it in single precision: those that
+    are there were single before, as noise in double precision hits it with probability nil.
+
+    Parameters
+    ----------
+    values : array
+        Integers are as they are.
+    points : sequence of array_like
+        Each broadcasts with the values.
+
+    Returns
+    -------
+    array
+        In double precision where anything is replaced, and else the values themselves.
+    """
+    result = values
+    for point in points if values.dtype.kind == "f" else ():
+        point = np.asarray(point, float)
+        held = _rounded(np, point, values.dtype)
+        inexact = held != point
+        if not np.any(inexact):
+            continue
+        replaced = (values == held) & inexact
+        if replaced.any():
+            result = values.astype(float) if result is values else result
+            np.copyto(result, point, where=replaced)
+    return result
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _rounded(xp: Any, point: ArrayLike, dtype: Any) -> Any:
+    """A point in a floating-point type; if that is double precision, as it is after having been single."""
+    if xp is jnp:
+        # not a cast there and back, which XLA may leave out
+        point = jnp.asarray(point, dtype)
+        return lax.reduce_precision(point, 8, 23) if dtype == jnp.float64 else point
+    with np.errstate(over="ignore"):
+        return np.asarray(point).astype(np.float32 if dtype == np.float64 else dtype).astype(dtype)
 
 
 def _laplace_depth(distance: np.ndarray) -> np.ndarray:

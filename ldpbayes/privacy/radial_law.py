@@ -177,13 +177,17 @@ class RadialLaw:
         return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
 
     def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Any) -> np.ndarray:
-        """∫ of a probability, a function of the log radius, against the law of the log radius, between two bounds."""
+        """Log ∫ of a probability, a function of the log radius, against the law of the log radius, between two bounds.
+
+        The function may return several probabilities along a first axis.
+        """
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # nothing is left of the law where it is TAIL below what it is at the start
         end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]
         stop = np.maximum(np.minimum(stop, end), start)
         edges = np.stack([start, np.minimum(start + 0.5, stop), np.maximum(stop - 0.5, start), stop])
         edges[1:3] = np.where(stop - start < 1, (start + stop) / 2, edges[1:3])
+        peak = np.where(begin > 0, self.log_mass(start), self.tail[0])
         total = 0.0
         for low, high, (t, w) in (
             (edges[0], edges[1], _TANH_SINH),
@@ -191,5 +195,7 @@ class RadialLaw:
             (edges[2], edges[3], _TANH_SINH),
         ):
             u = low[..., None] + (high - low)[..., None] * t
-            total = total + (high - low) * np.sum(w * np.exp(self.log_mass(u)) * probability(u), axis=-1)
-        return total
+            mass = np.exp(self.log_mass(u) - peak[..., None])
+            total = total + (high - low) * np.sum(w * mass * probability(u), axis=-1)
+        with np.errstate(divide="ignore"):
+            return peak + np.log(total)

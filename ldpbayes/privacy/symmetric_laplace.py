@@ -22,7 +22,7 @@ from ldpbayes.privacy.tradeoff import LaplaceTradeoff, Tradeoff, _epsilon, _prob
 __all__ = ["SymmetricLaplaceTradeoff"]
 
 FAR = 2000.0  # a distance at which both errors underflow
-MAX_EPSILON = 690.0
+NEARLY_ONE = math.log(0.9)  # probabilities above that are found by what is left of them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,31 +52,28 @@ class SymmetricLaplaceTradeoff(Tradeoff):
 
     def __call__(self, alpha: ArrayLike) -> Any:
         """Smallest type II error at level `alpha`."""
-        if self.dimension == 1:
-            return self._laplace(alpha)
-        return self._map(_Tests.type_ii_error, _probability("alpha", alpha), public=0.0)
+        return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, _probability("alpha", alpha), public=0.0)
 
     def delta(self, epsilon: ArrayLike) -> Any:
         """δ_c(ε): power less exp(ε) times level, of the test whose threshold is exp(ε); Theorem 3.3 for the limit."""
-        if self.dimension == 1:
-            return self._laplace.delta(epsilon)
-        return self._map(_Tests.delta, _epsilon(epsilon), public=1.0)
+        return self._map(LaplaceTradeoff.delta, _Tests.delta, _epsilon(epsilon), public=1.0)
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0 in two dimensions or more."""
-        if self.dimension == 1:
-            return self._laplace.epsilon(delta)
-        found = self._map(_Tests.epsilon, _probability("delta", delta), public=math.inf)
+        found = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, _probability("delta", delta), public=math.inf)
         return np.where(np.equal(delta, 1), 0.0, found)[()]
 
-    @property
-    def _laplace(self) -> LaplaceTradeoff:
-        """T_{1,c} in closed form: Laplace noise of scale λ/√2."""
-        return LaplaceTradeoff(np.minimum(math.sqrt(2) * self.distance, FAR))
+    def _map(self, closed: Any, function: Any, argument: ArrayLike, public: float) -> Any:
+        """Apply a function of the tests at each distance to its arguments; `public` where the distance is infinite.
 
-    def _map(self, function: Any, argument: ArrayLike, public: float) -> Any:
-        """Apply a function of the tests at each distance to its arguments; `public` where the distance is infinite."""
+        T_{1,c} has a `closed` form: that of Laplace noise of scale λ/√2.
+        """
         argument, distance = np.broadcast_arrays(argument, self.distance)
+        if self.dimension == 1:
+            with np.errstate(over="ignore"):
+                budget = math.sqrt(2) * distance
+            finite = np.isfinite(budget)
+            return np.where(finite, closed(LaplaceTradeoff(np.where(finite, budget, 1.0)), argument), public)[()]
         result = np.full(argument.shape, public)
         for one in np.unique(distance[distance < FAR]):
             here = distance == one
@@ -95,84 +92,114 @@ class _Tests:
     def __init__(self, dimension: float, distance: float) -> None:
         self.dimension, self.distance = dimension, distance
 
-    def errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(h > κ) and P(h < −κ) for the log density ratio h under the first law, each to its own precision.
+    def log_errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law.
 
-        By symmetry the second is the power of the test whose level is the first.
+        By symmetry they are the level of a test, its power, and its type II error, each to its own relative precision.
         """
         c, kappa = self.distance, np.asarray(kappa, float)
         if self.dimension == math.inf:
             a = kappa / c
             root = np.sqrt(2 + a**2)
-            with np.errstate(over="ignore"):
-                level = np.exp(-c * (a + root) / 2) / (root * (root + a))
-            return level, -np.expm1(-c / (a + root) + np.log1p(-1 / (root * (root + a))))
+            missed = np.log1p(-1 / (root * (root + a))) - c / (a + root)
+            return -c * (a + root) / 2 - np.log(root * (root + a)), _log_rest(missed), missed
         law = radial_law(int(self.dimension))
         near, far = law.axis(kappa, c)
-        reached = near > SMALL + 1e-6
         log_c = math.log(c)
         start, stop = np.log1p(-np.exp(near - log_c)) + log_c, np.logaddexp(far, log_c)
         level = law.integrate(start, stop, lambda u: law.cap(u, law.step(u, kappa[..., None]), c))
-        ball = law.integrate(near - DROP, near, np.ones_like)
-        ring = law.integrate(near, far, lambda u: 1 - law.cap(u, law.step(u, -kappa[..., None]), c))
-        return np.where(reached, level, 0.0), np.where(reached, ball + ring, 0.0)
+
+        def ring(u):
+            cap = law.cap(u, law.step(u, -kappa[..., None]), c)
+            return np.stack([1 - cap, cap])
+
+        inside, outside = law.integrate(near, far, ring)
+        power = np.logaddexp(law.integrate(near - DROP, near, np.ones_like), inside)
+        missed = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
+        # they add up to one, and the smaller is known better
+        power, missed = np.where(power < missed, (power, _log_rest(power)), (_log_rest(missed), missed))
+        reached = near > SMALL + 1e-6
+        return tuple(np.where(reached, error, no) for error, no in ((level, -np.inf), (power, -np.inf), (missed, 0.0)))
 
     @functools.cached_property
-    def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log thresholds, denser where the curve bends, with the logarithms of level and power."""
-        reach = math.sqrt(2) * self.distance
-        kappa = [np.linspace(0, 1, 97), 1 + np.geomspace(1e-4, 1, 32), np.geomspace(2.1, 1e4, 96)]
-        kappa = reach * np.concatenate(kappa)
-        kappa = kappa[kappa < MAX_EPSILON]
-        with np.errstate(divide="ignore"):
-            level, power = np.log(self.errors(kappa))
-        seen = np.isfinite(level) & np.isfinite(power)
-        kappa, level, power = kappa[seen], level[seen], power[seen]
-        # past the precision of the table of the radial law nothing decreases
-        keep = np.concatenate([[True], (np.diff(level) < 0) & (np.diff(power) < 0)])
-        end = len(keep) if keep.all() else np.argmin(keep)
-        return kappa[:end], level[:end], power[:end]
+    def most(self) -> float:
+        """The largest log threshold: the log density ratio next to the second centre, in the limit unbounded."""
+        if self.dimension == math.inf:
+            return math.inf
+        ends = radial_law(int(self.dimension)).log_density(np.array([SMALL, math.log(self.distance)]))
+        return float(ends[0] - ends[1])
+
+    @functools.cached_property
+    def grid(self) -> tuple[np.ndarray, ...]:
+        """Log thresholds, denser where the curve bends, with the logarithms of the errors."""
+        bend = math.sqrt(2) * self.distance
+        apart = np.geomspace(1e-4 * min(bend, 1.0), bend, 64)
+        kappa = np.concatenate([bend - apart[::-1], bend + apart, np.geomspace(2.1, 1e4, 96) * bend])
+        kappa = kappa[kappa < self.most]
+        return kappa, *self.log_errors(kappa)
 
     def type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
         """The curve: Neyman and Pearson's test at level `alpha`, and by symmetry the inverse beyond the diagonal."""
-        _, level, power = self.grid
-        beyond = alpha > np.exp(level[0])
         with np.errstate(divide="ignore"):
-            target = np.where(beyond, np.log1p(-alpha), np.log(alpha))
-        kappa = np.where(beyond, self._threshold(target, power), self._threshold(target, level))
-        level, power = self.errors(kappa)
+            log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
+        beyond, detected = log_alpha > self.grid[1][0], alpha > 0.5
+        # the threshold at which the level is alpha, or beyond the diagonal the type II error, or the power what is left
+        target, kappa = np.where(detected, log_rest, log_alpha), np.empty_like(alpha)
+        for which, here in ((1, ~beyond), (2, detected), (3, beyond & ~detected)):
+            kappa[here] = self._threshold(which, target[here])
+        level, power, missed = self.log_errors(kappa)
         # the curve is within rounding of its tangent at a threshold that is nearly right
-        slope = np.exp(kappa)
-        with np.errstate(over="ignore", invalid="ignore"):
-            value = np.where(beyond, level - (alpha - (1 - power)) / slope, (1 - power) - slope * (alpha - level))
+        short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(missed) - alpha)
+        with np.errstate(over="ignore"):
+            value = np.where(
+                beyond,
+                np.exp(level) + np.exp(-kappa) * short,
+                np.exp(missed) + np.exp(kappa + level) - np.exp(kappa + log_alpha),
+            )
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
-    def _threshold(self, target: np.ndarray, log_error: np.ndarray) -> np.ndarray:
-        """The log threshold at which `log_error`, a column of the grid, is `target`: interpolated, then two secants."""
-        kappa, level, _ = self.grid
-        inverse = PchipInterpolator(log_error[::-1], kappa[::-1])
-        forward = PchipInterpolator(kappa, log_error).derivative()
-        which = 0 if log_error is level else 1
-        found = inverse(np.clip(target, log_error[-1], log_error[0]))
+    def _threshold(self, which: int, target: np.ndarray) -> np.ndarray:
+        """The log threshold at which a log error, a column of the grid, is `target`: interpolated, then two secants."""
+        kappa, column = self.grid[0], self.grid[which]
+        sign = 1 if which == 3 else -1  # type II errors grow with the threshold
+        seen = np.flatnonzero(np.isfinite(column) & (column < NEARLY_ONE))
+        # past the precision of the table of the radial law nothing changes
+        still = np.flatnonzero(sign * np.diff(column[seen]) <= 0)
+        seen = seen[: still[0] + 1 if len(still) else None]
+        at, values = kappa[seen], column[seen]
+        target = np.clip(target, *sorted((values[0], values[-1])))
+        found = PchipInterpolator(sign * values, at)(sign * target)
+        slope = np.maximum(sign * PchipInterpolator(at, values)(found, 1), 1e-12)
         for _ in range(2):
-            with np.errstate(divide="ignore"):
-                miss = np.log(self.errors(found)[which]) - np.clip(target, log_error[-1], log_error[0])
-            found = np.clip(found - miss / np.minimum(forward(found), -1e-12), kappa[0], kappa[-1])
+            found = np.clip(found - sign * (self.log_errors(found)[which - 1] - target) / slope, at[0], at[-1])
         return found
 
     def delta(self, epsilon: np.ndarray) -> np.ndarray:
         """Power less exp(ε) times level."""
-        level, power = self.errors(np.minimum(epsilon, MAX_EPSILON))
-        return np.where(
-            epsilon <= MAX_EPSILON, np.maximum(power - np.exp(np.minimum(epsilon, MAX_EPSILON)) * level, 0.0), 0.0
-        )
+        if self.dimension == math.inf:
+            a = epsilon / self.distance
+            return -np.expm1(-self.distance / (a + np.sqrt(2 + a**2)))
+        level, power, missed = self.log_errors(epsilon)
+        detected = np.where(power < missed, np.exp(power), -np.expm1(missed))
+        return np.maximum(detected - np.exp(level + epsilon), 0.0)
 
     def epsilon(self, delta: np.ndarray) -> np.ndarray:
-        """Root of `delta`, which decreases."""
+        """Inverse of `delta`, which decreases: a root, in the limit of many dimensions in closed form."""
+        if self.dimension == math.inf:
+            with np.errstate(divide="ignore"):
+                missed = -np.log1p(-delta)
+                found = self.distance**2 / (2 * missed) - missed
+            return np.where(delta >= self.delta(np.zeros(1)), 0.0, found)
         found = elementwise.find_root(
             lambda epsilon, target: self.delta(epsilon) - target,
-            (np.zeros_like(delta), np.full_like(delta, MAX_EPSILON)),
+            (np.zeros_like(delta), np.full_like(delta, self.most)),
             args=(delta,),
         )
-        least, most = self.delta(np.array([MAX_EPSILON, 0.0]))
+        least, most = self.delta(np.array([self.most, 0.0]))
         return np.where(delta >= most, 0.0, np.where(delta > least, found.x, np.inf))
+
+
+def _log_rest(log_probability: np.ndarray) -> np.ndarray:
+    """Logarithm of one less a probability; -inf where that has been rounded to one or above."""
+    with np.errstate(divide="ignore"):
+        return np.log(-np.expm1(np.minimum(log_probability, 0.0)))

@@ -40,8 +40,10 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
     Raises
     ------
     ValueError
-        If `value` is empty, not numeric, or fails the test; names the first entry that does.
+        If `value` is empty, not numeric, masked in part, or fails the test; names the first entry that does.
     """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must be {allowed}, got a masked array, {np.ma.count_masked(value)} of it masked")
     try:
         given = np.asarray(value)
     except ValueError:  # a ragged list

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
+from ldpbayes.cli_input import BadInput, load_release
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 BINARY = ldp.RandomizedResponse(1.0)
@@ -110,6 +111,45 @@ def test_files_of_another_form_are_refused(tmp_path):
         ldp.Release.load(tmp_path / "nothing.npz")
 
 
+def test_damaged_files_are_said_to_be(tmp_path):
+    for ending in ("npz", "parquet"):
+        ldp.Release(np.linspace(-5, 5, 1000), ldp.LaplaceMechanism(100.0, -5, 5)).save(tmp_path / f"whole.{ending}")
+    npz, parquet = (tmp_path / "whole.npz").read_bytes(), (tmp_path / "whole.parquet").read_bytes()
+    flipped = bytearray(npz)
+    flipped[2000] ^= 255
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for name, content, message in (
+        ("half.npz", npz[:3000], "half.npz is no .npz file, or not all of one"),
+        ("empty.npz", b"", "empty.npz is no .npz file, or not all of one"),
+        ("array.npz", (tmp_path / "array.npy").read_bytes(), "array.npz is no .npz file, or not all of one"),
+        ("flipped.npz", bytes(flipped), "flipped.npz is damaged: Bad CRC-32 for file 'values.npy'"),
+        ("half.parquet", parquet[: len(parquet) // 2], "half.parquet is not a Parquet file, or damaged"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            ldp.Release.load(tmp_path / name)
+        with pytest.raises(BadInput, match=f"is not a valid release file: {message}"):
+            load_release(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", [np.dtype(">f8"), np.dtype(np.longdouble), np.dtype(">i4"), np.dtype(">f4")])
+def test_numbers_of_other_machines_become_this_ones(kind, tmp_path):
+    values = np.array([1, -1], kind)
+    release = ldp.Release(values, LAPLACE)
+    native = np.dtype(float) if kind == np.longdouble else kind.newbyteorder("=")
+    assert release.values.dtype == native and release.values.dtype.isnative and release.values.tolist() == [1, -1]
+    release.save(tmp_path / "a.parquet")
+    assert ldp.Release.load(tmp_path / "a.parquet").values.tolist() == [1, -1]
+
+
+def test_values_that_are_masked_are_refused_and_not_unmasked():
+    values = np.ma.array([0.0, 1.0, 2.0], mask=[False, True, False])
+    for take in (lambda: ldp.Release(values, LAPLACE), lambda: LAPLACE.validated_batch(values)):
+        with pytest.raises(ValueError, match="values must not be masked, 1 are"):
+            take()
+    assert ldp.Release(np.ma.array([0.0, 1.0]), LAPLACE).values.tolist() == [0.0, 1.0]
+
+
 def test_a_count_of_many_records_is_said_not_to_be_a_release_of_one():
     forced = ldp.LaplaceMechanism(epsilon=5000 / 36, lower=0, upper=5000)  # Laplace noise of scale 36 on a count
     assert forced.scale == pytest.approx(36)
@@ -160,3 +200,25 @@ def test_a_parquet_file_may_hold_plain_lists_and_ragged_ones_are_refused(tmp_pat
     np.testing.assert_array_equal(ldp.Release.load(tmp_path / "good.parquet").values, [[0, 1, 0], [1, 1, 0]])
     with pytest.raises(ValueError, match="rows of different lengths"):
         ldp.Release.load(tmp_path / "bad.parquet")
+
+
+def test_nulls_in_a_parquet_file_are_refused_in_every_kind_of_column_and_all_kinds_are_read(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def load(column, mechanism):
+        table = pa.table({"value": column}).replace_schema_metadata(
+            {"ldpbayes.mechanism": json.dumps(mechanism.spec())}
+        )
+        parquet.write_table(table, tmp_path / "a.parquet")
+        return ldp.Release.load(tmp_path / "a.parquet")
+
+    personal = ldp.OptimalUnaryEncoding([0.5, 1.0], 2)
+    for kind in (pa.list_(pa.int8(), 2), pa.list_(pa.int8()), pa.large_list(pa.int8())):
+        np.testing.assert_array_equal(load(pa.array([[0, 1], [1, 1]], kind), personal).values, [[0, 1], [1, 1]])
+        for rows in ([[0, 1], None, [1, 1]], [[0, 1], [1, None]]):  # the first would leave two rows, of two budgets
+            with pytest.raises(ValueError, match="has nulls in its column 'value', 1 of them"):
+                load(pa.array(rows, kind), personal)
+    for column, mechanism in (([0.5, None, None], LAPLACE), ([0, None, None], BINARY), ([True, None, None], BINARY)):
+        with pytest.raises(ValueError, match="nulls in its column 'value', 2 of them"):
+            load(pa.array(column), mechanism)

@@ -156,6 +156,9 @@ def test_traced_parameters_are_left_alone():
         ((1.0, 0, np.nan), "upper must be finite, got nan"),
         ((1.0, 1, 1), "lower must be below upper, got lower = 1.0, upper = 1.0"),
         ((1.0, -1e308, 1e308), "upper - lower must be finite"),
+        ((1e-5, 0, 1e307), "the scale of the noise must be positive and finite, got inf"),
+        (([1.0, 1e-5], 0, 1e307), "the scale of the noise must be positive and finite, got inf"),
+        ((np.ma.array([1.0, 2.0], mask=[0, 1]), 0, 1), "epsilon must be positive and finite, got a masked array, 1 of"),
         (([1.0, 2.0], [0, 0, 0], 1), "parameters must broadcast against each other, got shapes"),
     ],
 )
@@ -163,6 +166,12 @@ def test_traced_parameters_are_left_alone():
 def test_bad_parameters_are_named(make, law, parameters, message):
     with pytest.raises(ValueError, match=message):
         make(*parameters)
+
+
+def test_budgets_whose_noise_cannot_be_represented_are_refused():
+    for epsilon, upper, scale in ((1e-308, 20, "inf"), (1e308, 1e-300, "0.0")):
+        with pytest.raises(ValueError, match=f"the scale of the noise must be positive and finite, got {scale} in Lap"):
+            LaplaceMechanism(epsilon, 0, upper)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, np.nan])

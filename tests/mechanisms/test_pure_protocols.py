@@ -8,6 +8,7 @@ import json
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
@@ -189,6 +190,18 @@ def test_subset_size_and_hash_range_default_to_the_best():
         assert hashing.hash_range == round(np.exp(epsilon)) + 1
 
 
+@protocols
+def test_codes_of_any_type_are_the_same_categories(make):
+    mechanism, codes = make(0.1, 200), np.arange(100)
+    key = jax.random.key(0)
+    z = np.asarray(mechanism.randomize(key, codes))
+    for dtype in (np.int8, np.uint8, bool, np.int64):
+        x = codes.astype(dtype)
+        np.testing.assert_array_equal(mechanism.randomize(key, x), mechanism.randomize(key, x.astype(int)))
+        np.testing.assert_array_equal(mechanism.log_prob(z, x), mechanism.log_prob(z, x.astype(int)))
+    ldp.Release(np.asarray(mechanism.randomize(key, codes.astype(np.int8))), mechanism)
+
+
 @pytest.mark.parametrize("x", [-1, 4, 1.5, np.nan])
 @protocols
 def test_codes_out_of_range_are_refused(make, x):
@@ -242,7 +255,7 @@ BITS = ldp.OptimalUnaryEncoding(1.0, 3)
         (
             [[0, 0, 1], [1, 0, 1]],
             ldp.OptimalUnaryEncoding([1.0, np.inf], 3),
-            "infinite budget is released as it is, with one bit set; 1 are not, the first in row 1, with 2",
+            "infinite budget is released as it is, with one bit set; 1 are not, the first in row 1",
         ),
         (
             [[5, 2]],
@@ -250,6 +263,18 @@ BITS = ldp.OptimalUnaryEncoding(1.0, 3)
             r"the hash an integer from 0 to 1; 1 are not, the first \(2\) in row 0",
         ),
         ([[2**32, 1]], ldp.LocalHashing(1.0, 3, 2), r"the seed an integer from 0 to 4294967295; .* \(4294967296\)"),
+        (
+            np.float32([[5, 1], [2**24 + 2, 1]]),
+            ldp.LocalHashing(1.0, 3, 2),
+            "float32, which rounds numbers above 16777216",
+        ),
+        (np.float16([1.0, 2050.0]), ldp.RandomizedResponse(1.0, 5000), "float16, which rounds numbers above 2048"),
+        ([3, 3], ldp.HadamardResponse([1.0, np.inf], 2), "a column that a category has a one in; 1 are not, .* row 1"),
+        (
+            [[0, 1], [0, 0], [0, 2]],  # with this seed no category is hashed to 0
+            ldp.LocalHashing(np.inf, 2, 3),
+            "a seed with the hash of a category; 1 are not, the first in row 1",
+        ),
         ([0, 4], ldp.HadamardResponse(1.0, 3), r"integers in 0..3 under HadamardResponse"),
         (np.empty((0, 3)), BITS, "values is empty"),
         ([["a", "b", "c"]], BITS, "values must be numbers"),
@@ -258,6 +283,22 @@ BITS = ldp.OptimalUnaryEncoding(1.0, 3)
 def test_values_that_were_not_released_are_refused(values, mechanism, message):
     with pytest.raises(ValueError, match=message):
         ldp.Release(values, mechanism)
+
+
+@pytest.mark.parametrize("make", [PROTOCOLS["oue"], PROTOCOLS["sue"]], ids=["oue", "sue"])
+def test_other_than_one_bit_has_no_probability_at_an_infinite_budget(make):
+    bits = np.array([[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 0]], np.uint8)
+    expected = np.full((4, 3), -np.inf)
+    expected[3, 1] = 0
+    for mechanism in (make(np.inf, 3), make(np.full(4, np.inf), 3)):
+        np.testing.assert_array_equal([mechanism.log_prob(bits, np.full(4, x)) for x in range(3)], expected.T)
+        law = jax.jit(lambda m, z: ldp.Privatized(dist.Categorical(np.array([0.2, 0.3, 0.5])), m).log_prob(z))
+        np.testing.assert_allclose(law(mechanism, bits), [-np.inf, -np.inf, -np.inf, np.log(0.3)])
+
+
+def test_seeds_that_single_precision_holds_are_read():
+    values = np.array([[2**24, 1], [7, 0]], np.float32)
+    assert ldp.Release(values, ldp.LocalHashing(1.0, 3, 2)).values.tolist() == [[2**24, 1], [7, 0]]
 
 
 def test_mixed_protocols_in_one_release_are_refused():

@@ -1,6 +1,7 @@
 """Symmetric, zero-inflated and independent Laplace noise: samplers against densities, and what is released as it is."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -12,6 +13,7 @@ from scipy import integrate, special, stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism, ZeroInflatedLaplaceMechanism
+from ldpbayes.mechanisms.rows import snapped
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -112,7 +114,7 @@ def test_named_columns_are_clipped_perturbed_or_passed_through():
     z = np.asarray(mechanism.randomize(jax.random.key(0), x))
     assert np.all(z[:, 1] == x[:, 1])
     mean, variance = mechanism.moments(x)
-    np.testing.assert_allclose(mean, [[1, 77, 0], [0.5, -7, 1.5]])
+    np.testing.assert_allclose(mean, [[2, 77, -1], [0.5, -7, 1]])  # the age is from 0 to 2
     np.testing.assert_allclose(variance, np.broadcast_to([0.2, 0, 0.2], (2, 3)))
     assert mechanism.log_prob(z, x).shape == (2,)
     assert np.all(mechanism.log_prob(z + [0, 1, 0], x) == -np.inf)
@@ -124,6 +126,31 @@ def test_named_columns_are_clipped_perturbed_or_passed_through():
     assert mechanism == dataclasses.replace(mechanism, perturbed=(0, 2))
     numbered = ZeroInflatedLaplaceMechanism(0.2, 0.5, 0, 1, 4, (0, 1)).guarantee.statement()
     assert numbered.startswith("Each record, x2 and x3 aside, is protected")
+
+
+@pytest.mark.parametrize("perturbed", [("income", "age"), (2, 0)])
+def test_arrays_of_bounds_follow_their_columns_in_whatever_order_these_are_named(perturbed):
+    lower, upper = np.array([0.0, 18.0]), np.array([1e5, 90.0])
+    make = functools.partial(SymmetricLaplaceMechanism, 1e-9, columns=("age", "answer", "income"), perturbed=perturbed)
+    mechanism = make(lower, upper)
+    x = np.array([50.0, 3.0, 30_000.0])
+    np.testing.assert_array_equal(mechanism.clipped(x), x)
+    np.testing.assert_array_equal(mechanism.clipped(10 * x), [90, 30, 1e5])
+    np.testing.assert_array_equal(mechanism.ranges, [72, 1e5])
+    assert ldp.Release(x[None] + 1, mechanism).values.tolist() == [[51, 4, 30_001]]  # and nothing is beyond its bounds
+    same = (
+        ldp.mechanism_from_spec(mechanism.spec()),
+        dataclasses.replace(mechanism),
+        jax.tree.unflatten(*jax.tree.flatten(mechanism)[::-1]),
+        make([0.0, 18.0], upper, perturbed=("income", "age")),
+    )
+    assert all(other == mechanism for other in same)
+    traced = jax.jit(lambda lower, upper: make(lower, upper).clipped(10 * x))(lower, upper)
+    np.testing.assert_array_equal(traced, [90, 30, 1e5])
+    other = dataclasses.replace(mechanism, perturbed=("answer", "income"))  # its bounds, for other columns
+    np.testing.assert_array_equal(other.clipped(10 * x), [500, 30, 1e5])
+    with pytest.raises(ValueError, match="read-only"):
+        mechanism.lower[0] = -1
 
 
 def test_columns_of_a_data_frame_are_found_by_their_names(rng):
@@ -151,6 +178,44 @@ def test_personal_parameters_and_public_records():
     np.testing.assert_allclose(mechanism.guarantee.delta(1.0)[[0, -1]], [1.0, 0.2])
     with pytest.raises(ValueError, match="give one budget, or one a record"):
         ldp.Release(z[:-1], mechanism)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_records_at_a_bound_are_there_in_double_precision_whatever_they_were_released_in(dtype):
+    single = np.array([0.0, 0.1, 0.05, 7.0], np.float16 if dtype == np.float16 else np.float32).astype(dtype)
+    noisy = ldp.Release(single, ZeroInflatedLaplaceMechanism(0.3, 1.0, 0.0, 0.1)).values
+    np.testing.assert_array_equal(noisy, np.where(np.arange(4) == 1, 0.1, single.astype(float)))
+    # a public record may be rounded to the other side of its bound
+    assert ldp.Release(single[:2], SymmetricLaplaceMechanism(0.0, 0.0, 0.1)).values[1] == 0.1
+    rows = np.broadcast_to(single[1], (2, 3))
+    released = ldp.Release(rows, SymmetricLaplaceMechanism([0.0, 1.0], -1.0, [0.1, 0.7], 3, (0, 2))).values
+    np.testing.assert_array_equal(released, [[0.1, single[1], single[1]]] * 2)
+
+
+def test_values_that_no_rounding_has_moved_stay_as_they_are():
+    for values in (np.array([0.1, 0.7]), np.array([0.5, 1], np.float32), np.array([2500, 2501])):
+        assert snapped(values, (0.1, [2501.0, 2501.0])) is values
+    assert snapped(np.array([2500, 0.1], np.float32), (2501.0, 0.1)).tolist() == [2500.0, 0.1]
+
+
+def test_bounds_are_recognized_in_every_precision_traced_or_not():
+    mechanism = ZeroInflatedLaplaceMechanism(0.3, 1.0, 0.1, 0.7)
+    kinds = (mechanism.at_bounds, lambda z: jax.jit(ZeroInflatedLaplaceMechanism.at_bounds)(mechanism, z))
+    for dtype in (np.float16, np.float32, np.float64):
+        z = np.array([0.1, 0.7, 0.3, 0.1, 0.7], np.float16 if dtype == np.float16 else np.float32).astype(dtype)
+        z[3:] = 0.1, 0.7
+        for at_bounds, of in itertools.product(kinds, (np.asarray, jnp.asarray)):
+            at_lower, at_upper = at_bounds(of(z))
+            np.testing.assert_array_equal(at_lower, [True, False, False, True, False])
+            np.testing.assert_array_equal(at_upper, [False, True, False, False, True])
+    assert all(type(at) is np.ndarray for at in mechanism.at_bounds(z))
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(kinds[1](z)[0], [True, False, False, True, False])
+    some = SymmetricLaplaceMechanism(1.0, 0.1, [0.7, 0.9], 3, (0, 2))
+    rows = np.full((2, 3), 0.1)
+    np.testing.assert_array_equal(some.at_bounds(rows)[0], [[True, False, True]] * 2)
+    np.testing.assert_array_equal(jax.jit(lambda m: m.at_bounds(rows)[0])(some), [[True, False, True]] * 2)
+    np.testing.assert_array_equal(some.at_bounds(np.full((1, 3), np.float32(0.9)))[1], [[False, False, True]])
 
 
 def test_in_many_columns_most_rows_inside_the_bounds_are_original_ones():
@@ -207,6 +272,11 @@ def test_traced_mechanisms_can_be_mapped_over():
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (0, 5)),
             r"perturbed must be distinct columns out of \(0, 1, 2\)",
         ),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, True), r"out of \(0, 1, 2\), got True"),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (0, np.True_)), r"perturbed must be distinct columns out of"),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (2, True)), r"perturbed must be distinct columns out of"),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, np.True_), "columns must be a positive integer, or names"),
+        (lambda: SymmetricLaplaceMechanism(1.0, -1e308, 1e308), "upper - lower must be finite"),
         (lambda: SymmetricLaplaceMechanism([[1.0]], 0, 1), "scale must be a number, or one a record"),
         (
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3).randomize(jax.random.key(0), np.zeros((4, 2))),

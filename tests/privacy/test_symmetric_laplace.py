@@ -5,8 +5,9 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy import special
+from scipy import optimize, special
 
+import ldpbayes as ldp
 from ldpbayes.privacy import (
     LaplaceTradeoff,
     SymmetricLaplaceTradeoff,
@@ -19,6 +20,11 @@ from ldpbayes.privacy.symmetric_laplace import _tests
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
 GRID = np.linspace(0, 1, 201)
+
+
+def errors(dimension, distance, kappa):
+    """Level and power of the tests at log thresholds."""
+    return np.exp(_tests(dimension, distance).log_errors(kappa)[:2])
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6, 7, 50, 1000])
@@ -53,7 +59,7 @@ def test_density_at_zero_is_infinite_in_two_dimensions_or_more():
 @pytest.mark.parametrize("distance", [0.01, 0.3, 1.0, 4.0, 20.0])
 def test_quadrature_in_one_dimension_is_the_closed_form(distance):
     kappa = np.linspace(0, math.sqrt(2) * distance, 30)[:-1]  # at the end of the range the ratio is constant
-    level, power = _tests(1, distance).errors(kappa)
+    level, power = errors(1, distance, kappa)
     laplace = LaplaceTradeoff(math.sqrt(2) * distance)
     np.testing.assert_allclose(1 - power, laplace(level), atol=1e-10)
     np.testing.assert_allclose(power - np.exp(kappa) * level, laplace.delta(kappa), atol=1e-10)
@@ -80,12 +86,62 @@ def test_errors_are_those_of_ten_million_simulated_draws(dimension, distance):
         ratio = log_f((first - distance) ** 2 + rest) - log_f(first**2 + rest)
         rejected += [np.sum(ratio > k) for k in kappa]
         detected += [np.sum(ratio < -k) for k in kappa]  # by symmetry, the power
-    for exact, count in zip(_tests(dimension, distance).errors(kappa), (rejected, detected), strict=True):
+    for exact, count in zip(errors(dimension, distance, kappa), (rejected, detected), strict=True):
         spread = np.sqrt(draws * exact * (1 - exact))
         assert np.all(np.abs(count - draws * exact) < 4.5 * spread)  # eight counts: error rate 6e-5
         # the same of the curve itself
     level, power = rejected / draws, detected / draws
     np.testing.assert_allclose(SymmetricLaplaceTradeoff(distance, dimension)(level), 1 - power, atol=2e-3)
+
+
+def error_in_three_dimensions(c, kappa):
+    """Log P(h > κ), where the density is exp(−√2 r)/(2π r): one integral, in distances from both centres."""
+    root = math.sqrt(2)
+
+    def rim(r):  # √2 s + log s = √2 r + log r − κ
+        return special.wrightomega(root * r + np.log(root * r) - kappa) / root
+
+    near = optimize.brentq(lambda r: rim(r) - (c - r), 1e-9 * c, c, xtol=1e-13 * c)
+    far = optimize.brentq(lambda r: rim(r) - (c + r), 1e-12, 10 * c) if -kappa > root * c else math.inf
+    edges = near + np.concatenate([np.geomspace(1e-3, 1, 8), np.arange(1.5, 32)])
+    edges = np.sort(np.concatenate([[near], edges, [far] if far < edges[-1] else []]))
+    t, w = np.polynomial.legendre.leggauss(20)
+    half = np.diff(edges)[:, None] / 2
+    r = edges[:-1, None] + half * (1 + t)
+    s = np.minimum(rim(r), c + r)
+    total = np.sum(half * w * np.exp(-root * (r - near)) * (s - np.abs(c - r)) * (s + np.abs(c - r))) / (2 * c)
+    return math.log(total) - root * near
+
+
+@pytest.mark.parametrize("distance", [40.0, 100.0, 1000.0])
+def test_curves_of_far_inputs_are_those_of_another_integral_and_of_each_other(distance):
+    curve = SymmetricLaplaceTradeoff(distance, 3)
+    for kappa in distance * np.array([0.3, 1.0, 1.41]):
+        level, missed = error_in_three_dimensions(distance, kappa), error_in_three_dimensions(distance, -kappa)
+        # the rounding of the squares of distances against a difference of their first power
+        near = 1e-12 * distance
+        for got, expected in zip(_tests(3, distance).log_errors(kappa[None])[::2], (level, missed), strict=True):
+            assert got[0] == pytest.approx(expected, abs=near)
+        delta = -math.expm1(missed) - math.exp(kappa + level)
+        assert curve.delta(kappa) == pytest.approx(delta, rel=near)
+        if level > -600:  # what is far below that underflows
+            assert curve(math.exp(level)) == pytest.approx(math.exp(missed), rel=10 * near)
+            assert curve(math.exp(missed)) == pytest.approx(math.exp(level), rel=10 * near)
+    assert curve.epsilon(delta) == pytest.approx(kappa)  # the last, where delta is well below one
+    epsilons = np.array([0.0, 1.0, 0.5 * distance, 1.3 * distance, 1.41 * distance])
+    deltas = [SymmetricLaplaceTradeoff(distance, d).delta(epsilons) for d in (1, 2, 3, 4, math.inf)]
+    assert np.all(np.diff(deltas, axis=0) >= -1e-15) and np.all(np.array(deltas) <= 1)  # in order, but for a rounding
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_guarantees_of_little_noise_are_stated(columns):
+    for diameter in (40.0, 1000.0):
+        bounds = (0.0, diameter / math.sqrt(columns), columns)
+        assert ldp.SymmetricLaplaceMechanism(1.0, *bounds).guarantee.statement()
+        guarantee = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, *bounds).guarantee
+        assert 1 - 1e-11 < guarantee.delta(1.0) <= 1 and guarantee.tradeoff(0.3) < 1e-20
+        # in one dimension the noise has epsilon = √2 c without a delta, and in more a little more with one
+        assert math.sqrt(2) * diameter - 1 < guarantee.epsilon(0.2 + 1e-9) < math.sqrt(2) * diameter + 40
 
 
 @pytest.mark.parametrize("distance", [0.01, 0.5, 4.0, 20.0])
@@ -136,7 +192,7 @@ def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
         beta = curve(GRID)
         for epsilon in (0.3, 1.0):
             delta = curve.delta(epsilon)
-            level, power = _tests(dimension, distance).errors(np.array([epsilon]))
+            level, power = errors(dimension, distance, np.array([epsilon]))
             envelope = approximate_tradeoff(epsilon, delta)
             assert envelope(level)[0] == pytest.approx(1 - power[0], abs=1e-12)  # touches
             assert np.all(envelope(GRID) <= beta + 1e-12)  # from below
