@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import xxhash
-from scipy import stats
+from scipy import special, stats
 from scipy.linalg import hadamard
 
 __all__ = ["log_marginal", "log_row_marginal"]
@@ -34,18 +34,21 @@ def log_marginal(law, mechanism, z):
         return float(np.log(np.sum(law.pmf(codes) * [category_probability(mechanism, z, x) for x in codes])))
     lower, upper = float(mechanism.lower), float(mechanism.upper)
     kept, noise = float(getattr(mechanism, "kept", 0.0)), additive_noise(mechanism)
+    if kept:  # clipped and released in single precision
+        z = next((bound for bound in (lower, upper) if z == np.float32(bound)), z)
     if hasattr(law, "pmf"):
         x = np.arange(MOST + 1)
-        mass = np.append(law.pmf(x), law.sf(MOST))
+        log_mass = np.append(law.logpmf(x), law.logsf(MOST))
         places = np.clip(np.append(x, np.inf), lower, upper)
-        noisy = np.sum(mass * noise.pdf(z - places))
-        own = np.sum(mass[places == z])
-        return float(np.log(kept * own if kept and own else (1 - kept) * noisy))
-    below, above = law.cdf(lower), law.sf(upper)
-    noisy = below * noise.pdf(z - lower) + above * noise.pdf(z - upper) + smooth_part(law, noise, lower, upper, z)
-    if kept and z in (lower, upper):
-        return float(np.log(kept * (below if z == lower else above)))
-    own = law.pdf(z) if lower < z < upper else 0.0
+        noisy = np.log1p(-kept) + special.logsumexp(log_mass + noise.logpdf(z - places))
+        own = special.logsumexp(log_mass, b=places == z) if kept else -np.inf
+        return float(noisy if own == -np.inf else np.log(kept) + own)
+    start, stop = law.support()
+    if kept and ((z == lower and start < lower) or (z == upper and stop > upper)):
+        return float(np.log(kept) + (law.logcdf(lower) if z == lower else law.logsf(upper)))
+    noisy = law.cdf(lower) * noise.pdf(z - lower) + law.sf(upper) * noise.pdf(z - upper)
+    noisy += smooth_part(law, noise, lower, upper, z)
+    own = law.pdf(z) if lower <= z <= upper else 0.0
     return float(np.log(kept * own + (1 - kept) * noisy))
 
 

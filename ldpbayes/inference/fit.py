@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from numpyro.infer import HMC, MCMC, NUTS
+from numpyro.infer import HMC, MCMC, NUTS, init_to_uniform
 from numpyro.infer.util import log_density
 
 from ldpbayes._warnings import LdpBayesWarning
@@ -149,7 +149,9 @@ def _views(tree):
 
     def view(leaf):
         if isinstance(leaf, PanelSketch):  # as a pytree it would lose its records
-            return dataclasses.replace(leaf, moments=view(leaf.moments), tails=view(leaf.tails))
+            return dataclasses.replace(
+                leaf, **{name: view(getattr(leaf, name)) for name in ("moments", "tails", "atoms")}
+            )
         return leaf.view() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(view, tree, is_leaf=lambda x: isinstance(x, PanelSketch))
@@ -204,8 +206,12 @@ def _large_arrays(tree):
     return [leaves[i] for i in large], rebuild
 
 
+def _panel_sketches(tree):
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, PanelSketch)]
+
+
 def _panels(args, kwargs):
-    return [len(leaf.edges) - 1 for leaf in _leaves((args, kwargs)) if isinstance(leaf, PanelSketch)]
+    return [len(sketch.edges) - 1 for sketch in _panel_sketches((args, kwargs))]
 
 
 def _refined(model, args, kwargs, mcmc, sites):
@@ -222,23 +228,29 @@ def _refined(model, args, kwargs, mcmc, sites):
 
 
 def _error(model, args, kwargs, mcmc, sites):
-    """Largest difference in log density between the sketches and their references at posterior draws, in nats."""
-    reference = _map_sketches(lambda s: s.reference, (args, kwargs))
+    """Largest difference in log density between sketches and what they stand for at posterior draws, in nats.
+
+    They are compared with their references, which know more of the same records; and a sketch of a few records, a
+    weighted one, with these themselves, of which nothing has been left out.
+    """
+    pairs = [((args, kwargs), _map_sketches(lambda s: s.reference, (args, kwargs)))]
+    if all(sketch.probes is not None for sketch in _panel_sketches((args, kwargs))):
+        pairs.append([_map_sketches(lambda s: s.probed()[i], (args, kwargs)) for i in (0, 1)])
     samples = mcmc.get_samples()
     latent = [name for name, site in sites.items() if site.latent]
     total = len(samples[latent[0]])
     pick = np.unique(np.linspace(0, total - 1, CERTIFICATE_DRAWS).astype(int))
 
-    def difference(draw):
-        return log_density(model, args, kwargs, draw)[0] - log_density(model, *reference, draw)[0]
+    def differences(draw):
+        return jnp.stack([log_density(model, *a, draw)[0] - log_density(model, *b, draw)[0] for a, b in pairs])
 
-    return float(jnp.max(jnp.abs(jax.jit(jax.vmap(difference))({name: samples[name][pick] for name in latent}))))
+    return float(jnp.max(jnp.abs(jax.jit(jax.vmap(differences))({name: samples[name][pick] for name in latent}))))
 
 
 class _Site(NamedTuple):
     latent: bool
     discrete_base: bool
-    dims: list
+    dims: list  # names of plates that the first axes of its values are of
 
 
 def _sites(model, args, kwargs):
@@ -246,16 +258,24 @@ def _sites(model, args, kwargs):
     sites = {}
 
     def run():
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
+        # not drawn from their priors, which may be improper
+        started = numpyro.handlers.substitute(
+            numpyro.handlers.seed(model, jax.random.key(0)), substitute_fn=init_to_uniform
+        )
+        trace = numpyro.handlers.trace(started).get_trace(*args, **kwargs)
         for name, site in trace.items():
             if site["type"] in ("sample", "deterministic"):
                 fn, _ = unwrapped(site.get("fn"))
                 if site["type"] == "sample" and site["is_observed"] and isinstance(fn, LAWS):
                     check_site(name, site["fn"], site["value"])
+                frames = sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)
+                # what is computed inside a plate need not have its shape
+                shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
+                fits = shape[: len(sizes)] == sizes and (site["type"] == "sample" or len(shape) == len(sizes))
                 sites[name] = _Site(
                     site["type"] == "sample" and not site["is_observed"],
                     isinstance(fn, Privatized) and fn.base_dist.support.is_discrete,
-                    [frame.name for frame in sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)],
+                    [frame.name for frame in frames] if fits else [],
                 )
 
     jax.eval_shape(run)

@@ -2,9 +2,11 @@
 
 import warnings
 
+import numpy as np
 import numpyro
+import numpyro.distributions as dist
 from jax import lax
-from numpyro.primitives import Messenger
+from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes.inference.release import Release, ReleaseWarning, doubts_about
 from ldpbayes.likelihood.privatized import Privatized, privatized, unwrapped
@@ -26,6 +28,44 @@ class _weighted(numpyro.handlers.scale):
         Messenger.__init__(self, None)
 
 
+def _of_records(shape, count):
+    """Whether a batch shape has the records on its only axis, or on its last where NumPyro enumerates on the others."""
+    enumerated = any(type(handler).__module__.startswith("numpyro.contrib.funsor") for handler in _PYRO_STACK)
+    return shape[-1:] == (count,) and (len(shape) == 1 or enumerated)
+
+
+class _once_each(Messenger):
+    """Refuses a site that plates around it have made larger than the release, whose records would count repeatedly."""
+
+    def __init__(self, name, count):
+        self.name, self.count = name, count
+        super().__init__(None)
+
+    def postprocess_message(self, msg):
+        """By now the plates have expanded the distribution."""
+        if msg["type"] == "sample" and not _of_records(msg["fn"].batch_shape, self.count):
+            raise ValueError(
+                f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has {self.count} "
+                "records, each of which counts once"
+            )
+
+
+def _mask_apart(distribution):
+    """A distribution without the masks in its wrappers, and those together: a boolean, or an array of its batch."""
+    if isinstance(distribution, dist.MaskedDistribution):
+        inner, keep = _mask_apart(distribution.base_dist)
+        return inner, keep & distribution._mask
+    if isinstance(distribution, dist.ExpandedDistribution):
+        inner, keep = _mask_apart(distribution.base_dist)
+        return inner.expand(distribution.batch_shape), keep
+    return distribution, True
+
+
+def _of_nodes(keep, data):
+    """A mask of a sketch's laws as one of its nodes."""
+    return keep[data.groups] if np.ndim(keep) and data.law_shape else keep
+
+
 def observe(name, base_dist, data, **options):
     """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
 
@@ -36,6 +76,7 @@ def observe(name, base_dist, data, **options):
     base_dist : numpyro.distributions.Distribution
         Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
         regression on public covariates), (G,) for a sketch of G groups. Wrappers of plates and masks are respected.
+        Latent variables that NumPyro enumerates may add axes on the left.
     data : Release or Sketch
         A release without values is simulated, so the same model is its own prior predictive.
     **options
@@ -61,13 +102,16 @@ def observe(name, base_dist, data, **options):
                 f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
                 "categories) a sketch made with by="
             )
+        base_dist, keep = _mask_apart(base_dist)
+        law = data.law_of_nodes(base_dist, **options)
         with _weighted(data.weights):
-            return numpyro.sample(name, data.law_of_nodes(base_dist, **options), obs=data.nodes)
+            # a node that stands for nothing may be where no record can be: zero times minus infinity is not a number
+            return numpyro.sample(name, law.mask(_of_nodes(keep, data) & (data.weights != 0)), obs=data.nodes)
     if not isinstance(data, Release):
         raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, got {type(data).__name__}")
-    shape = (data.count,)
     try:
-        fits = lax.broadcast_shapes(base_dist.batch_shape, shape) == shape
+        shape = lax.broadcast_shapes(base_dist.batch_shape, (data.count,))
+        fits = _of_records(shape, data.count)
     except ValueError:
         fits = False
     if not fits:
@@ -76,7 +120,8 @@ def observe(name, base_dist, data, **options):
             f"but the release has {data.count} records"
         )
     site = privatized(base_dist, data.mechanism, **options)
-    return numpyro.sample(name, site.expand(shape), obs=data.values)
+    with _once_each(name, data.count):
+        return numpyro.sample(name, site.expand(shape), obs=data.values)
 
 
 def check_site(name, distribution, value):

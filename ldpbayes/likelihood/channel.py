@@ -56,7 +56,7 @@ class Channel:
             Broadcast shape of z and ``base.batch_shape``.
         """
         density = self.latent.density(base)
-        if base.batch_shape == ():
+        if density.ndim == 1:
             total = jnp.tensordot(density, self.matrix, axes=(0, 0))
         else:
             rank = max(density.ndim, self.matrix.ndim)

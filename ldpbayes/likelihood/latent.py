@@ -89,20 +89,30 @@ class Latent:
         total = jnp.sum(density * aligned(self.volume, density.ndim), axis=0)
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
-    def expectation(self, base, function):
-        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*base.batch_shape, *event)``.
+    def log_masses(self, base):
+        """Log of `density` for a discrete base, however small the masses are, shape (n + 2, *base.batch_shape)."""
+        inside = log_prob_on_support(base, self.nodes)
+        ends = log_mass_beyond(base, self.nodes, self.open_ends, inside)
+        masses = jnp.concatenate([inside, *(jnp.broadcast_to(end, inside.shape[1:])[None] for end in ends)])
+        return masses - jax.nn.logsumexp(masses, axis=0)
+
+    def expectation(self, base, function, rank=1):
+        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*batch, *event)``.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
         function : callable
             Maps points (n + 2, *batch) to values (n + 2, *batch, *event).
+        rank : int
+            Axes that the points have at least: one more than a batch that `function` broadcasts with.
         """
         density = self.density(base)
+        rank = max(rank, density.ndim)
         ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
-        values = function(aligned(jnp.concatenate([self.nodes, *ends]), density.ndim))
-        mass = density * aligned(self.volume, density.ndim)
-        return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - mass.ndim)) * values, axis=0)
+        values = function(aligned(jnp.concatenate([self.nodes, *ends]), rank))
+        mass = aligned(density, rank) * aligned(self.volume, rank)
+        return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - rank)) * values, axis=0)
 
 
 def latent(base, mechanism, panels=None):
@@ -180,5 +190,6 @@ def _discrete_latent(base, mechanism, low, high, lower, upper):
         )
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
-    nodes = np.arange(int(start), max(int(stop), int(start) - 1) + 1, dtype=float)
+    # one at least, even outside the bounds: the mechanism clips it
+    nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))

@@ -8,7 +8,11 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from ldpbayes.likelihood.special import log1mexp, log_ndtr
+from ldpbayes.likelihood.special import betainc, log1mexp, log_ndtr, log_sum
+
+# densities and derivatives without overflow, wherever a float can be
+_TAME = (dist.Normal, dist.Exponential, dist.Laplace, dist.Cauchy, dist.Logistic, dist.HalfNormal, dist.HalfCauchy)
+_NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 
 __all__ = [
     "aligned",
@@ -16,6 +20,7 @@ __all__ = [
     "log_mass_outside",
     "log_prob_on_support",
     "log_survival",
+    "static_support_ends",
     "support_ends",
     "unexpanded",
 ]
@@ -46,15 +51,51 @@ def support_ends(base):
     return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
 
+def static_support_ends(base):
+    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
+    family = type(unexpanded(base)).support
+    depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
+    return (-math.inf, math.inf) if depends else support_ends(base)
+
+
+def _brought_inside(base, points):
+    """Whether points are in the support, and points that are: one of the support's in place of each that is not."""
+    inside = base.support(points)
+    return inside, jnp.where(inside, points, _feasible(base, points))
+
+
+def _feasible(base, points):
+    """A point inside the support for each of some points."""
+    shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)), base.batch_shape)
+    return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
+
+
 def log_prob_on_support(base, nodes):
     """Log density with nodes on the first axis; −inf, with zero gradient, outside the support."""
     nodes = aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
-    inside = base.support(nodes)
-    feasible = base.support.feasible_like(nodes)
-    points = jnp.where(inside, nodes, feasible)
+    inside, points = _brought_inside(base, nodes)
     if base.support.is_discrete:
         return jnp.where(inside, _log_mass(base, points.astype(jnp.int32)), -jnp.inf)
-    return jnp.where(inside, base.log_prob(points), -jnp.inf)
+    return jnp.where(inside, _log_density(base, inside, points), -jnp.inf)
+
+
+def _log_density(base, inside, points):
+    """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf.
+
+    Where a density overflows or underflows its derivative may be no number, and one that is not selected spoils the
+    others. So the density is only differentiated at points where it counts, and in place of all others at one of them.
+    """
+    if isinstance(unexpanded(base), _TAME):
+        return base.log_prob(points)
+    shown = jax.tree.map(jax.lax.stop_gradient, base).log_prob(jax.lax.stop_gradient(points))
+    shown = jnp.where(inside & jnp.isfinite(shown), shown, -jnp.inf)
+    best = jnp.max(shown, axis=0)
+    points = jnp.broadcast_to(points, shown.shape)
+    there = jnp.take_along_axis(points, jnp.argmax(shown, axis=0)[None], axis=0)
+    fallback = base.support.feasible_like(jax.lax.stop_gradient(points[:1]))
+    keep = (shown > best + _NEGLIGIBLE) & jnp.isfinite(shown)
+    safe = jnp.where(keep, points, jnp.where(jnp.isfinite(best), jax.lax.stop_gradient(there), fallback))
+    return jnp.where(keep, base.log_prob(safe), -jnp.inf)
 
 
 def _log_mass(base, counts):
@@ -102,8 +143,21 @@ _DE_LOG_W = np.log(0.05 * 0.5 * np.pi * np.cosh(_t)) + _DE_LOG_Y
 del _t
 
 
+def _log_tail(base, edge, end, direction):
+    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail.
+
+    Where most of the law may lie beyond the edge, far out and narrow, the integral is cut at its mean.
+    """
+    try:
+        centre = jax.lax.stop_gradient(jnp.asarray(base.mean))
+    except NotImplementedError:
+        return _log_integral(base, edge, end, direction)
+    centre = jnp.where(jnp.isfinite(centre) & (direction * (centre - edge) > 0), centre, edge)
+    return jnp.logaddexp(_log_integral(base, edge, centre, direction), _log_integral(base, centre, end, direction))
+
+
 def _log_integral(base, edge, end, direction):
-    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail."""
+    """`_log_tail` for a law whose density varies most near one of the ends of the interval."""
     log_y = _DE_LOG_Y.reshape((-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end)))
     log_w = _DE_LOG_W.reshape(log_y.shape)
     if isinstance(end, float) and math.isinf(end):
@@ -122,7 +176,8 @@ def _log_integral(base, edge, end, direction):
         power = jnp.where(resolved, (jnp.where(resolved, g, 0.0) - jnp.where(resolved, f, 0.0)) / (e - d), 0.0)
         keep = (log_y < 6.55) & (distance > 4 * info.tiny)
         clipped = jnp.maximum(jnp.where(keep, distance, near), near)
-        points = jnp.where(keep, end - direction * clipped, edge)
+        # a point of no weight is outside the support, where the density is not asked for
+        points = jnp.where(keep & (delta > 0), end - direction * clipped, jnp.nan)
         shift = jnp.where(keep & (distance < near), power * jnp.log(jnp.where(keep, distance, near) / near), 0.0)
         log_weight = jnp.where(keep, log_w - tau + shift, -jnp.inf) + jnp.log(jnp.where(delta > 0, delta, 1.0))
         log_weight = jnp.where(delta > 0, log_weight, -jnp.inf)
@@ -135,12 +190,24 @@ def _has_smooth_cdf(base):
         leaves, tree = jax.tree.flatten(base)
         inexact = [jnp.asarray(leaf) for leaf in leaves]
         jax.eval_shape(
-            lambda values: jax.jvp(lambda v: jax.tree.unflatten(tree, v).cdf(0.5), (values,), (values,)),
+            lambda values: jax.jvp(lambda v: _cdf(jax.tree.unflatten(tree, v), 0.5), (values,), (values,)),
             [leaf.astype(jnp.result_type(float)) for leaf in inexact],
         )
     except Exception:
         return False
     return True
+
+
+def _cdf(base, x):
+    """``base.cdf``; where that rests on an incomplete beta function, with derivatives in its parameters."""
+    law = unexpanded(base)
+    if isinstance(law, dist.Beta):
+        return betainc(law.concentration1, law.concentration0, x)
+    if isinstance(law, dist.StudentT):
+        t = (x - law.loc) / law.scale
+        tail = 0.5 * betainc(0.5 * law.df, 0.5, law.df / (law.df + t * t))
+        return jnp.where(t < 0, tail, 1.0 - tail)
+    return base.cdf(x)
 
 
 def log_mass_outside(base, first, last):
@@ -151,16 +218,33 @@ def log_mass_outside(base, first, last):
         return log_ndtr((first - base.loc) / base.scale), log_ndtr((base.loc - last) / base.scale)
     if isinstance(base, dist.Exponential):
         return log1mexp(-base.rate * jnp.maximum(first, 0.0)), -base.rate * jnp.maximum(last, 0.0)
+    if isinstance(unexpanded(base), (dist.MixtureSameFamily, dist.MixtureGeneral)):
+        return _mixture_mass_outside(unexpanded(base), first, last)
     if not _has_smooth_cdf(base):
-        return _log_integral(base, first, low, -1), _log_integral(base, last, high, 1)
-    inside = [jnp.where(base.support(edge), edge, base.support.feasible_like(edge)) for edge in (first, last)]
-    below = jnp.where(base.support(first), base.cdf(inside[0]), jnp.where(first < inside[0], 0.0, 1.0))
-    above = jnp.where(base.support(last), 1.0 - base.cdf(inside[1]), jnp.where(last < inside[1], 1.0, 0.0))
-    return tuple(
+        return _log_tail(base, first, low, -1), _log_tail(base, last, high, 1)
+    masses = []
+    for edge, end, direction in ((first, low, -1), (last, high, 1)):
+        # at the ends of the support and beyond them a cdf may have no derivative, and nobody asks for it
+        within = (edge > low) & (edge < high)
+        cdf = _cdf(base, jnp.where(within, edge, _feasible(base, edge)))
+        beyond = cdf if direction < 0 else 1.0 - cdf
+        mass = jnp.where(within, beyond, jnp.where(direction * (end - edge) > 0, 1.0, 0.0))
         # a cdf's complement has lost its digits where it is small; there quadrature of the tail is exact
-        jnp.where(mass > 1e-6, jnp.log(jnp.where(mass > 1e-6, mass, 1.0)), _log_integral(base, edge, end, direction))
-        for mass, edge, end, direction in ((below, first, low, -1), (above, last, high, 1))
-    )
+        certain = mass > 1e-6
+        tail = _log_integral(base, edge, end, direction)
+        masses.append(jnp.where(certain, jnp.log(jnp.where(certain, mass, 1.0)), tail))
+    return tuple(masses)
+
+
+def _mixture_mass_outside(base, first, last):
+    """`log_mass_outside` for a mixture, from its components, each of which may be far from the others and narrow."""
+    log_weights = jax.nn.log_softmax(base.mixing_distribution.logits)
+    if isinstance(base, dist.MixtureSameFamily):
+        sides = log_mass_outside(base.component_distribution, first[..., None], last[..., None])
+    else:
+        parts = [log_mass_outside(law, first, last) for law in base.component_distributions]
+        sides = (jnp.stack(jnp.broadcast_arrays(*side), axis=-1) for side in zip(*parts, strict=True))
+    return tuple(log_sum(log_weights + side) for side in sides)
 
 
 def log_mass_beyond(base, nodes, open_ends, inside):

@@ -1,15 +1,18 @@
-"""Panels over a mechanism's released range, and the Legendre moments of released values on them."""
+"""Panels over a mechanism's released range, the Legendre moments of released values on them, and counts at atoms."""
 
 import math
 
 import numpy as np
 
-__all__ = ["MOMENTS", "panel_edges", "panel_moments"]
+from ldpbayes.mechanisms.rows import snapped
+
+__all__ = ["MOMENTS", "atom_places", "panel_edges", "panel_moments"]
 
 PANELS = 40
 MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
 CHUNK = 1 << 15  # records at a time: their temporaries stay in a core's cache
 MAX_LATTICE = 128
+MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one
 
 
 def panel_edges(mechanism, panels=None, lattice=None):
@@ -36,27 +39,48 @@ def panel_edges(mechanism, panels=None, lattice=None):
     return np.concatenate([*starts, [high]])
 
 
-def panel_moments(values, edges, atoms):
-    """Legendre moments (panels, MOMENTS) of values, and what lies outside: (count, sum, number at the bound) a side.
+def atom_places(low, high):
+    """Where records without noise gather: at both bounds, and counts at every integer between them.
 
-    With `atoms` values at a bound are counted apart, and are in no panel.
+    The integers are left out where there are more than 1,024.
+
+    Parameters
+    ----------
+    low, high : float
+
+    Returns
+    -------
+    array (places,)
+        Increasing.
+    """
+    first, last = math.floor(low) + 1, math.ceil(high) - 1
+    return np.concatenate([[low], np.arange(first, last + 1.0) if last - first < MAX_ATOMS else [], [high]])
+
+
+def panel_moments(values, edges, places):
+    """Legendre moments (panels, MOMENTS) of values, what lies outside (count and sum a side), and counts at places.
+
+    Values at one of the `places` (increasing, possibly none) are counted there and are in no panel.
     """
     panels = len(edges) - 1
     widths = np.diff(edges)
     uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
-    moments, tails = np.zeros((MOMENTS, panels)), np.zeros((2, 3))
+    moments, tails, atoms = np.zeros((MOMENTS, panels)), np.zeros((2, 2)), np.zeros(len(places))
     for start in range(0, len(values), CHUNK):
-        z = np.asarray(values[start : start + CHUNK], dtype=float)
+        z = np.asarray(values[start : start + CHUNK])
+        if len(places):
+            z = snapped(z, (edges[0], edges[-1]))
+            special = np.flatnonzero((z == np.rint(z)) | (z == edges[0]) | (z == edges[-1]))
+            index = np.minimum(np.searchsorted(places, z[special]), len(places) - 1)
+            there = places[index] == z[special]
+            atoms += np.bincount(index[there], minlength=len(places))
+            z = np.delete(z, special[there])
+        z = np.asarray(z, dtype=float)
         below, above = z < edges[0], z > edges[-1]
         for row, mask in enumerate((below, above)):
             outside = z[mask]
-            tails[row] += len(outside), outside.sum(), 0
-        inside = ~(below | above)
-        if atoms:
-            for row, edge in enumerate((edges[0], edges[-1])):
-                tails[row, 2] += np.sum(z == edge)
-                inside &= z != edge
-        z = z[inside]
+            tails[row] += len(outside), outside.sum()
+        z = z[~(below | above)]
         if uniform:
             scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
             index = np.minimum(scaled.astype(np.intp), panels - 1)
@@ -69,4 +93,4 @@ def panel_moments(values, edges, atoms):
         for n in range(1, MOMENTS - 1):
             previous, current = current, ((2 * n + 1) / (n + 1)) * t * current - (n / (n + 1)) * previous
             moments[n + 1] += np.bincount(index, current, panels)
-    return moments.T.copy(), tails
+    return moments.T.copy(), tails, atoms

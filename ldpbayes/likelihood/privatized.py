@@ -35,7 +35,7 @@ class Privatized(dist.Distribution):
     Raises
     ------
     ValueError
-        If the base is not univariate, the method is unknown, or no closed form is registered where one is asked for.
+        If the base is not univariate or holds a point mass (a Delta), the method is unknown, or no closed form is registered where one is asked for.
 
     Notes
     -----
@@ -53,6 +53,11 @@ class Privatized(dist.Distribution):
             wanted = f"have event shape {mechanism.record_shape}" if mechanism.record_shape else "be univariate"
             raise ValueError(
                 f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
+            )
+        if any(isinstance(part, dist.Delta) for part in jax.tree.leaves(base_dist, is_leaf=_is_delta)):
+            raise ValueError(
+                "base_dist must have no point masses, got a Delta: of a record that is known, the law of the released "
+                "value is mechanism.log_prob(z, x)"
             )
         if method not in _METHODS:
             raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
@@ -109,7 +114,8 @@ class Privatized(dist.Distribution):
 
     def _moment(self, function):
         grid = latent(self._law, self.mechanism, self.panels)
-        return jnp.broadcast_to(grid.expectation(self._law, function), self.batch_shape + self.event_shape)
+        moment = grid.expectation(self._law, function, 1 + len(self.batch_shape))
+        return jnp.broadcast_to(moment, self.batch_shape + self.event_shape)
 
     @property
     def mean(self):
@@ -125,6 +131,10 @@ class Privatized(dist.Distribution):
         if self.mechanism.record_shape:
             return self._law.variance + self.mechanism.moments(mean)[1]
         return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
+
+
+def _is_delta(part):
+    return isinstance(part, dist.Delta)
 
 
 def privatized(distribution, mechanism, **options):

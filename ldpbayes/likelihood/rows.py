@@ -15,7 +15,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes.likelihood.closed_forms import exponential_laplace, normal_laplace, register_closed_form
 from ldpbayes.likelihood.latent import is_concrete, latent
-from ldpbayes.likelihood.masses import aligned, log_mass_outside, log_prob_on_support
+from ldpbayes.likelihood.masses import aligned, log_mass_outside, log_prob_on_support, static_support_ends
+from ldpbayes.likelihood.special import log_sum
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism
 
 __all__ = ["conditional_normal", "log_shares", "mixing_rule", "normal_mixture", "with_unperturbed"]
@@ -111,6 +112,7 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
     ----------
     away : array (*batch, d)
     covariance : array (d, d)
+        Or one of each record, (*batch, d, d).
     scale : array_like
         A number, or one a record.
     nodes : int
@@ -121,7 +123,7 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
     array (*batch)
     """
     w, log_weights = mixing_rule(nodes)
-    if jnp.ndim(scale):
+    if jnp.ndim(scale) or covariance.ndim > 2:
         return _mixture_one_by_one(away, covariance, scale, w, log_weights)
     d = away.shape[-1]
     roots = jnp.linalg.cholesky(covariance + (scale**2 * w)[:, None, None] * jnp.eye(d))  # (nodes, d, d)
@@ -133,9 +135,9 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
 
 
 def _mixture_one_by_one(away, covariance, scale, w, log_weights):
-    """`normal_mixture` for personal scales: a factorisation for each record and node."""
+    """`normal_mixture` for personal scales and covariances: a factorisation for each record and node."""
 
-    def one(away, scale):
+    def one(away, covariance, scale):
         total = covariance + (scale**2 * w)[:, None, None] * jnp.eye(len(away))
         roots = jnp.linalg.cholesky(total)
         white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
@@ -143,9 +145,13 @@ def _mixture_one_by_one(away, covariance, scale, w, log_weights):
         return jax.nn.logsumexp(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
 
     d = away.shape[-1]
-    away, scale = jnp.broadcast_arrays(away, jnp.asarray(scale)[..., None])
-    flat = jax.vmap(one)(away.reshape(-1, d), scale.reshape(-1, d)[:, 0])
-    return flat.reshape(away.shape[:-1]) - 0.5 * d * math.log(2 * math.pi)
+    batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(scale), covariance.shape[:-2])
+    away = jnp.broadcast_to(away, (*batch, d)).reshape(-1, d)
+    scale = jnp.broadcast_to(scale, batch).ravel()
+    own = covariance.ndim > 2
+    covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if own else covariance
+    flat = jax.vmap(one, (0, 0 if own else None, 0))(away, covariance, scale)
+    return flat.reshape(batch) - 0.5 * d * math.log(2 * math.pi)
 
 
 def log_shares(share):
@@ -168,8 +174,10 @@ def log_shares(share):
 def with_unperturbed(base, mechanism, z, noisy):
     """Log density of released values some of which are the records themselves, given that of the noisy ones.
 
-    The reference measure is Lebesgue's, for numbers plus a unit mass at each bound, where clipping gathers records that
-    get no noise; for a discrete base it is Lebesgue's plus unit masses at what a clipped record can be.
+    The reference measure is Lebesgue's plus unit masses at what a clipped record can be, for a discrete base; for
+    numbers, at the bounds, where clipping gathers records, unless the base's support, whatever its parameters, has
+    nothing beyond: then a value there is like any other. It must not depend on parameters, or likelihoods would not
+    compare.
 
     Parameters
     ----------
@@ -190,19 +198,28 @@ def with_unperturbed(base, mechanism, z, noisy):
     some, noisy = jnp.asarray(share) > 0, log_rest + noisy
     if mechanism.record_shape:
         return jnp.logaddexp(log_share + base.log_prob(z), noisy)
+    at_lower, at_upper = (some & at for at in mechanism.at_bounds(z))
+    lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
     if base.support.is_discrete:
         grid = latent(base, mechanism)
-        places = jnp.clip(jnp.concatenate([grid.nodes, jnp.stack(grid.ends)]), mechanism.lower, mechanism.upper)
-        density = grid.density(base)
-        rank = max(1 + jnp.ndim(z), density.ndim)
-        here = z == aligned(places, rank)
-        mass = jnp.sum(here * aligned(density, rank), axis=0)
+        masses = grid.log_masses(base)
+        rank = max(1 + jnp.ndim(z), masses.ndim)
         # a bound that no record can be clipped to has no atom
-        return jnp.where(some & (mass > 0), log_share + jnp.log(jnp.where(mass > 0, mass, 1.0)), noisy)
-    lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
-    at_lower, at_upper, inside = some & (z == lower), some & (z == upper), (z > lower) & (z < upper)
+        ends = [at & reached for at, reached in zip((at_lower, at_upper), grid.open_ends, strict=True)]
+        z = jnp.where(at_lower, lower, jnp.where(at_upper, upper, z))
+        here = [some & (z == aligned(jnp.clip(grid.nodes, lower, upper), rank)), *(end[None] for end in ends)]
+        batch = jnp.broadcast_shapes(*(h.shape[1:] for h in here))
+        here = jnp.concatenate([jnp.broadcast_to(h, (len(h), *batch)) for h in here])
+        own = log_sum(jnp.where(here, aligned(masses, rank), -jnp.inf), axis=0)
+        return jnp.where(jnp.any(here, axis=0), log_share + own, noisy)
+    first, last = static_support_ends(base)
+    at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
+    inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
     below, above = log_mass_outside(base, lower, upper)
-    # where it is not looked at, the base is asked about the middle of the bounds
-    own = log_prob_on_support(base, jnp.where(inside, z, (lower + upper) / 2)[None])[0]
+    # where it is not looked at, the base is asked about the middle of the bounds; and at a bound, where its density may
+    # have a pole, about the number next to it
+    info = jnp.finfo(jnp.result_type(z, float))
+    first, last = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
+    own = log_prob_on_support(base, jnp.where(inside, jnp.clip(z, first, last), (lower + upper) / 2)[None])[0]
     mixed = jnp.logaddexp(noisy, jnp.where(inside, log_share + own, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

@@ -3,7 +3,8 @@
 For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the integral of a smooth function against the
 empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes
 with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds,
-under Laplace noise), a count and a sum say everything. Discrete outputs need values and counts only. Sketches add up.
+under Laplace noise), a count and a sum say everything. Records that were released without noise gather at atoms, the
+bounds and (counts) the integers, where they are counted. Discrete outputs need values and counts only. Sketches add up.
 """
 
 import abc
@@ -16,8 +17,8 @@ import numpy as np
 
 from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import lagrange_from_legendre
-from ldpbayes.likelihood.latent import gauss_legendre
-from ldpbayes.likelihood.panels import MOMENTS, panel_edges, panel_moments
+from ldpbayes.likelihood.latent import gauss_legendre, is_concrete
+from ldpbayes.likelihood.panels import MAX_ATOMS, MOMENTS, atom_places, panel_edges, panel_moments
 from ldpbayes.likelihood.privatized import Privatized
 
 __all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
@@ -25,6 +26,7 @@ __all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
 ORDER = 8  # nodes a panel
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 ROWS = 1 << 20  # released values collapsed at a time
+PROBES = 256  # released values that are kept to check a sketch against them
 FEW_KINDS = 1 << 20  # below it kinds are counted in a table, without sorting
 
 
@@ -86,37 +88,43 @@ class PanelSketch(Sketch):
         With one budget for all records.
     moments : array (panels, 12)
         Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
-    tails : array (2, 3)
-        Count and sum of the values below the first and above the last panel, where log p is linear; count of those
-        equal to the first and the last edge, if the released values have atoms there.
+    tails : array (2, 2)
+        Count and sum of the values below the first and above the last panel, where log p is linear.
+    atoms : array (places,)
+        How many values equal the bounds and the integers between them (see `atom_places`), which are in no panel; empty
+        for mechanisms that release nothing without noise.
     edges : tuple of float
         Panel edges.
     order : int
         Nodes a panel (8; 12 uses every moment and serves as the reference of the certificate).
     records : tuple of arrays, optional
         The values the sketch was made from, as long as it is to refine itself.
+    probes : array, optional
+        A few of them, evenly spread: what the certificate looks at one by one.
     doubts : tuple of str
     """
 
     mechanism: object
     moments: object
     tails: object
+    atoms: object
     edges: tuple
     order: int = ORDER
     records: tuple | None = None
+    probes: object = None
     doubts: tuple[str, ...] = ()
 
     @property
     def size(self):
         """Number of records."""
-        return self.moments[..., 0].sum() + self.tails[..., [0, 2]].sum()
+        return self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum()
 
     @cached_property
     def nodes(self):
-        """Node values, shape (panels × order + 4,): they depend on the panels alone, so sketches can be stacked.
+        """Node values, shape (panels × order + 4 + places,): of the panels alone, so that sketches can be stacked.
 
-        The last four carry the tails: a linear function is known from its values at an edge and one range further out.
-        Where there are atoms at the edges they are two more nodes, and the tails start one range further out.
+        Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
+        atoms come last; where there are some the tails start one range further out, since one is at the edge.
         """
         edges = np.asarray(self.edges)
         t, _ = gauss_legendre(self.order)
@@ -125,7 +133,12 @@ class PanelSketch(Sketch):
         near, far = self._out, (self._out + 1)
         span = high - low
         tails = [low - near * span, low - far * span, high + near * span, high + far * span]
-        return np.concatenate([inner, tails, [low, high] if self.mechanism.has_atoms else []])
+        return np.concatenate([inner, tails, self.places])
+
+    @property
+    def places(self):
+        """Where the atoms are."""
+        return _places(self.mechanism, self.edges)
 
     @property
     def _out(self):
@@ -138,22 +151,55 @@ class PanelSketch(Sketch):
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
-        (below, sum_below, at_low), (above, sum_above, at_high) = self.tails
+        (below, sum_below), (above, sum_above) = self.tails
         beyond = xp.stack([below, above])
         far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low) - self._out * beyond
         tails = xp.stack([beyond - far, far], axis=1).ravel()
-        atoms = [xp.stack([at_low, at_high])] if self.mechanism.has_atoms else []
-        return xp.concatenate([inner.ravel(), tails, *atoms])
+        return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     law_shape = ()
 
     def law_of_nodes(self, base_dist, **options):
-        """The law of the nodes; see `Sketch.law_of_nodes`."""
+        """The law of the nodes; see `Sketch.law_of_nodes`.
+
+        Raises
+        ------
+        ValueError
+            For counts of which some are released without noise, where too many integers lie between the bounds.
+        """
+        inner = atom_places(self.edges[0], self.edges[-1])[1:-1]
+        if base_dist.support.is_discrete and self.mechanism.has_atoms and not len(inner):
+            self._check_counts()
         # a channel as fine as the sketch, twice as fine for its reference; its one matrix product beats any closed form
         # at a sketch's few nodes (docs/benchmarks.md)
         panels = (len(self.edges) - 1) * (2 if self.order == MOMENTS else 1)
         method = "auto" if panels > MAX_CHANNEL_PANELS else "channel"
         return Privatized(base_dist, self.mechanism, **{"method": method, "panels": panels} | options)
+
+    def _check_counts(self):
+        first, last = (round(edge) for edge in (self.edges[0], self.edges[-1]))
+        share = self.mechanism.unperturbed
+        if last - first > 1 and not (is_concrete(share) and not np.any(share)):
+            raise ValueError(
+                f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are about "
+                f"{last - first}, some of them released without noise; fit the release itself"
+            )
+
+    def probed(self):
+        """Two sketches of the probes, this one's way and record by record, of which each stands for many.
+
+        Returns
+        -------
+        tuple of PanelSketch and CountSketch, or None
+            With weights that sum to the number of records. None where there are no probes.
+        """
+        if self.probes is None:
+            return None
+        share = self.size / len(self.probes)
+        parts = panel_moments(self.probes, np.asarray(self.edges), self.places)
+        moments, tails, atoms = (share * part for part in parts)
+        coarse = dataclasses.replace(self, moments=moments, tails=tails, atoms=atoms, records=None)
+        return coarse, CountSketch(self.mechanism, self.probes, np.full(len(self.probes), share))
 
     @property
     def reference(self):
@@ -187,13 +233,16 @@ class PanelSketch(Sketch):
                 "make both with the same panels="
             )
         keep = self.records is not None and other.records is not None
+        probes = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
         return PanelSketch(
             self.mechanism,
             self.moments + other.moments,
             self.tails + other.tails,
+            self.atoms + other.atoms,
             self.edges,
             min(self.order, other.order),
             self.records + other.records if keep else None,
+            _few(np.concatenate(probes)) if probes else None,
             self.doubts + other.doubts,
         )
 
@@ -264,10 +313,10 @@ class CountSketch(Sketch):
         return dataclasses.replace(both, doubts=self.doubts + other.doubts)
 
 
-# as pytrees sketches drop their records and doubts, which are only there for the host
+# as pytrees sketches drop their records, probes and doubts, which are only there for the host
 jax.tree_util.register_pytree_node(
     PanelSketch,
-    lambda s: ((s.mechanism, s.moments, s.tails), (s.edges, s.order)),
+    lambda s: ((s.mechanism, s.moments, s.tails, s.atoms), (s.edges, s.order)),
     lambda aux, leaves: PanelSketch(*leaves, *aux),
 )
 jax.tree_util.register_pytree_node(
@@ -319,14 +368,30 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, b
         )
     values = np.asarray(values)
     edges = panel_edges(mechanism, panels, lattice)
-    moments, tails = panel_moments(values, edges, mechanism.has_atoms)
+    moments, tails, atoms = panel_moments(values, edges, _places(mechanism, edges))
     if not mechanism.linear_tails and tails[:, 0].any():
         worst = values[np.argmax(np.abs(values - 0.5 * (edges[0] + edges[-1])))]
         raise ValueError(
             f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, {edges[-1]:g}], "
             "which it leaves less than once in 10^32 records; check the mechanism's parameters"
         )
-    return PanelSketch(mechanism, moments, tails, tuple(edges.tolist()), records=(values,) if keep_records else None)
+    return PanelSketch(
+        mechanism,
+        moments,
+        tails,
+        atoms,
+        tuple(edges.tolist()),
+        records=(values,) if keep_records else None,
+        probes=_few(values),
+    )
+
+
+def _few(values):
+    return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
+
+
+def _places(mechanism, edges):
+    return atom_places(edges[0], edges[-1]) if mechanism.has_atoms else np.empty(0)
 
 
 def _groups(by, n):

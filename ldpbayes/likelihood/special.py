@@ -5,9 +5,10 @@ normal cdfs that clipping produces lose everything there; both are rebuilt here 
 function, whose exponent can be combined with the exponents around it before anything is rounded.
 """
 
+import jax
 import jax.numpy as jnp
 
-__all__ = ["erfcx", "log1mexp", "log_ndtr", "log_relative_expm1", "log_tilted_normal"]
+__all__ = ["betainc", "erfcx", "log1mexp", "log_ndtr", "log_relative_expm1", "log_sum", "log_tilted_normal"]
 
 _SQRT_HALF = 0.7071067811865476
 
@@ -76,6 +77,59 @@ def log_ndtr(x):
         -0.5 * x * x + jnp.log(half),
         jnp.log1p(-jnp.exp(-0.5 * upper * upper) * jnp.where(left, 0.5, half)),
     )
+
+
+def log_sum(logs, axis=-1):
+    """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all of them are.
+
+    Parameters
+    ----------
+    logs : array
+    axis : int
+    """
+    largest = jax.lax.stop_gradient(jnp.max(logs, axis=axis, keepdims=True))
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    total = jnp.sum(jnp.exp(logs - largest), axis=axis)
+    positive = total > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, total, 1.0)) + jnp.squeeze(largest, axis), -jnp.inf)
+
+
+@jax.custom_jvp
+def betainc(a, b, x):
+    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has that in x only).
+
+    Those in a and b are central differences of the fourth order, with a relative error of about 1e-11 in double
+    precision, in which it is evaluated anyway.
+
+    Parameters
+    ----------
+    a, b : array_like
+        Positive.
+    x : array_like
+        Between 0 and 1.
+    """
+    return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
+
+
+@betainc.defjvp
+def _betainc_jvp(primals, tangents):
+    a, b, x = jnp.broadcast_arrays(*_inexact(*primals))
+    da, db, dx = tangents
+    h = float(jnp.finfo(x.dtype).eps) ** 0.2
+    # one call for everything: compiling the function takes longer than evaluating it
+    moves = jnp.asarray([0, h, -h, 2 * h, -2 * h, 0, 0, 0, 0], x.dtype).reshape(-1, *(1,) * x.ndim)
+    other = jnp.roll(moves, 4, axis=0)
+    value, *there = betainc(a * (1 + moves), b * (1 + other), jnp.broadcast_to(x, (9, *x.shape)))
+    slope_a, slope_b = ((8 * (t[0] - t[1]) - (t[2] - t[3])) / (12 * h * s) for t, s in ((there[:4], a), (there[4:], b)))
+    edge = (x <= 0) | (x >= 1)
+    inner = jnp.where(edge, 0.5, x)
+    log_density = (a - 1) * jnp.log(inner) + (b - 1) * jnp.log1p(-inner) - jax.scipy.special.betaln(a, b)
+    return value, slope_a * da + slope_b * db + jnp.where(edge, 0.0, jnp.exp(log_density)) * dx
+
+
+def _inexact(*values):
+    dtype = jnp.result_type(*values, float)
+    return [jnp.asarray(value, dtype) for value in values]
 
 
 def log1mexp(x):

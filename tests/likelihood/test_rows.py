@@ -57,9 +57,10 @@ def test_density_of_numbers_is_the_definition_with_atoms_at_the_bounds(name):
     for at, value in zip(z[:5], got[:5], strict=True):
         own = law.pdf(at) if abs(at) < 1 else 0.0
         assert value == pytest.approx(np.log(0.8 * clipped_density(law, at, 0.7) + 0.2 * own), abs=1e-8)
-    with np.errstate(divide="ignore"):
-        masses = np.log(0.2 * np.array([law.cdf(-1.0), law.sf(1.0)]))
-    np.testing.assert_allclose(got[5:], masses, rtol=1e-9, atol=1e-9)
+    masses = [0.2 * law.cdf(-1.0), 0.2 * law.sf(1.0)]
+    if name == "exponential":  # no record is ever clipped to the lower bound, which then is a number like others
+        masses[0] = 0.8 * clipped_density(law, -1.0, 0.7)
+    np.testing.assert_allclose(got[5:], np.log(masses), rtol=1e-9, atol=1e-9)
 
 
 def test_total_mass_is_one_for_discrete_records_too():
@@ -177,8 +178,8 @@ def test_sketches_count_the_atoms_apart_and_say_the_same_as_the_records():
     release = ldp.Release(z, NUMBER)
     sketch = release.sketch()
     assert sketch.size == 50_000 and sketch.weights.sum() == pytest.approx(50_000)
-    np.testing.assert_array_equal(sketch.tails[:, 2], [np.sum(release.values == -1), np.sum(release.values == 1)])
-    assert sketch.tails[:, 2].min() > 100
+    np.testing.assert_array_equal(sketch.atoms, [np.sum(release.values == at) for at in (-1, 0, 1)])
+    assert sketch.atoms[[0, 2]].min() > 100 and sketch.atoms[1] == 0
     halves = [ldp.Release(release.values[i::2], NUMBER).sketch() for i in (0, 1)]
     for law in (base, dist.Normal(0.1, 0.3), dist.Normal(-0.2, 1.5)):
         want = log_prob(ldp.Privatized(law, NUMBER), release.values).sum()
