@@ -9,15 +9,16 @@ from ldpbayes.mechanisms import (
     SymmetricLaplaceMechanism,
     ZeroInflatedLaplaceMechanism,
 )
+from ldpbayes.mechanisms.rows import snapped
 from ldpbayes.privacy.tradeoff import checked
 
-__all__ = ["check_public", "checked_draws", "checked_support", "records_of"]
+__all__ = ["checked_cuts", "checked_draws", "checked_support", "records_of", "supported"]
 
 DRAWS = 16
 
 
 def records_of(release, method):
-    """Mechanism, rows (N, columns), and whether a record is a number."""
+    """Mechanism, rows (N, columns) in the precision of the release, and whether a record is a number."""
     if method == "oracle" and not isinstance(release, Release):
         rows = np.asarray(release, float)
         if rows.ndim not in (1, 2) or not rows.size:
@@ -56,7 +57,7 @@ def records_of(release, method):
         )
     if method == "independent" and np.ndim(mechanism.scale):
         raise ValueError("method 'independent' needs one scale for all records")
-    rows = np.asarray(release.values, float)
+    rows = np.asarray(release.values)
     return mechanism, rows if mechanism.event_shape else rows[:, None], not mechanism.event_shape
 
 
@@ -95,11 +96,29 @@ def checked_support(support, mechanism, method):
     return tuple(pair)
 
 
-def check_public(rows, mechanism, support):
-    """Raise ValueError if records of scale 0, which are known as they are, lie outside the support."""
+def checked_cuts(cuts):
+    """The cuts as a tuple of finite numbers; ValueError for anything else."""
+    try:
+        cuts = tuple(float(cut) for cut in cuts)
+    except (TypeError, ValueError):
+        raise ValueError(f"cuts must be a sequence of finite numbers, got {cuts!r}") from None
+    if not np.all(np.isfinite(cuts)):
+        raise ValueError(f"cuts must be a sequence of finite numbers, got {cuts!r}")
+    return cuts
+
+
+def supported(rows, mechanism, support):
+    """Rows in double precision, those that were on a bound of the support before they were rounded again on it.
+
+    Raises
+    ------
+    ValueError
+        If records of scale 0, which are known as they are, lie outside the support.
+    """
     if support is None:
-        return
-    part = rows[:, list(mechanism.index)]
+        return rows.astype(float)
+    index = list(mechanism.index)
+    part = snapped(rows[:, index], support).astype(float)
     public = np.broadcast_to(np.equal(mechanism.scale, 0), len(rows))
     bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
     if bad.any():
@@ -107,3 +126,6 @@ def check_public(rows, mechanism, support):
             f"{bad.sum()} public records lie outside the support, the first at {np.argmax(bad)}: "
             f"{part[np.argmax(bad)]}; give another support, or None"
         )
+    rows = rows.astype(float)
+    rows[:, index] = part
+    return rows

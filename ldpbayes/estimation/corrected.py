@@ -30,7 +30,8 @@ from ldpbayes.mechanisms import RowMechanism
 __all__ = ["Corrected", "Deconvolved", "Points", "controls", "corrected"]
 
 METHODS = ("oracle", "naive", "dr", "sdr", "sl")
-LEGENDRE, LAGUERRE = 24, 32
+LEGENDRE, LAGUERRE = 16, 32
+PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # where integrals over Laplace noise are cut, in its scales
 
 
 @jax.tree_util.register_dataclass
@@ -224,16 +225,21 @@ def _drawn(part, scale, key, draws, support):
 
 
 def _integrated(z, scale, support, cuts):
-    """Nodes and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts."""
+    """Nodes and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts.
+
+    The noise may be far narrower than the support: the integral is cut around z, so that a piece never has more of its
+    decay than a Gauss rule can follow.
+    """
     scale = scale / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)
     t, w = np.polynomial.legendre.leggauss(LEGENDRE)
-    ends = [jnp.broadcast_to(jnp.asarray(cut, z.dtype).reshape(()), z.shape) for cut in cuts]
+    ends = [z + piece * scale for piece in PIECES]
+    ends += [jnp.broadcast_to(jnp.asarray(cut, z.dtype).reshape(()), z.shape) for cut in cuts]
     if support is None:
-        edges = jnp.sort(jnp.stack([z, *ends]), axis=0)
+        edges = jnp.sort(jnp.stack(ends), axis=0)
     else:
         lower, upper = (jnp.asarray(bound, z.dtype).reshape(()) for bound in support)
-        inner = jnp.clip(jnp.stack([z, *ends]), lower, upper)
+        inner = jnp.clip(jnp.stack(ends), lower, upper)
         edges = jnp.sort(
             jnp.concatenate([jnp.full((1, *z.shape), lower), inner, jnp.full((1, *z.shape), upper)]), axis=0
         )
@@ -272,7 +278,7 @@ class Deconvolved(Loss):
     loss: Loss
     index: tuple[int, ...]
     scale: float
-    twice_differentiable = True
+    smooth = True
 
     def values(self, rows, theta):
         """See `Loss.values`."""

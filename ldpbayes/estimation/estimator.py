@@ -57,7 +57,7 @@ class Fit(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("mechanism", "space", "support"),
+    data_fields=("mechanism", "space", "support", "units"),
     meta_fields=("loss", "method", "draws", "cuts", "everywhere"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Estimator:
         As in `m_estimate`.
     everywhere : bool
         Whether the loss is finite outside the support too, so that ``combined`` may look at it there.
+    units : array (p,), optional
+        Units of the parameters, for a user's loss with kinks in them; see `natural_units`.
     """
 
     loss: Loss
@@ -89,6 +91,7 @@ class Estimator:
     support: Any = None
     cuts: tuple = ()
     everywhere: bool = True
+    units: Any = None
 
     def __call__(self, key: Any, rows: Any, start: Any) -> Fit:
         """Estimate from released (for ``oracle``, original) records; traceable.
@@ -117,9 +120,8 @@ class Estimator:
         if self.method != "combined":
             return Evidence((make(self.method, key, self.support if self.method == "dr" else None),), nothing)
         keys = jax.random.split(key)
-        smooth = self.loss.twice_differentiable
         # where the loss is smooth, sdr, dr and sl of the same draws are on one line: two of them say all
-        methods = ("sdr", "dr") if smooth else ("dr",)
+        methods = ("sdr", "dr") if self.loss.smooth else ("dr",)
         whole = [make(method, keys[0]) for method in methods if self.everywhere]
         if self.support is None:
             return Evidence(tuple(whole), nothing)
@@ -139,10 +141,7 @@ class Estimator:
 
         def follow(theta, width):
             loss = self.loss.smoothed(width * unit)
-            tolerance = TOLERANCE if self.loss.settles else 0.01 * width
-            found = minimise(
-                lambda at: criterion.derivatives(loss, at, self.index), theta, self.space, tolerance=tolerance
-            )
+            found = self._minimised(lambda at: criterion.derivatives(loss, at, self.index), theta, width)
             return found.theta, found
 
         # a blurred loss is only followed from nearby: far away it may have lost what the start stands for
@@ -152,9 +151,12 @@ class Estimator:
         last = jax.tree.map(lambda leaf: leaf[-1], found)
         return last._replace(iterations=jnp.sum(found.iterations))
 
+    def _minimised(self, derivatives, start, width):
+        tolerance = TOLERANCE if self.loss.settles else 0.3 * width
+        return minimise(derivatives, start, self.space, tolerance=tolerance, units=self.units)
+
     def _unit(self, criterion):
-        points = criterion.loss.rows[0]
-        return self.loss.width(points)
+        return self.loss.width(criterion.loss.rows[0]) if self.units is None else self.units
 
     @staticmethod
     def _narrow(count):
@@ -174,8 +176,6 @@ class Estimator:
         # Silverman's rule for a logistic kernel, and records that show where they were
         shown = 1.0 if self.method == "naive" else jnp.mean(self.mechanism.unperturbed)
         wide = 1.06 * np.sqrt(3) / np.pi * (criterion.count * shown) ** -0.2
-        if not self.loss.settles:  # its unit is a guess, perhaps too large
-            wide = jnp.sqrt(wide * self._narrow(criterion.count))
         if self.loss.value_of_normal is not None and self.support is not None:
             # the unit is the spread of released residuals, the criterion's value tells that of the original ones (but
             # little where it is not truncated to the support: then it may even be negative)
@@ -234,8 +234,7 @@ class Estimator:
                 value, slope, hessian = base.derivatives(narrow, at, self.index)
                 return value - tilt @ at, slope - tilt, hessian
 
-            tolerance = TOLERANCE if self.loss.settles else 0.01 * self._narrow(base.count)
-            ahead = minimise(derivatives, theta, self.space, tolerance=tolerance)
+            ahead = self._minimised(derivatives, theta, self._narrow(base.count))
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, found.theta, None, length=2)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from scipy import linalg, optimize, stats
 
-from ldpbayes.estimation.sandwich import normal_interval
+from ldpbayes.estimation.sandwich import normal_interval, normal_quantile
 from ldpbayes.inference.release import Release
 from ldpbayes.likelihood.sketch import CountSketch, Sketch
 from ldpbayes.mechanisms import PureProtocol
@@ -25,6 +25,36 @@ __all__ = ["Frequencies", "frequencies"]
 METHODS = ("unbiased", "base_cut", "norm_sub", "projection", "mle")
 MAX_INFORMATION = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the likelihood's matrix at a time, where its products with itself are summed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variance:
+    """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling.
+
+    The first two are the perturbation of records that have the category and of those that have not.
+    """
+
+    own: float
+    other: float
+    sampling: float
+
+    def __call__(self, theta):
+        return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
+
+    def interval(self, estimate, quantile):
+        """All frequencies from which an estimate is at most so many of *their* standard deviations away.
+
+        Below 0 and above 1 the variance is continued as a constant, so that every estimate has an interval.
+        """
+        square = quantile**2
+        lead = 1 + square * self.sampling
+        middle = estimate + square * (self.own - self.other + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (estimate**2 - square * self.other), 0.0))
+        absent, sure = (quantile * np.sqrt(self(theta)) for theta in (0.0, 1.0))
+        low, high = (middle - root) / lead, (middle + root) / lead
+        low = np.where(estimate < absent, estimate - absent, np.where(estimate > 1 + sure, estimate - sure, low))
+        high = np.where(estimate > 1 - sure, estimate + sure, np.where(estimate < -absent, estimate + absent, high))
+        return low, high
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,9 +81,15 @@ class Frequencies:
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
+    _variance: _Variance | None = dataclasses.field(default=None, repr=False)
 
     def interval(self, level=0.95):
-        """Normal confidence intervals, category by category; they may reach beyond [0, 1], and are NaN with the errors.
+        """Confidence intervals, category by category; they may reach beyond [0, 1].
+
+        Those of ``unbiased`` are score intervals (Wilson 1927): the frequencies under which the estimate would be no
+        further off than so many standard deviations. They hold where few records tell of a category, as with infinite
+        budgets and many categories; then the standard error, at the estimate itself, does not. Those of ``mle`` are
+        normal, and NaN with the errors.
 
         Parameters
         ----------
@@ -71,6 +107,8 @@ class Frequencies:
         """
         if self.standard_error is None:
             raise ValueError(f"this {self.method!r} estimate has no standard errors; use method='unbiased'")
+        if self._variance is not None:
+            return self._variance.interval(self.estimate, normal_quantile(level))
         return normal_interval(self.estimate, self.standard_error, level)
 
 
@@ -149,7 +187,7 @@ def frequencies(data, method="unbiased", *, alpha=0.02, tolerance=1e-6, max_iter
             return _maximum_likelihood(*sample, tolerance, max_iterations)
         estimate, variance = _unbiased(*sample)
     if method == "unbiased":
-        return Frequencies(method, estimate, np.sqrt(variance(np.clip(estimate, 0, 1))))
+        return Frequencies(method, estimate, np.sqrt(variance(np.clip(estimate, 0, 1))), _variance=variance)
     if method == "base_cut":
         threshold = stats.norm.isf(alpha / d) * np.sqrt(variance(0.0))
         return Frequencies(method, np.where(estimate < threshold, 0.0, estimate))
@@ -183,9 +221,7 @@ def _unbiased(mechanism, z, weights):
     def total(each):
         return np.sum(weights * slope**2 * each)
 
-    # perturbation of records that have the category and of those that have not, and sampling of either
-    own, other, sampling = total(p * (1 - p)), total(q * (1 - q)), total(gain**2)
-    return estimate, lambda theta: theta * own + (1 - theta) * other + theta * (1 - theta) * sampling
+    return estimate, _Variance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
 
 
 def _project(x):

@@ -19,24 +19,22 @@ __all__ = ["as_loss"]
 class _Function(Loss):
     """A user's function of one record and a parameter, which here is flat.
 
-    Where it has kinks in the parameter, `units` says over which lengths of each parameter it may be rounded off.
+    `rough` says that it has kinks in the parameter: it is rounded off over lengths of the parameter.
     """
 
     function: Callable
     scalar: bool
     unravel: Callable
-    twice_differentiable: bool | None = None
-    units: tuple[float, ...] | None = None
+    smooth: bool | None = None
+    rough: bool = False
 
     @property
     def settles(self):
-        return self.units is None
-
-    def width(self, rows):
-        return None if self.units is None else jnp.ones((), rows.dtype)
+        return not self.rough
 
     def smoothed(self, width):
-        return self if self.units is None else _Blurred(self, width * np.asarray(self.units))
+        # a normal density that is as wide as the logistic one of this scale
+        return _Blurred(self, np.pi / np.sqrt(3) * width) if self.rough else self
 
     def _one(self, row, theta):
         return self.function(row[0] if self.scalar else row, self.unravel(theta))

@@ -27,8 +27,12 @@ def _differentiated(function: Callable, theta: jax.Array) -> Derivatives:
 class Loss(abc.ABC):
     """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number."""
 
-    twice_differentiable: bool | None = None
-    """Whether the loss has second derivatives in the records; None where that has to be found out."""
+    smooth: bool | None = None
+    """Whether the loss has the derivatives in records and parameters that Laplacians and their Hessians need.
+
+    They are four, of which the last may jump; for ``independent`` two, and two more for each perturbed column. None
+    where that has to be found out.
+    """
 
     value_of_normal: float | None = None
     """Mean of the loss at its minimum for residuals from a standard normal, where it is proportional to their scale."""

@@ -50,7 +50,7 @@ def squared(response: int | str = -1, *, features: Any = None, intercept: bool =
     response, features, intercept
         See `RegressionLoss`.
     """
-    return RegressionLoss(_squared, response, features, intercept)
+    return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
 
 def _squared(eta, y):
@@ -65,7 +65,7 @@ def logistic(response: int | str = -1, *, features: Any = None, intercept: bool 
     response, features, intercept
         See `RegressionLoss`.
     """
-    return RegressionLoss(_logistic, response, features, intercept, admits=_PROPORTIONS)
+    return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
 
 def _logistic(eta, y):
@@ -152,7 +152,7 @@ def huber(
 ) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η (Huber 1964).
 
-    It has second derivatives, which jump, and that is enough for the smooth methods.
+    Its second derivatives jump, so that it is for ``dr`` and ``combined``, not for the smooth methods.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def huber(
     if not (isinstance(threshold, (int, float)) and 0 < threshold < float("inf")):
         raise ValueError(f"threshold must be positive and finite, got {threshold!r}")
 
-    return RegressionLoss(_huber_kernel(float(threshold)), response, features, intercept)
+    return RegressionLoss(_huber_kernel(float(threshold)), response, features, intercept, smooth=False)
 
 
 @functools.cache

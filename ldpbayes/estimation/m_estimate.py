@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation.arguments import check_public, checked_draws, checked_support, records_of
+from ldpbayes.estimation.arguments import checked_cuts, checked_draws, checked_support, records_of, supported
 from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.estimator import Estimator, Evidence
@@ -19,12 +19,14 @@ from ldpbayes.estimation.loss import Loss
 from ldpbayes.estimation.regression_loss import RegressionLoss
 from ldpbayes.estimation.result import EstimationWarning, MEstimate
 from ldpbayes.estimation.solve import Ball, Box
+from ldpbayes.estimation.units import natural_units
 
 __all__ = ["m_estimate"]
 
 METHODS = ("combined", "dr", "sdr", "sl", "independent", "naive", "oracle")
-APART = 1e-3  # of one plus the parameters: minima nearer than that are the same
+APART = 1e-3  # of the parameters' units: minima nearer than that are the same
 PROBES = 256
+ROUNDS = 6  # of the naive estimate and the units there
 
 
 def m_estimate(
@@ -53,18 +55,18 @@ def m_estimate(
         - ``combined``: the asymptotically best linear combination of all scores below that apply, and of what the
           support says (two-step GMM, Hansen 1982); the default for zero-inflated noise.
         - ``dr``, ``sdr``, ``sl``: the corrected losses of Lu, Chen & Qiu (see `ldpbayes.estimation.corrected`); with
-          ``draws=1`` and ``support=None`` as the paper defines them. ``sdr`` and ``sl`` need second derivatives of
-          the loss in the perturbed columns.
+          ``draws=1`` and ``support=None`` as the paper defines them. ``sdr`` and ``sl`` need a smooth loss: two
+          derivatives in the perturbed columns and two more in the parameters, of which only the last may jump.
         - ``independent``: the corrected loss for independent Laplace noise (preprint, eq. 4.9), which needs two
-          derivatives in each perturbed column.
+          derivatives in each perturbed column, and two in the parameters.
         - ``naive``: the loss of the released records, as if they were the original ones; biased.
         - ``oracle``: the loss of original records, for studies.
     start : array or pytree, optional
         Where to start, in the form in which the loss takes its parameter. Losses of a linear predictor start from the
-        naive estimate.
+        naive estimate, and so does a loss with kinks in the parameter, from the one that is found from here.
     space : Box or Ball, optional
         The compact set of parameters. By default a box around the naive estimate, ten times as wide on either side as
-        one plus its size.
+        one plus its size and the parameter's unit (`ldpbayes.estimation.units`).
     support : "bounds", (lower, upper) or None
         Where the original records are known to lie, in the perturbed columns: between the mechanism's bounds, by
         default. For ``dr``, which then never looks at the loss elsewhere, and ``combined``, which does so only where
@@ -118,21 +120,24 @@ class _Problem:
             raise ValueError(f"starts must be a positive integer, got {starts!r}")
         if space is not None and not isinstance(space, (Box, Ball)):
             raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
-        self.mechanism, self.rows, self.scalar = records_of(release, method)
+        self.mechanism, rows, self.scalar = records_of(release, method)
         self.draws = checked_draws(draws, method, self.mechanism)
+        self.given_support = support
         self.support = checked_support(support, self.mechanism, method)
-        self.cuts = tuple(float(cut) for cut in cuts)
-        check_public(self.rows, self.mechanism, self.support)
+        self.cuts = checked_cuts(cuts)
+        self.rows = supported(rows, self.mechanism, self.support)
         self.user_loss = loss
         self.loss, self.start, self.unravel = self._parametrised(loss, start)
-        self.space = space
+        self.space, self.units = space, None
         with jax.enable_x64(True):
             self._check_space(start)
-            self._check_loss(self.start)
-            if space is None or start is None:
-                naive = self._naive_estimate()
-                self.start = naive if start is None else self.start
-                self.space = space or _around(naive, self.start)
+            units, rough = self._check_loss(self.start)
+            if space is None or start is None or rough:
+                naive, units = self._naive_estimate(units, rough)
+                self.space = space or _around(naive, self.start, units)
+                # a loss that is rounded off is only seen from nearby
+                self.start = naive if start is None or rough else self.start
+                self.units = units if rough else None
         self.estimator = self._estimator(self.method)
 
     def _check_space(self, start):
@@ -169,6 +174,7 @@ class _Problem:
         return as_loss(loss, scalar=self.scalar, unravel=unravel), np.asarray(flat), unravel
 
     def _check_loss(self, start):
+        """Units of the parameters at the start, and whether the loss is to be rounded off; what it is otherwise."""
         if not isinstance(self.user_loss, Loss):
             row = jnp.asarray(self.rows[0, 0] if self.scalar else self.rows[0])
             result = jax.eval_shape(self.user_loss, row, self.unravel(jnp.asarray(start)))
@@ -183,20 +189,32 @@ class _Problem:
                 raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shown}")
         self._check_values(start)
         self.everywhere = self._finite_everywhere(start)
-        if not isinstance(self.user_loss, Loss) and self._rough_in_the_parameter(start):
-            self.loss = dataclasses.replace(self.loss, units=tuple((1 + np.abs(start)).tolist()))
-        if self.method in ("naive", "oracle", "dr"):
-            return
-        smooth = self._smooth_in_the_records(start)
+        units = np.asarray(natural_units(self.loss, jnp.asarray(self._sample()), jnp.asarray(start)))
+        if self.method not in ("naive", "oracle", "dr"):
+            self._check_smooth(start, units)
+        rough = not isinstance(self.user_loss, Loss) and not self.loss.smooth and self._rough(start, units)
+        if rough:
+            self.loss = dataclasses.replace(self.loss, rough=True)
+        return units, rough
+
+    def _check_smooth(self, start, units):
+        """Find out whether the loss has the derivatives that Laplacians need, where it does not say."""
+        # two in the parameters, and two in the perturbed columns: in each of them for independent noise
+        there = 2 * self.mechanism.dimension if self.method == "independent" else 2
+        if self.loss.smooth is None:
+            smooth = not has_kinks(self.loss, *self._lines(start, units, self.everywhere), there + 2)
+            if isinstance(self.loss, RegressionLoss) or not isinstance(self.user_loss, Loss):
+                self.loss = dataclasses.replace(self.loss, smooth=smooth)
+        else:
+            smooth = self.loss.smooth
         if not smooth and self.method != "combined":
             rounded = isinstance(self.loss, RegressionLoss) and self.loss.smooth_kernel is not None
             raise ValueError(
-                f"method {self.method!r} needs second derivatives of the loss in the perturbed columns, and this loss "
-                "has kinks or jumps there, so that its corrected version would be biased; use 'combined' or 'dr'"
+                f"method {self.method!r} needs {there + 2} derivatives of the loss, {there} in the perturbed columns "
+                "and 2 in the parameters, and this loss, or a derivative of it below the last, has kinks or jumps "
+                "there, so that its corrected version would be biased; use 'combined' or 'dr'"
                 + (", or round them off with loss.smoothed(width)" if rounded else "")
             )
-        if self.loss.twice_differentiable is None:
-            self.loss = dataclasses.replace(self.loss, twice_differentiable=smooth)
 
     def _check_values(self, start, everywhere=False):
         bounded = self.support is not None and not everywhere
@@ -216,44 +234,53 @@ class _Problem:
         far = np.concatenate([self.rows, centre + 3 * (self.rows - centre)])
         return bool(np.isfinite(np.asarray(self.loss.values(jnp.asarray(far), jnp.asarray(start)))).all())
 
-    def _smooth_in_the_records(self, start):
-        if self.loss.twice_differentiable is not None:
-            return self.loss.twice_differentiable
-        rng = np.random.default_rng(0)
-        rows = self.rows if self.everywhere else self._inside(self.rows)
-        ends = rows[rng.integers(len(rows), size=(2, PROBES))]
-        others = [j for j in range(self.rows.shape[1]) if j not in self.mechanism.index]
-        ends[1][:, others] = ends[0][:, others]
-        thetas = start + (1 + np.abs(start)) * rng.normal(size=(PROBES, len(start)))
-        return not has_kinks(lambda row, theta: self.loss.values(row, theta), ends, thetas)
+    def _sample(self):
+        """Some of the records, in the support."""
+        return self._inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=PROBES)])
 
-    def _rough_in_the_parameter(self, start):
-        rng = np.random.default_rng(1)
-        thetas = start + (1 + np.abs(start)) * rng.normal(size=(2, PROBES, len(start)))
-        rows = self._inside(self.rows[rng.integers(len(self.rows), size=PROBES)])
-        return has_kinks(lambda theta, row: self.loss.values(row, theta), thetas, rows)
+    def _lines(self, start, units, everywhere):
+        """Both ends of lines along which records, in their perturbed columns, and parameters change."""
+        rng = np.random.default_rng(0)
+        rows = self.rows[rng.integers(len(self.rows), size=(2, PROBES))]
+        others = [j for j in range(self.rows.shape[1]) if j not in self.mechanism.index]
+        rows[1][:, others] = rows[0][:, others]
+        thetas = start + units * rng.normal(size=(2, PROBES, len(start)))
+        return rows if everywhere else self._inside(rows), thetas
+
+    def _rough(self, start, units):
+        """Whether the loss has kinks in the parameter."""
+        rows, thetas = self._lines(start, units, everywhere=False)
+        return has_kinks(self.loss, rows[[0, 0]], thetas, 2)
 
     def _inside(self, rows):
         if self.support is None:
             return rows
         rows = np.array(rows, float)
         index = list(self.mechanism.index)
-        rows[:, index] = np.clip(rows[:, index], *self.support)
+        rows[..., index] = np.clip(rows[..., index], *self.support)
         return rows
 
-    def _estimator(self, method, space=None):
-        loss = self.loss
+    def _estimator(self, method, space=None, units=None):
+        loss, options = self.loss, (self.draws, self.support, self.cuts, self.everywhere)
         if method == "independent":
             loss, method = Deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
-        space = space or self.space
-        return Estimator(loss, self.mechanism, method, space, self.draws, self.support, self.cuts, self.everywhere)
+        units = self.units if units is None else units
+        return Estimator(loss, self.mechanism, method, space or self.space, *options, units)
 
-    def _naive_estimate(self):
-        """The minimiser of the loss at face value, in a space so wide that it only keeps numbers finite."""
+    def _naive_estimate(self, units, rough):
+        """The minimiser of the loss at face value, in a space so wide that it only keeps numbers finite, and units."""
         rows = jnp.asarray(self.rows if self.method == "oracle" else self._inside(self.rows))
-        reach = 1e4 * (1 + np.abs(self.start))
-        naive = self._estimator("naive", self.space or Box(self.start - reach, self.start + reach))
-        return np.asarray(_minimum(naive, rows, jnp.asarray(self.start)))
+        sample, naive = jnp.asarray(self._sample()), jnp.asarray(self.start)
+        reach = 1e4 * (1 + units + np.abs(self.start))
+        space = self.space or Box(self.start - reach, self.start + reach)
+        for _ in range(ROUNDS):
+            estimator = self._estimator("naive", space, units if rough else None)
+            naive, before = _minimum(estimator, rows, naive), units
+            units = np.asarray(natural_units(self.loss, sample, naive))
+            # a loss that was rounded off over too much is minimised once more
+            if not rough or np.all(np.abs(np.log2(units / before)) < 1):
+                break
+        return np.asarray(naive), units
 
     def with_release(self, release, seed):
         """The same problem for another batch of records."""
@@ -262,9 +289,15 @@ class _Problem:
         kinds = [(type(m), m.event_shape, m.index) for m in (mechanism, self.mechanism)]
         if kinds[0] != kinds[1]:
             raise ValueError(f"an update needs records of a mechanism like {self.mechanism}, got {mechanism}")
-        other.mechanism, other.rows, other.seed = mechanism, rows, seed
-        check_public(rows, mechanism, self.support)
-        self.loss.check(rows, mechanism.index)
+        if mechanism.names != self.mechanism.names:
+            raise ValueError(
+                f"an update needs records with the columns {', '.join(self.mechanism.names)}, in this order, got "
+                + ", ".join(mechanism.names)
+            )
+        other.mechanism, other.seed = mechanism, seed
+        other.support = checked_support(self.given_support, mechanism, self.method)
+        other.rows = supported(rows, mechanism, other.support)
+        self.loss.check(other.rows, mechanism.index)
         with jax.enable_x64(True):
             other._check_values(self.start, everywhere=self.method == "combined" and self.everywhere)
         other.estimator = other._estimator(self.method)
@@ -291,7 +324,7 @@ class _Problem:
             bool(fit.converged),
             int(fit.iterations),
             np.asarray(fit.boundary),
-            _distinct(np.asarray(ends.theta), np.asarray(ends.value)),
+            _distinct(ends, self.units),
             self,
             evidence,
         )
@@ -320,18 +353,23 @@ def _run(estimator, key, rows, starts, earlier):
     return evidence, ends, estimator.finish(evidence, best)
 
 
-def _around(naive, start):
+def _around(naive, start, units):
     """The default space: a box around the naive estimate that the start is in."""
-    reach = 10 * (1 + np.abs(naive))
+    reach = 10 * (1 + units + np.abs(naive))
     return Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
 
 
-def _distinct(thetas, values):
-    order = np.argsort(np.where(np.isfinite(values), values, np.inf))
+def _distinct(ends, units):
+    """Minima that are further apart than what they are known to, lowest first."""
+    thetas, values, hessians = (np.asarray(part) for part in (ends.theta, ends.value, ends.hessian))
     minima = []
-    for theta, value in zip(thetas[order], values[order], strict=True):
-        if np.isfinite(value) and all(np.max(np.abs(theta - t) / (1 + np.abs(t))) > APART for t, _ in minima):
-            minima.append((theta, float(value)))
+    for i in np.argsort(np.where(np.isfinite(values), values, np.inf)):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # what changes the criterion by its size, as far as a quadratic knows
+            unit = np.sqrt(np.abs(values[i] / np.diagonal(hessians[i]))) if units is None else units
+        near = APART * unit + 1e-9 * np.abs(thetas[i])
+        if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near) for theta, _ in minima):
+            minima.append((thetas[i], float(values[i])))
     return minima
 
 

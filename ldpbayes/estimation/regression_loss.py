@@ -30,7 +30,8 @@ class RegressionLoss(Loss):
         Whether the first parameter is an intercept.
     smooth_kernel : callable, optional
         (η, y, width) → loss, twice differentiable; for kernels with kinks.
-    twice_differentiable : bool
+    smooth : bool, optional
+        See `Loss.smooth`; where it is not said, `m_estimate` finds out.
     unit : {"response", "margin"}
         What a smoothing width is measured in: the spread of the response around its least-squares prediction, or 1.
     value_of_normal : float, optional
@@ -45,7 +46,7 @@ class RegressionLoss(Loss):
     features: tuple[int | str, ...] | None = None
     intercept: bool = True
     smooth_kernel: Callable | None = None
-    twice_differentiable: bool = True
+    smooth: bool | None = None
     unit: str = "response"
     value_of_normal: float | None = None
     admits: tuple[str, Callable] | None = None
@@ -159,9 +160,7 @@ class RegressionLoss(Loss):
         if self.smooth_kernel is None:
             return self
         smooth = self.smooth_kernel
-        return dataclasses.replace(
-            self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, twice_differentiable=True
-        )
+        return dataclasses.replace(self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, smooth=None)
 
     def width(self, rows: jax.Array) -> Any:
         """See `Loss.width`."""

@@ -109,13 +109,19 @@ class MEstimate:
         Parameters
         ----------
         release : Release
-            Of the same kind of mechanism; its parameters may differ.
+            Of the same kind of mechanism with the same columns, in the same order; its parameters may differ. Unless
+            the support was given, the new records' is between their own mechanism's bounds.
         seed : int
             For the analyst's own noise on the new records.
 
         Returns
         -------
         MEstimate
+
+        Raises
+        ------
+        ValueError
+            For another kind of mechanism, other columns, or records that `m_estimate` would refuse.
         """
         problem = self._problem.with_release(release, seed)
         with jax.enable_x64(True):

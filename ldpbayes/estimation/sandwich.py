@@ -7,15 +7,14 @@ from scipy import stats
 
 from ldpbayes.privacy.tradeoff import checked
 
-__all__ = ["normal_interval", "project_out", "sandwich"]
+__all__ = ["normal_interval", "normal_quantile", "project_out", "sandwich"]
 
 
-def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:
-    """Lower and upper ends of normal confidence intervals, NaN where the error is.
+def normal_quantile(level: float) -> float:
+    """Half the width, in standard errors, of a normal confidence interval.
 
     Parameters
     ----------
-    estimate, error : array
     level : float
         Coverage, between 0 and 1.
 
@@ -25,7 +24,19 @@ def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:
         For another level.
     """
     level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
-    margin = stats.norm.isf((1 - level) / 2) * error
+    return stats.norm.isf((1 - level) / 2)
+
+
+def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:
+    """Lower and upper ends of normal confidence intervals, NaN where the error is.
+
+    Parameters
+    ----------
+    estimate, error : array
+    level : float
+        See `normal_quantile`.
+    """
+    margin = normal_quantile(level) * error
     return estimate - margin, estimate + margin
 
 

@@ -17,7 +17,7 @@ from ldpbayes.privacy.tradeoff import checked
 __all__ = ["Ball", "Box", "Minimum", "minimise"]
 
 MAX_ITERATIONS = 100
-TOLERANCE = 1e-6  # of the last step, against one plus the parameters: the next one would be far shorter
+TOLERANCE = 1e-6  # of the last step, against what would change the criterion by its size: the next is far shorter
 SECULAR_STEPS = 12
 EDGE = 1e-9  # of the space's size: nearer than that is on the boundary
 
@@ -58,9 +58,12 @@ class Box:
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
         gradient = jnp.where(free, gradient, 0.0)
-        hessian = jnp.where(free[:, None] & free, hessian, jnp.where(jnp.eye(len(theta), dtype=bool), 1.0, 0.0))
+        # in units in which the Hessian's diagonal is one, so that the parameters' own do not matter
+        bend = jnp.abs(jnp.diagonal(hessian))
+        unit = jnp.where(bend > 0, 1 / jnp.sqrt(jnp.where(bend > 0, bend, 1.0)), 1.0)
+        hessian = jnp.where(free[:, None] & free, unit[:, None] * hessian * unit, jnp.eye(len(theta)))
         sizes, vectors = _downhill(hessian, damping)
-        return self.project(theta - vectors @ ((vectors.T @ gradient) / sizes))
+        return self.project(theta - unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes)))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Which parameters are at a bound."""
@@ -189,6 +192,7 @@ def minimise(
     space: Any,
     max_iterations: int = MAX_ITERATIONS,
     tolerance: Any = TOLERANCE,
+    units: Any = None,
 ) -> Minimum:
     """Minimise a twice differentiable function by damped Newton steps inside the space; traceable.
 
@@ -203,23 +207,39 @@ def minimise(
     space : Box or Ball
     max_iterations : int
     tolerance : float
-        Of the last step, against one plus the parameters.
+        Of the last step, against `units`; without them its square is that of the change of the criterion that the last
+        step stands for, against the criterion. The units of the parameters and of the criterion do not matter.
+    units : array (p,), optional
+        Of the parameters; no step is then longer than one of them but for what the Hessian says. For criteria whose
+        curvature is only seen from nearby, and known up to an error that keeps a minimisation from settling.
 
     Returns
     -------
     Minimum
     """
 
+    def held(slope, hessian):
+        if units is None:
+            return hessian
+        lacking = jnp.abs(slope) / units - jnp.diagonal(hessian)
+        return hessian + jnp.diag(jnp.maximum(lacking, 0.0))
+
+    def short(step, value, slope, hessian):
+        if units is not None:
+            return jnp.max(jnp.abs(step) / units) <= tolerance
+        change = jnp.abs(slope @ step) + jnp.abs(step @ hessian @ step)
+        return change <= tolerance**2 * (jnp.abs(value) + rounding)
+
     def body(state):
         theta, value, slope, hessian, damping, iterations, _ = state
-        ahead = space.lowest(theta, slope, hessian, damping)
+        ahead = space.lowest(theta, slope, held(slope, hessian), damping)
         there = derivatives(ahead)
-        moved = jnp.max(jnp.abs(ahead - theta) / (1 + jnp.abs(theta)))
-        slack = 8 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(value))
-        better = there[0] <= value + slack
+        better = there[0] <= value + 8 * (rounding + jnp.finfo(value.dtype).eps * jnp.abs(value))
         damping = jnp.where(better, jnp.where(damping > 1e-6, damping / 10, 0.0), jnp.maximum(10 * damping, 1e-3))
         # a short step that was damped says nothing
-        done = (moved <= tolerance) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
+        done = (
+            short(ahead - theta, value, slope, hessian) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
+        )
         chosen = jax.tree.map(
             lambda new, old: jnp.where(better, new, old), (ahead, *there), (theta, value, slope, hessian)
         )
@@ -230,6 +250,8 @@ def minimise(
         return ~done & (iterations < max_iterations)
 
     start = space.project(start)
-    state = (start, *derivatives(start), jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
+    first = derivatives(start)
+    rounding = jnp.finfo(first[0].dtype).eps * jnp.abs(first[0])
+    state = (start, *first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
     theta, value, _, hessian, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
     return Minimum(theta, value, hessian, done & jnp.isfinite(value), iterations)

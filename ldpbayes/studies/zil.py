@@ -211,7 +211,6 @@ def nonsmooth_means(
     def cell(name, count, delta, scale):
         function = FUNCTIONS[name]
         loss = as_loss(lambda x, theta: jnp.sum((theta - function(x)) ** 2), scalar=True)
-        loss = dataclasses.replace(loss, twice_differentiable=False)
         mechanism = ZeroInflatedLaplaceMechanism(delta, scale, 0.0, 1.0)
         space = Box(-50.0, 50.0)
         return Setting(

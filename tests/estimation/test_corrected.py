@@ -1,9 +1,12 @@
 """Corrected losses and scores: unbiased at every single record, whatever their draws, support and parameters."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.estimation import losses
@@ -168,6 +171,28 @@ def test_exact_integration_is_the_mean_over_the_noise():
             )
             got = exact.values(loss, theta, (0,))[i]
             assert got == pytest.approx(want, abs=2e-4)  # the trapezoidal rule's error at the ends of the support
+
+
+@pytest.mark.parametrize("scale", [1e-4, 2e-3, 0.05, 1.0, 5.0])
+def test_exact_integration_follows_noise_from_narrow_to_wide(scale):
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.5, scale, 0.0, 1.0)
+    noise = np.sqrt(0.5) * scale / np.sqrt(2)
+    z = np.array([-0.2, 0.003, 0.3, 0.5, 0.93, 1.02])
+
+    def function(u):
+        return jnp.abs(jnp.sin(2 * jnp.pi * u)) * jnp.exp(u)
+
+    loss = as_loss(lambda x, theta: theta[0] * function(x), scalar=True)
+    exact = corrected("dr", mechanism, z[:, None], jax.random.key(0), draws="exact", support=UNIT, cuts=(0.5,))
+    got = exact.values(loss, jnp.array([1.0]), (0,))
+    for at, found in zip(z, got, strict=True):
+        ends = np.clip([0, 0.5, 1, *(at + noise * np.array([-40, -20, -10, -4, -1, 0, 1, 4, 10, 20, 40]))], 0, 1)
+        parts = [
+            integrate.quad(lambda u, at: abs(np.sin(2 * np.pi * u)) * np.exp(u - abs(u - at) / noise), a, b, (at,))[0]
+            for a, b in itertools.pairwise(np.unique(ends))
+        ]
+        want = 2 * float(function(at)) * (0 <= at <= 1) - sum(parts) / (2 * noise)
+        assert float(found) == pytest.approx(want, abs=1e-9)  # QUADPACK's own tolerance is 1.5e-8 a part, rarely used
 
 
 def test_functions_that_only_see_beyond_the_support_have_mean_zero():

@@ -11,6 +11,7 @@ from ldpbayes.estimation import losses
 from ldpbayes.estimation.corrected import Deconvolved
 from ldpbayes.estimation.differentiable import has_kinks
 from ldpbayes.estimation.function_loss import as_loss
+from ldpbayes.estimation.units import natural_units
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -83,7 +84,7 @@ def test_deconvolved_loss_is_the_product_of_its_operators(rng):
 
 
 def test_kinks_and_jumps_are_found_and_curves_are_not_taken_for_them(rng):
-    ends, thetas = rng.normal(size=(2, 256, 2)), rng.normal(size=(256, 1))
+    rows, thetas = rng.normal(size=(2, 256, 2)), rng.normal(size=(2, 256, 1))
     kinked = {
         "absolute value": lambda x, t: jnp.abs(x[0] - t[0]),
         "jump": lambda x, t: (t[0] - (x[0] > 0.5)) ** 2,
@@ -92,13 +93,46 @@ def test_kinks_and_jumps_are_found_and_curves_are_not_taken_for_them(rng):
     }
     curved = {
         "logistic": lambda x, t: jnp.logaddexp(0.0, t[0] * x[0]) - x[1] * t[0] * x[0],
-        "Huber": lambda x, t: losses.huber(0.5)(x, jnp.stack([t[0], t[0]])),
-        "steep": lambda x, t: jnp.tanh(10 * x[0]) * t[0],
+        "steep": lambda x, t: jnp.logaddexp(0.0, 1e3 * (x[0] - t[0])),
+        "narrow": lambda x, t: jnp.exp(-5e3 * (x[0] - t[0]) ** 2),
     }
     for name, function in kinked.items():
-        assert has_kinks(function, ends, thetas), name
+        assert has_kinks(as_loss(function), rows, thetas, 4), name
     for name, function in curved.items():
-        assert not has_kinks(function, ends, thetas), name
+        assert not has_kinks(as_loss(function), rows, thetas, 4), name
+
+
+def power(k):
+    """|x − t|ᵏ with different factors on both sides: its k-th derivative jumps, and none below that."""
+    return lambda x, t: jnp.where(x > t[0], 0.9, 0.1) * jnp.abs(x - t[0]) ** k
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-4, 1e5])
+def test_a_jump_is_found_in_any_derivative_and_in_any_units(unit, rng):
+    rows, thetas = unit * rng.uniform(size=(2, 64, 1)), unit * rng.uniform(size=(2, 64, 1))
+    for k, jumps in ((3, True), (4, False)):
+        assert has_kinks(as_loss(power(k), scalar=True), rows, thetas, 4) == jumps
+    for k, jumps in ((1, True), (2, False)):  # in the parameter alone
+        assert has_kinks(as_loss(power(k), scalar=True), rows[[0, 0]], thetas, 2) == jumps
+
+
+def test_natural_units_follow_the_units_of_records_and_losses(rng):
+    rows = rng.uniform(size=(300, 1))
+
+    @functools.partial(jax.jit, static_argnames="power")
+    def unit(rows, at, power=0):
+        one = as_loss(lambda x, t: 1000.0**power * jnp.abs(x - t[0]), scalar=True)
+        return natural_units(one, rows, at[None])[0]
+
+    # the linear approximation misses 2 (t + h − x) of the records that are passed: h = 3/16 for uniform ones, of which
+    # the number that is passed has a standard deviation of 12 %, so that h has one of 12 %
+    assert float(unit(rows, jnp.asarray(0.5))) == pytest.approx(3 / 16, rel=0.4)
+    for power, factor, shift in ((0, 1e3, 0.0), (0, 1e-3, 5.0), (1, 1.0, 0.0)):
+        got = unit(factor * rows + shift, jnp.asarray(0.5 * factor + shift), power)
+        # interpolated between powers of two
+        assert float(got) == pytest.approx(factor * float(unit(rows, jnp.asarray(0.5))), rel=0.1)
+    flat = natural_units(as_loss(lambda x, t: x * t[0], scalar=True), rows, jnp.array([-3.0]))
+    np.testing.assert_array_equal(flat, [4.0])
 
 
 def test_parameters_are_named_after_columns():

@@ -106,6 +106,26 @@ def test_many_at_once_end_where_each_one_ends_alone(rng):
         np.testing.assert_allclose(together.theta[i], alone.theta, atol=1e-7)
 
 
+def test_the_units_of_parameters_and_of_the_criterion_do_not_matter(rng):
+    x, y = rng.normal(size=(400, 2)), rng.integers(2, size=400)
+
+    @jax.jit
+    def solve(unit, size):
+        def loss(theta):
+            eta = (x * unit) @ theta + 0.5
+            return size * jnp.mean(jnp.logaddexp(0.0, eta) - y * eta)
+
+        return minimise(derivatives(loss), jnp.zeros(2), Box(-100.0, 100.0))
+
+    alone = solve(jnp.ones(2), 1.0)
+    assert alone.converged
+    for unit, size in (((1e6, 1e6), 1.0), ((1.0, 1e7), 1.0), ((1.0, 1.0), 1e-12)):
+        found = solve(jnp.array(unit), size)
+        assert found.converged and found.iterations == alone.iterations
+        # a last step of 1e-6, of Newton's method: what is left is its square
+        np.testing.assert_allclose(found.theta * np.array(unit), alone.theta, rtol=1e-9)
+
+
 def test_not_converging_is_said():
     found = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 4.0), max_iterations=3)
     assert not found.converged and found.iterations == 3
