@@ -235,7 +235,7 @@ def _error(model, args, kwargs, mcmc, sites):
     """
     pairs = [((args, kwargs), _map_sketches(lambda s: s.reference, (args, kwargs)))]
     if all(sketch.probes is not None for sketch in _panel_sketches((args, kwargs))):
-        pairs.append([_map_sketches(lambda s: s.probed()[i], (args, kwargs)) for i in (0, 1)])
+        pairs.append([_map_sketches(lambda s, i=i: s.probed()[i], (args, kwargs)) for i in (0, 1)])
     samples = mcmc.get_samples()
     latent = [name for name, site in sites.items() if site.latent]
     total = len(samples[latent[0]])

@@ -45,8 +45,8 @@ class _once_each(Messenger):
         """By now the plates have expanded the distribution."""
         if msg["type"] == "sample" and not _of_records(msg["fn"].batch_shape, self.count):
             raise ValueError(
-                f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has {self.count} "
-                "records, each of which counts once"
+                f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has "
+                f"{self.count} records, each of which counts once"
             )
 
 

@@ -1,5 +1,6 @@
 """Masses of a base distribution, to rounding: on its support, beyond an edge, in the tail of a count."""
 
+import functools
 import math
 
 import jax
@@ -87,7 +88,7 @@ def _log_density(base, inside, points):
     """
     if isinstance(unexpanded(base), _TAME):
         return base.log_prob(points)
-    shown = jax.tree.map(jax.lax.stop_gradient, base).log_prob(jax.lax.stop_gradient(points))
+    shown = jax.lax.stop_gradient(base.log_prob(points))
     shown = jnp.where(inside & jnp.isfinite(shown), shown, -jnp.inf)
     best = jnp.max(shown, axis=0)
     points = jnp.broadcast_to(points, shown.shape)
@@ -136,11 +137,12 @@ def _negative_binomial(base):
     return jnp.asarray(base.concentration, jnp.result_type(float)), log_q, log_1mq
 
 
-# Double-exponential rule: y = exp(π/2 sinh t) covers (0, ∞) with points dense on every scale of y.
-_t = np.arange(-4.2, 4.2001, 0.05)
-_DE_LOG_Y = 0.5 * np.pi * np.sinh(_t)
-_DE_LOG_W = np.log(0.05 * 0.5 * np.pi * np.cosh(_t)) + _DE_LOG_Y
-del _t
+@functools.cache
+def _double_exponential(step=0.05):
+    """Logs of nodes y = exp(π/2 sinh t) and weights of a rule on (0, ∞) with points dense on every scale of y."""
+    t = np.arange(-4.2, 4.2001, step)
+    log_y = 0.5 * np.pi * np.sinh(t)
+    return log_y, np.log(step * 0.5 * np.pi * np.cosh(t)) + log_y
 
 
 def _log_tail(base, edge, end, direction):
@@ -153,34 +155,37 @@ def _log_tail(base, edge, end, direction):
     except NotImplementedError:
         return _log_integral(base, edge, end, direction)
     centre = jnp.where(jnp.isfinite(centre) & (direction * (centre - edge) > 0), centre, edge)
-    return jnp.logaddexp(_log_integral(base, edge, centre, direction), _log_integral(base, centre, end, direction))
+    # far from its end that interval's rule is too coarse for a narrow law: twice as many digits
+    near = _log_integral(base, edge, centre, direction, step=0.025)
+    return jnp.logaddexp(near, _log_integral(base, centre, end, direction))
 
 
-def _log_integral(base, edge, end, direction):
+def _log_integral(base, edge, end, direction, step=0.05):
     """`_log_tail` for a law whose density varies most near one of the ends of the interval."""
-    log_y = _DE_LOG_Y.reshape((-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end)))
-    log_w = _DE_LOG_W.reshape(log_y.shape)
+    column = (-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end))
+    log_y, log_w = (array.reshape(column) for array in _double_exponential(step))
     if isinstance(end, float) and math.isinf(end):
         keep = np.abs(log_y) < 300.0
         points, log_weight = edge + direction * np.exp(np.where(keep, log_y, 0.0)), np.where(keep, log_w, -np.inf)
     else:  # measured from the end of the support: distance = δ·exp(−τ), τ = exp(π/2 sinh t)
         delta = jnp.maximum(direction * (end - edge), 0.0)
         tau = np.exp(np.minimum(log_y, 6.55))
-        distance = delta * jnp.exp(-tau)
+        log_delta = jnp.log(jnp.where(delta > 0, delta, 1.0))
+        distance, log_distance = delta * jnp.exp(-tau), log_delta - tau  # the log of the former may lose its derivative
         # points near an end other than zero are rounded: there the density is continued by a power of the distance
         info = jnp.finfo(distance.dtype)
         near = 0.1 * info.eps**0.5 * jnp.abs(end) + 4 * info.tiny
         probes = [end - direction * jnp.broadcast_to(c * near, jnp.shape(delta))[None] for c in (1.0, 4.0)]
-        (f, g), (d, e) = (log_prob_on_support(base, p) for p in probes), (jnp.log(jnp.abs(end - p)) for p in probes)
+        f, g = (log_prob_on_support(base, p) for p in probes)
+        d, e = (jax.lax.stop_gradient(jnp.log(jnp.abs(end - p))) for p in probes)
         resolved = jnp.isfinite(f) & jnp.isfinite(g) & (end != 0)
         power = jnp.where(resolved, (jnp.where(resolved, g, 0.0) - jnp.where(resolved, f, 0.0)) / (e - d), 0.0)
-        keep = (log_y < 6.55) & (distance > 4 * info.tiny)
+        keep = (log_y < 6.55) & (log_distance > np.log(4 * info.tiny)) & (delta > 0)
         clipped = jnp.maximum(jnp.where(keep, distance, near), near)
         # a point of no weight is outside the support, where the density is not asked for
-        points = jnp.where(keep & (delta > 0), end - direction * clipped, jnp.nan)
-        shift = jnp.where(keep & (distance < near), power * jnp.log(jnp.where(keep, distance, near) / near), 0.0)
-        log_weight = jnp.where(keep, log_w - tau + shift, -jnp.inf) + jnp.log(jnp.where(delta > 0, delta, 1.0))
-        log_weight = jnp.where(delta > 0, log_weight, -jnp.inf)
+        points = jnp.where(keep, end - direction * clipped, jnp.nan)
+        shift = jnp.where(keep & (distance < near), power * (log_distance - jnp.log(near)), 0.0)
+        log_weight = jnp.where(keep, log_w - tau + shift + log_delta, -jnp.inf)
     return jax.nn.logsumexp(log_prob_on_support(base, points) + log_weight, axis=0)
 
 
@@ -286,10 +291,8 @@ def log_survival(base, k, log_total_below):
         Shape ``base.batch_shape``.
     """
     complement = log1mexp(log_total_below)
-    log_v, log_w = (
-        _DE_LOG_Y.reshape((-1,) + (1,) * len(base.batch_shape)),
-        _DE_LOG_W.reshape((-1,) + (1,) * len(base.batch_shape)),
-    )
+    column = (-1,) + (1,) * len(base.batch_shape)
+    log_v, log_w = (array.reshape(column) for array in _double_exponential())
     v = np.exp(np.minimum(log_v, 6.5))
     log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
     if isinstance(base, (dist.GeometricProbs, dist.GeometricLogits)):

@@ -35,7 +35,8 @@ class Privatized(dist.Distribution):
     Raises
     ------
     ValueError
-        If the base is not univariate or holds a point mass (a Delta), the method is unknown, or no closed form is registered where one is asked for.
+        If the base is not univariate or holds a point mass (a Delta), the method is unknown, or no closed form is
+        registered where one is asked for.
 
     Notes
     -----

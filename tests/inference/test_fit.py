@@ -247,3 +247,21 @@ def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(rng)
     for array in (x, values):
         assert jnp.exp(array).dtype == jnp.float32
     assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32
+
+
+def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept():
+    def model(data):
+        level = numpyro.sample("level", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("groups", 3):
+            each = numpyro.sample("each", dist.Normal(level, 1.0))
+            numpyro.deterministic("twice", 2 * each)
+            numpyro.deterministic("total", each.sum())
+            numpyro.deterministic("ends", jnp.stack([each.min(), each.max()]))
+        ldp.observe("z", dist.Bernoulli(logits=each.mean()), data)
+
+    release = ldp.Release(np.arange(100) % 3 == 0, ldp.RandomizedResponse(1.0))
+    posterior = quiet_fit(model, release.sketch(), num_warmup=100, num_samples=20)["posterior"]
+    dims = {name: posterior[name].dims[2:] for name in ("level", "each", "twice", "total", "ends")}
+    assert dims == {"level": (), "each": ("groups",), "twice": ("groups",), "total": (), "ends": ("ends_dim_0",)}
+    np.testing.assert_allclose(posterior["total"], np.sum(np.asarray(posterior["each"]), axis=-1))
+    assert not np.isnan(np.asarray(posterior["ends"])).any()

@@ -242,6 +242,59 @@ def test_a_sketch_has_the_density_of_its_release_inside_a_model(x64):
     assert abs(values[0] - values[1]) < 1e-7  # 2e4 terms of size 4, each with a few rounding errors
 
 
+def test_a_mask_of_the_law_hides_records_from_a_sketch_too(x64):
+    def model(keep, data):
+        ldp.observe("z", dist.Bernoulli(np.full(np.shape(keep), 0.3)).mask(keep), data)
+
+    release = ldp.Release(ANSWERS, RESPONSE)
+    numbers = ldp.Release(ANSWERS * 1.0, LAPLACE).sketch()
+    groups = release.sketch(by=np.arange(6) % 2)
+
+    @jax.jit
+    def totals(keep, each):
+        masked = [
+            uncompiled_log_density(model, (keep, data), {}, {})[0] for data in (release, release.sketch(), numbers)
+        ]
+        return masked, uncompiled_log_density(model, (each, groups), {}, {})[0]
+
+    (whole, collapsed, panels), first = totals(True, np.array([True, False]))
+    hidden, second = totals(False, np.array([False, True]))
+    assert float(collapsed) == pytest.approx(float(whole), abs=1e-12)
+    assert hidden == [0, 0, 0] and panels != 0
+    assert float(first + second) == pytest.approx(float(whole), abs=1e-12) and first != 0
+
+
+def test_a_record_counts_once_whatever_plates_are_around_it():
+    def model(count, data):
+        with numpyro.plate("people", count):
+            ldp.observe("z", dist.Normal(0.2, 1.0), data)
+
+    with pytest.raises(ValueError, match=r"site 'z': plates make it of shape \(200,\), but the release has 1 records"):
+        uncompiled_log_density(model, (200, ldp.Release([1.0], LAPLACE)), {}, {})
+    assert np.isfinite(uncompiled_log_density(model, (2, ldp.Release([1.0, 2.0], LAPLACE)), {}, {})[0])
+
+
+def test_latent_categories_may_be_enumerated(x64):
+    from numpyro.contrib.funsor import enum
+    from numpyro.contrib.funsor import log_density as enumerated_log_density
+
+    release, means = ldp.Release([-2.0, 0.5, 3.0], LAPLACE), jnp.array([-2.0, 2.0])
+
+    def of_each(share, data):
+        with numpyro.plate("people", len(data)):
+            kind = numpyro.sample("kind", dist.Bernoulli(share), infer={"enumerate": "parallel"})
+            ldp.observe("z", dist.Normal(means[kind], 1.0), data)
+
+    def mixed(share, data):
+        law = dist.MixtureSameFamily(dist.Categorical(jnp.stack([1 - share, share])), dist.Normal(means, 1.0))
+        ldp.observe("z", law, data)
+
+    model = enum(numpyro.handlers.seed(of_each, 0), first_available_dim=-2)
+    got = jax.jit(lambda share: enumerated_log_density(model, (share, release), {}, {})[0])(0.3)
+    want = jax.jit(lambda share: uncompiled_log_density(mixed, (share, release), {}, {})[0])(0.3)
+    assert float(got) == pytest.approx(float(want), abs=1e-8)
+
+
 def test_a_misspelt_site_is_an_error_that_lists_the_sites():
     private = ldp.privatize(schools, {"x": LAPLACE})
     with (
@@ -269,6 +322,12 @@ def test_a_law_a_record_needs_the_records_and_as_many_of_them(rng):
 def test_only_univariate_laws_are_privatized():
     with pytest.raises(ValueError, match="must be univariate"):
         ldp.Privatized(dist.Dirichlet(np.ones(3)), LAPLACE)
+    point = dist.MixtureGeneral(
+        dist.Categorical(np.array([0.5, 0.5])), [dist.Delta(0.0), dist.Normal(0.0, 1.0)], support=dist.constraints.real
+    )
+    for law in (dist.Delta(2.0), point):
+        with pytest.raises(ValueError, match="must have no point masses, got a Delta"):
+            ldp.Privatized(law, LAPLACE)
     with pytest.raises(ValueError, match="method must be one of"):
         ldp.Privatized(dist.Normal(0, 1), LAPLACE, method="magic")
     with pytest.raises(ValueError, match="no closed form for StudentT under LaplaceMechanism"):

@@ -92,6 +92,21 @@ def test_public_records_have_the_law_of_the_records():
     assert float(log_prob(ldp.Privatized(base, rows), np.ones((2, 2)))[0]) == pytest.approx(-1 - np.log(2 * np.pi))
 
 
+@pytest.mark.parametrize("count", [3, 64])  # 64 are the nodes of the mixture
+def test_every_record_may_have_its_own_covariance(count):
+    mechanism = ldp.SymmetricLaplaceMechanism(1.0, -50, 50, 2)
+    covariances = np.linspace(0.5, 3.0, count)[:, None, None] * np.array([[1.0, 0.3], [0.3, 2.0]])
+    z = np.stack([np.linspace(-1, 1, count), np.linspace(2, -2, count)], axis=1)
+
+    def one(covariance, z):
+        return ldp.Privatized(dist.MultivariateNormal(np.zeros(2), covariance), mechanism).log_prob(z)
+
+    together = log_prob(ldp.Privatized(dist.MultivariateNormal(np.zeros(2), covariances), mechanism), z)
+    np.testing.assert_allclose(
+        together, [jax.jit(one)(c, at) for c, at in zip(covariances, z, strict=True)], rtol=1e-12
+    )
+
+
 @pytest.mark.parametrize("d", [1, 3, 6])
 def test_normal_mixture_is_the_integral_over_the_scale(d):
     mixture = jax.jit(normal_mixture)
