@@ -335,6 +335,56 @@ def test_random_cases_agree_with_brute_force(structure, data):
     check(data.draw(cases(structure)), eager=structure in EAGER)
 
 
+SINGLE = [s for s in FEW if s in (FEW[1], FEW[3])]
+"""Which of them run in single precision too."""
+
+
+@pytest.mark.parametrize("structure", SINGLE, ids=str)
+@hypothesis.settings(max_examples=10, derandomize=True, **QUIET)
+@hypothesis.given(st.data())
+def test_random_cases_in_single_precision_agree_with_brute_force(structure, data):
+    structure, parameters, mechanism, values, _ = data.draw(cases(structure))
+    values = values.astype(np.float32)
+    got, slope = program_in_single_precision(structure)(parameters, mechanism, values)
+    assert got.dtype == np.float32 and all(np.all(np.isfinite(leaf)) for leaf in slope.values())
+    expected = brute_force(structure, parameters, mechanism, values.astype(float))
+    # a dozen roundings of z, x and the scale, each multiplied by the distance in scales, which is at most 2 ranges of 6
+    # scales; and of a density by interpolation, whose weights add up to 4 in size
+    np.testing.assert_allclose(got, expected, atol=12 * (12 + 4) * np.finfo(np.float32).eps, rtol=1e-6)
+
+
+@functools.cache
+def program_in_single_precision(structure):
+    def log_prob(parameters, mechanism, values):
+        found = ldp.Privatized(law_of(structure, parameters), known_bounds(structure, mechanism)).log_prob(values)
+        return jnp.sum(found), found
+
+    def run(parameters, mechanism, values):
+        slope, found = jax.grad(log_prob, has_aux=True)(parameters, mechanism, values)
+        return found, slope
+
+    return jax.jit(run)
+
+
+@hypothesis.settings(max_examples=50, derandomize=True, **QUIET)
+@hypothesis.given(st.permutations("abcd"), st.integers(1, 4), st.booleans())
+def test_columns_may_be_named_in_any_order(order, count, by_position):
+    named = "".join(sorted("abcd"))
+    perturbed, lower = order[:count], np.arange(count) * 10.0
+    bounds = {name: (low, low + 1 + low) for name, low in zip(perturbed, lower, strict=True)}
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(
+        0.5,
+        1e-9,
+        lower,
+        2 * lower + 1,
+        columns=tuple(named),
+        perturbed=[named.index(name) for name in perturbed] if by_position else perturbed,
+    )
+    got = zip(mechanism.index, mechanism.lower, mechanism.upper, strict=True)
+    assert {named[column]: (low, high) for column, low, high in got} == bounds
+    assert ldp.mechanisms.mechanism_from_spec(mechanism.spec()) == mechanism
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", STRUCTURES, ids=str)
 @hypothesis.settings(max_examples=each(10_000, STRUCTURES), derandomize=True, **QUIET)
