@@ -36,11 +36,16 @@ class Channel:
         ∫ ℓ_k(x) p(z | x) dx, divided by exp(log_scale).
     log_scale : array (*z)
         Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
+    mechanism : Mechanism
+    z : array (*z, *event)
+        What the rows of pieces are computed from, for a base density with kinks or jumps.
     """
 
     latent: Latent
     matrix: object
     log_scale: object
+    mechanism: object
+    z: object
 
     def log_prob(self, base):
         """Log density of the released values when x ~ base.
@@ -55,13 +60,33 @@ class Channel:
         Array
             Broadcast shape of z and ``base.batch_shape``.
         """
-        density = self.latent.density(base)
-        if density.ndim == 1:
-            total = jnp.tensordot(density, self.matrix, axes=(0, 0))
+        grid = self.latent.cut(base)
+        density = grid.density(base)
+        if grid.pieces is None:
+            total = _product(density, self.matrix)
         else:
-            rank = max(density.ndim, self.matrix.ndim)
-            total = jnp.sum(aligned(density, rank) * aligned(self.matrix, rank), axis=0)
+            fixed = len(self.matrix) - 2
+            of_nodes = jnp.concatenate([density[:fixed], density[-2:]])
+            total = _product(of_nodes, self.matrix) + _product(density[fixed:-2], self._rows(*grid.pieces[:2]))
         return self.log_scale + jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny))
+
+    def _rows(self, left, right):
+        """Rows of the matrix for panels that are only known now, (panels, *batch), and need not touch each other."""
+        log_kernel = _log_kernel(jnp, self.mechanism, self.z)
+        batch = np.broadcast_shapes(self.matrix.shape[1:], left.shape[1:])
+        left, right = aligned(left, 1 + len(batch)), aligned(right, 1 + len(batch))
+        cuts = _cuts(jnp, self.mechanism, self.z)
+        held = [(left <= cut) & (cut < right) for cut in cuts]
+        log_values = log_kernel(_gauss_points(left, right))
+        return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, held)
+
+
+def _product(density, matrix):
+    """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
+    if density.ndim == 1:
+        return jnp.tensordot(density, matrix, axes=(0, 0))
+    rank = max(density.ndim, matrix.ndim)
+    return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
 
 
 def channel(base, mechanism, z, panels=None):
@@ -100,27 +125,25 @@ def channel(base, mechanism, z, panels=None):
             + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
         )
     if not concrete:
-        return Channel(grid, *_matrix(jnp, grid, mechanism, jnp.broadcast_to(z, shape + event)))
+        z = jnp.broadcast_to(z, shape + event)
+        return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
     z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
     width = max(1, CHUNK // (n * BUILD))
     # the host part is double precision whatever the caller's setting, and never becomes part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         if len(shape) != 1 or grid.nodes.ndim > 1:
-            return Channel(grid, *_matrix(np, grid, mechanism, z))
+            return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
         parts = []
         for start in range(0, shape[0], width):
             part = slice(start, start + width)
             parts.append(_matrix(np, grid, mechanism.of_records(shape, part), z[part]))
     matrices, log_scales = zip(*parts, strict=True)
-    return Channel(grid, np.concatenate(matrices, axis=1), np.concatenate(log_scales))
+    return Channel(grid, np.concatenate(matrices, axis=1), np.concatenate(log_scales), mechanism, z)
 
 
 def _matrix(xp, grid, mechanism, z):
     """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
-
-    def log_kernel(x):
-        return xp.asarray(_log_prob(mechanism, z, x))
-
+    log_kernel = _log_kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
 
     def align(array):  # one axis of nodes or edges, then batch axes
@@ -136,27 +159,54 @@ def _matrix(xp, grid, mechanism, z):
     edges = align(xp.asarray(grid.edges))
     panels = len(edges) - 1
     left, right = edges[:-1], edges[1:]
-    t, w = gauss_legendre(INTEGRATION_ORDER)
-    column = (-1,) + (1,) * len(batch)
-    log_values = log_kernel(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape(column)))
-    cuts = xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)  # (m, *z)
+    log_values = log_kernel(_gauss_points(left, right))
+    cuts = _cuts(xp, mechanism, z)
     peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
     log_scale = functools.reduce(xp.maximum, peaks, xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0)))
+    number = np.arange(panels).reshape((-1,) + (1,) * len(batch))
+    held = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
+    inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held)
+    return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
+
+
+def _log_kernel(xp, mechanism, z):
+    """Log p(z | x) as a function of x that broadcasts with z."""
+    return lambda x: xp.asarray(_log_prob(mechanism, z, x))
+
+
+def _cuts(xp, mechanism, z):
+    """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
+    return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
+
+
+def _gauss_points(left, right):
+    """Nodes of the rule that integrates a smooth kernel over panels (panels, *batch), shape (panels, 12, *batch)."""
+    t, _ = gauss_legendre(INTEGRATION_ORDER)
+    return left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1)))
+
+
+def _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held):
+    """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z).
+
+    Parameters
+    ----------
+    log_values : array (panels, 12, *z)
+        Of the kernel at `_gauss_points`.
+    held : list of boolean arrays (panels, *z)
+        Which panel each of the cuts is in, if it is in one.
+    """
+    # every panel by one Gauss rule whose nodes all released values share ...
+    t, w = gauss_legendre(INTEGRATION_ORDER)
+    panels, batch = len(left), log_values.shape[2:]
     basis = (np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1) @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
     values = xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
     inside = 0.5 * (right - left)[:, None] * xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
     # ... then those that a kink cuts again, piece by piece
-    number = np.arange(panels).reshape(column)
-    for cut in cuts:
-        index = (edges[1:-1] <= cut).sum(axis=0)
-        start, stop = (
-            xp.take_along_axis(xp.broadcast_to(edge, (panels,) + batch), xp.broadcast_to(index, batch)[None], axis=0)[0]
-            for edge in (left, right)
-        )
+    for here in held:
+        start, stop = (xp.where(here, end, 0.0).sum(axis=0) for end in (left, right))
         pieces = _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts)
-        inside = xp.where((number == index)[:, None], pieces, inside)
-    inside = inside.reshape((-1,) + batch)
-    return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
+        inside = xp.where(here[:, None], pieces, inside)
+    return inside.reshape((-1,) + batch)
 
 
 def _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts):

@@ -6,12 +6,13 @@ panels.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes.likelihood.breaks import cut_panels, density_breaks
 from ldpbayes.likelihood.masses import (
     aligned,
     log_mass_beyond,
@@ -54,6 +55,8 @@ class Latent:
     open_ends : tuple of two bools
         Whether the base's support goes on beyond the first and the last node (static): for a discrete base; for a
         continuous one, whether it does so by more than a panel.
+    pieces : tuple of three arrays, or None
+        What `cut_panels` returned: the last nodes are those of the pieces, and only panels that are whole count.
     """
 
     nodes: object
@@ -61,6 +64,40 @@ class Latent:
     volume: object
     edges: object
     open_ends: tuple
+    pieces: object = None
+
+    def cut(self, base):
+        """These points, with pieces that end at a base's kinks and jumps in place of the panels that hold them.
+
+        Parameters
+        ----------
+        base : numpyro.distributions.Distribution
+
+        Returns
+        -------
+        Latent
+            This one where the base is smooth; else with the nodes of the pieces, 8 each, behind the others.
+        """
+        breaks = None if self.edges is None else density_breaks(base)
+        if breaks is None:
+            return self
+        left, right, whole = cut_panels(self.edges, breaks)
+        nodes, volume = _panel_nodes(left, right)
+        # a piece without width, whose derivative counts, must see the density on its own side of the jump
+        info = jnp.finfo(nodes.dtype)
+        count = QUADRATURE_ORDER * len(breaks)
+        ends = jnp.concatenate([right[: len(breaks)], left[len(breaks) :]])
+        off = info.eps * jnp.abs(ends) + info.tiny
+        before, after = (jnp.repeat(end, QUADRATURE_ORDER, axis=0) for end in (ends - off, ends + off))
+        nodes = jnp.concatenate([jnp.minimum(nodes[:count], before[:count]), jnp.maximum(nodes[count:], after[count:])])
+        fixed = aligned(self.nodes, left.ndim), aligned(self.volume, left.ndim)
+        own, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
+        return replace(
+            self,
+            nodes=jnp.concatenate([own, nodes]),
+            volume=jnp.concatenate([weights[:-2], volume, weights[-2:]]),
+            pieces=(left, right, whole),
+        )
 
     def density(self, base):
         """Density (mass, for a discrete base) at the nodes and mass at both ends, normalised on the points.
@@ -77,6 +114,10 @@ class Latent:
         Array (n + 2, *base.batch_shape)
         """
         inside = log_prob_on_support(base, self.nodes)
+        if self.pieces is not None:
+            left, _, whole = self.pieces
+            counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
+            inside = jnp.where(aligned(jnp.repeat(counts, QUADRATURE_ORDER, axis=0), inside.ndim), inside, -jnp.inf)
         if self.edges is None:
             lower, upper = log_mass_beyond(base, self.nodes, self.open_ends, inside)
         else:
@@ -107,11 +148,12 @@ class Latent:
         rank : int
             Axes that the points have at least: one more than a batch that `function` broadcasts with.
         """
-        density = self.density(base)
+        grid = self.cut(base)
+        density = grid.density(base)
         rank = max(rank, density.ndim)
-        ends = [jnp.broadcast_to(end, self.nodes.shape[1:])[None] for end in self.ends]
-        values = function(aligned(jnp.concatenate([self.nodes, *ends]), rank))
-        mass = aligned(density, rank) * aligned(self.volume, rank)
+        ends = [jnp.broadcast_to(end, grid.nodes.shape[1:])[None] for end in grid.ends]
+        values = function(aligned(jnp.concatenate([grid.nodes, *ends]), rank))
+        mass = aligned(density, rank) * aligned(grid.volume, rank)
         return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - rank)) * values, axis=0)
 
 
@@ -169,12 +211,16 @@ def latent(base, mechanism, panels=None):
     span = stop - start
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
-    t, w = (array.reshape(column) for array in gauss_legendre(QUADRATURE_ORDER))
-    half = 0.5 * (edges[1:] - edges[:-1])[:, None]
-    flat = (-1, *np.shape(span))
-    nodes = (edges[:-1][:, None] + half * (1 + t)).reshape(flat)
-    volume = xp.concatenate([(half * w).reshape(flat), xp.ones((2, *flat[1:]))])
-    return Latent(nodes, (start, stop), volume, edges, (below, above))
+    nodes, volume = _panel_nodes(edges[:-1], edges[1:])
+    return Latent(nodes, (start, stop), xp.concatenate([volume, xp.ones((2, *np.shape(span)))]), edges, (below, above))
+
+
+def _panel_nodes(left, right):
+    """Nodes of panels (panels, *batch) and their weights, each of shape (8 panels, *batch)."""
+    t, w = (array.reshape((-1,) + (1,) * (left.ndim - 1)) for array in gauss_legendre(QUADRATURE_ORDER))
+    half = 0.5 * (right - left)[:, None]
+    flat = (-1, *left.shape[1:])
+    return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
 def _discrete_latent(base, mechanism, low, high, lower, upper):

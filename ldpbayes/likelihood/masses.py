@@ -186,7 +186,7 @@ def _log_integral(base, edge, end, direction, step=0.05):
         points = jnp.where(keep, end - direction * clipped, jnp.nan)
         shift = jnp.where(keep & (distance < near), power * (log_distance - jnp.log(near)), 0.0)
         log_weight = jnp.where(keep, log_w - tau + shift + log_delta, -jnp.inf)
-    return jax.nn.logsumexp(log_prob_on_support(base, points) + log_weight, axis=0)
+    return log_sum(log_prob_on_support(base, points) + log_weight, axis=0)
 
 
 def _has_smooth_cdf(base):
@@ -204,8 +204,12 @@ def _has_smooth_cdf(base):
 
 
 def _cdf(base, x):
-    """``base.cdf``; where that rests on an incomplete beta function, with derivatives in its parameters."""
+    """``base.cdf``, with derivatives: an incomplete beta function's in its parameters, a Laplace law's at its centre."""
     law = unexpanded(base)
+    if isinstance(law, dist.Laplace):
+        t = (x - law.loc) / law.scale
+        tail = 0.5 * jnp.exp(jnp.where(t < 0, t, -t))
+        return jnp.where(t < 0, tail, 1.0 - tail)
     if isinstance(law, dist.Beta):
         return betainc(law.concentration1, law.concentration0, x)
     if isinstance(law, dist.StudentT):
