@@ -204,7 +204,7 @@ def _has_smooth_cdf(base):
 
 
 def _cdf(base, x):
-    """``base.cdf``, with derivatives: an incomplete beta function's in its parameters, a Laplace law's at its centre."""
+    """``base.cdf`` with derivatives: an incomplete beta function's in its parameters, a Laplace law's at its centre."""
     law = unexpanded(base)
     if isinstance(law, dist.Laplace):
         t = (x - law.loc) / law.scale
