@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from ldpbayes.likelihood.special import betainc, log1mexp, log_ndtr, log_sum
+from ldpbayes.likelihood.special import betainc, log1mexp, log_ndtr, log_sum, student_t_cdf
 
 # densities and derivatives without overflow, wherever a float can be
 _TAME = (dist.Normal, dist.Exponential, dist.Laplace, dist.Cauchy, dist.Logistic, dist.HalfNormal, dist.HalfCauchy)
@@ -213,9 +213,7 @@ def _cdf(base, x):
     if isinstance(law, dist.Beta):
         return betainc(law.concentration1, law.concentration0, x)
     if isinstance(law, dist.StudentT):
-        t = (x - law.loc) / law.scale
-        tail = 0.5 * betainc(0.5 * law.df, 0.5, law.df / (law.df + t * t))
-        return jnp.where(t < 0, tail, 1.0 - tail)
+        return student_t_cdf(law.df, (x - law.loc) / law.scale)
     return base.cdf(x)
 
 

@@ -8,7 +8,16 @@ function, whose exponent can be combined with the exponents around it before any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["betainc", "erfcx", "log1mexp", "log_ndtr", "log_relative_expm1", "log_sum", "log_tilted_normal"]
+__all__ = [
+    "betainc",
+    "erfcx",
+    "log1mexp",
+    "log_ndtr",
+    "log_relative_expm1",
+    "log_sum",
+    "log_tilted_normal",
+    "student_t_cdf",
+]
 
 _SQRT_HALF = 0.7071067811865476
 
@@ -125,6 +134,36 @@ def _betainc_jvp(primals, tangents):
     inner = jnp.where(edge, 0.5, x)
     log_density = (a - 1) * jnp.log(inner) + (b - 1) * jnp.log1p(-inner) - jax.scipy.special.betaln(a, b)
     return value, slope_a * da + slope_b * db + jnp.where(edge, 0.0, jnp.exp(log_density)) * dx
+
+
+@jax.custom_jvp
+def student_t_cdf(df, t):
+    """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too.
+
+    Parameters
+    ----------
+    df : array_like
+        Degrees of freedom, positive.
+    t : array_like
+    """
+    df, t = jnp.broadcast_arrays(*_inexact(df, t))
+    square, centre = t * t, t * t < df
+    # around the centre by what lies between it and t, further out by what lies beyond: neither cancels
+    a, b = jnp.where(centre, 0.5, 0.5 * df), jnp.where(centre, 0.5 * df, 0.5)
+    mass = 0.5 * jax.scipy.special.betainc(a, b, jnp.where(centre, square, df) / (df + square))
+    left = jnp.where(centre, 0.5 - mass, mass)
+    return jnp.where(t < 0, left, jnp.where(centre, 0.5 + mass, 1.0 - mass))
+
+
+@student_t_cdf.defjvp
+def _student_t_cdf_jvp(primals, tangents):
+    df, t = jnp.broadcast_arrays(*_inexact(*primals))
+    h = float(jnp.finfo(t.dtype).eps) ** 0.2
+    moves = jnp.asarray([0, h, -h, 2 * h, -2 * h], t.dtype).reshape(-1, *(1,) * t.ndim)
+    value, *there = student_t_cdf(df * (1 + moves), jnp.broadcast_to(t, (5, *t.shape)))
+    slope = (8 * (there[0] - there[1]) - (there[2] - there[3])) / (12 * h * df)
+    log_density = -0.5 * (df + 1) * jnp.log1p(t * t / df) - jax.scipy.special.betaln(0.5, 0.5 * df) - 0.5 * jnp.log(df)
+    return value, slope * tangents[0] + jnp.exp(log_density) * tangents[1]
 
 
 def _inexact(*values):

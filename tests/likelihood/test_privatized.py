@@ -13,7 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.likelihood.latent import latent
 from ldpbayes.likelihood.masses import log_mass_outside
 from ldpbayes.likelihood.rows import with_unperturbed
-from ldpbayes.likelihood.special import betainc
+from ldpbayes.likelihood.special import betainc, student_t_cdf
 from tests.brute_force import log_marginal
 from tests.likelihood import reference
 
@@ -363,6 +363,28 @@ def test_the_incomplete_beta_function_has_derivatives_in_its_parameters(a, b, x,
     assert float(value) == pytest.approx(float(exact(a, b, x)), rel=1e-13)
     want = [mp.diff(exact, (a, b, x), order) for order in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
     np.testing.assert_allclose(slopes, np.array(want, float), rtol=1e-9)
+
+
+def test_the_cdf_of_a_student_t_has_derivatives_everywhere(x64):
+    df, t = 3.3, np.array([-40.0, -1.2, -1e-9, 0.0, 2.5])
+
+    def exact(df, t):
+        between = mp.betainc(0.5, df / 2, 0, t * t / (df + t * t), regularized=True)
+        return (1 + mp.sign(t) * between) / 2
+
+    value, of_df, of_t = jax.jit(
+        lambda df, t: (
+            student_t_cdf(df, t),
+            *jax.jvp(student_t_cdf, (df, t), (1.0, 0 * t))[1:],
+            *jax.jvp(student_t_cdf, (df, t), (0.0, 1 + 0 * t))[1:],
+        )
+    )(df, t)
+    with mp.workdps(30):
+        np.testing.assert_allclose(value, [float(exact(mp.mpf(df), mp.mpf(at))) for at in t], rtol=1e-13)
+        in_df = [float(mp.diff(lambda d, at=at: exact(d, mp.mpf(at)), mp.mpf(df))) for at in t]
+    # a central difference of values that are rounded, times their size
+    np.testing.assert_allclose(of_df, in_df, rtol=1e-9, atol=1e-11 * np.asarray(value).max())
+    np.testing.assert_allclose(of_t, stats.t(df).pdf(t), rtol=1e-12)
 
 
 def test_moments_broadcast_with_personal_budgets(x64):
