@@ -67,7 +67,7 @@ def _brought_inside(base, points):
 
 def _feasible(base, points):
     """A point inside the support for each of some points."""
-    shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)), base.batch_shape)
+    shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)))
     return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
 
 

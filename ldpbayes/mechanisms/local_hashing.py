@@ -136,7 +136,9 @@ class LocalHashing(PureProtocol):
                 )
         values = values.astype(np.uint32, copy=False)
         if _concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
-            self._check_possible(self.equivalence(values).any(axis=1), "a seed with the hash of a category")
+            with jax.ensure_compile_time_eval():  # also while something else is being traced
+                supported = np.asarray(self.equivalence(values))
+            self._check_possible(supported.any(axis=1), "a seed with the hash of a category")
         return values
 
 
