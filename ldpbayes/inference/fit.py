@@ -149,9 +149,7 @@ def _views(tree):
 
     def view(leaf):
         if isinstance(leaf, PanelSketch):  # as a pytree it would lose its records
-            return dataclasses.replace(
-                leaf, **{name: view(getattr(leaf, name)) for name in ("moments", "tails", "atoms")}
-            )
+            return dataclasses.replace(leaf, **{name: view(getattr(leaf, name)) for name in leaf.arrays})
         return leaf.view() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(view, tree, is_leaf=lambda x: isinstance(x, PanelSketch))
@@ -235,7 +233,8 @@ def _error(model, args, kwargs, mcmc, sites):
     """
     pairs = [((args, kwargs), _map_sketches(lambda s: s.reference, (args, kwargs)))]
     if all(sketch.probes is not None for sketch in _panel_sketches((args, kwargs))):
-        pairs.append([_map_sketches(lambda s, i=i: s.probed()[i], (args, kwargs)) for i in (0, 1)])
+        thinned = _map_sketches(lambda s: s.thinned, (args, kwargs))
+        pairs.append((thinned, _map_sketches(lambda s: s.one_by_one, (args, kwargs))))
     samples = mcmc.get_samples()
     latent = [name for name, site in sites.items() if site.latent]
     total = len(samples[latent[0]])

@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
@@ -50,22 +49,6 @@ class _once_each(Messenger):
             )
 
 
-def _mask_apart(distribution):
-    """A distribution without the masks in its wrappers, and those together: a boolean, or an array of its batch."""
-    if isinstance(distribution, dist.MaskedDistribution):
-        inner, keep = _mask_apart(distribution.base_dist)
-        return inner, keep & distribution._mask
-    if isinstance(distribution, dist.ExpandedDistribution):
-        inner, keep = _mask_apart(distribution.base_dist)
-        return inner.expand(distribution.batch_shape), keep
-    return distribution, True
-
-
-def _of_nodes(keep, data):
-    """A mask of a sketch's laws as one of its nodes."""
-    return keep[data.groups] if np.ndim(keep) and data.law_shape else keep
-
-
 def observe(name, base_dist, data, **options):
     """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
 
@@ -102,11 +85,14 @@ def observe(name, base_dist, data, **options):
                 f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
                 "categories) a sketch made with by="
             )
-        base_dist, keep = _mask_apart(base_dist)
+        law, keep = unwrapped(base_dist)
+        if not base_dist.event_shape:
+            base_dist = law.expand(base_dist.batch_shape)
         law = data.law_of_nodes(base_dist, **options)
+        keep = keep[data.groups] if np.ndim(keep) else keep
         with _weighted(data.weights):
             # a node that stands for nothing may be where no record can be: zero times minus infinity is not a number
-            return numpyro.sample(name, law.mask(_of_nodes(keep, data) & (data.weights != 0)), obs=data.nodes)
+            return numpyro.sample(name, law.mask(keep & (data.weights != 0)), obs=data.nodes)
     if not isinstance(data, Release):
         raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, got {type(data).__name__}")
     try:

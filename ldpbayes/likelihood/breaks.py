@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes.likelihood.masses import aligned, support_ends, unexpanded
+from ldpbayes.likelihood.masses import aligned, is_infinite, support_ends, unexpanded
 
 __all__ = ["cut_panels", "density_breaks"]
 
@@ -54,7 +54,7 @@ def _breaks(base):
         part = unexpanded(base.base_dist)
         points = _breaks(part)
         if type(base) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
-            points += [end for end in support_ends(part) if not _is_end(end, None)]
+            points += [end for end in support_ends(part) if not is_infinite(end)]
         for transform in base.transforms:
             points = [transform(point) for point in points]
         return [point for point in points if not any(_is_end(point, end) for end in support_ends(base))]
@@ -64,7 +64,7 @@ def _breaks(base):
 def _is_end(point, end):
     """Whether a point is known to be infinite or this end of the support."""
     if isinstance(point, jax.core.Tracer) or isinstance(end, jax.core.Tracer):
-        return point is end
+        return point is end or is_infinite(point)
     return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
 
 

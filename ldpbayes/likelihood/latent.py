@@ -15,6 +15,7 @@ import numpy as np
 from ldpbayes.likelihood.breaks import cut_panels, density_breaks
 from ldpbayes.likelihood.masses import (
     aligned,
+    is_infinite,
     log_mass_beyond,
     log_mass_outside,
     log_prob_on_support,
@@ -113,28 +114,29 @@ class Latent:
         -------
         Array (n + 2, *base.batch_shape)
         """
-        inside = log_prob_on_support(base, self.nodes)
-        if self.pieces is not None:
-            left, _, whole = self.pieces
-            counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
-            inside = jnp.where(aligned(jnp.repeat(counts, QUADRATURE_ORDER, axis=0), inside.ndim), inside, -jnp.inf)
-        if self.edges is None:
-            lower, upper = log_mass_beyond(base, self.nodes, self.open_ends, inside)
-        else:
-            lower, upper = log_mass_outside(base, self.edges[0], self.edges[-1])
-        ends = [jnp.broadcast_to(end, inside.shape[1:])[None] for end in (lower, upper)]
-        log_density = jnp.concatenate([inside, *ends])
+        log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
         shift = jax.lax.stop_gradient(jnp.max(log_density, axis=0))
         density = jnp.exp(log_density - jnp.where(jnp.isfinite(shift), shift, 0.0))
         total = jnp.sum(density * aligned(self.volume, density.ndim), axis=0)
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
+    def _log_points(self, base):
+        """Log density (mass) at the nodes and log mass at both ends, as they are."""
+        inside = log_prob_on_support(base, self.nodes)
+        if self.pieces is not None:
+            left, _, whole = self.pieces
+            counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
+            inside = jnp.where(aligned(jnp.repeat(counts, QUADRATURE_ORDER, axis=0), inside.ndim), inside, -jnp.inf)
+        if self.edges is None:
+            ends = log_mass_beyond(base, self.nodes, self.open_ends, inside)
+        else:
+            ends = log_mass_outside(base, self.edges[0], self.edges[-1])
+        return jnp.concatenate([inside, *(jnp.broadcast_to(end, inside.shape[1:])[None] for end in ends)])
+
     def log_masses(self, base):
         """Log of `density` for a discrete base, however small the masses are, shape (n + 2, *base.batch_shape)."""
-        inside = log_prob_on_support(base, self.nodes)
-        ends = log_mass_beyond(base, self.nodes, self.open_ends, inside)
-        masses = jnp.concatenate([inside, *(jnp.broadcast_to(end, inside.shape[1:])[None] for end in ends)])
+        masses = self._log_points(base)
         return masses - jax.nn.logsumexp(masses, axis=0)
 
     def expectation(self, base, function, rank=1):
@@ -196,11 +198,11 @@ def latent(base, mechanism, panels=None):
     if is_concrete(low, lower, upper):
         below = bool(np.all(np.asarray(lower) - low > (np.asarray(upper) - lower) / panels))
     else:
-        below = isinstance(low, float) and low == -math.inf
+        below = is_infinite(low)
     if is_concrete(high, lower, upper):
         above = bool(np.all(high - np.asarray(upper) > (np.asarray(upper) - lower) / panels))
     else:
-        above = isinstance(high, float) and high == math.inf
+        above = is_infinite(high)
     start = lower if below else xp.maximum(low, lower)
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom

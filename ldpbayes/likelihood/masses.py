@@ -17,6 +17,7 @@ _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 
 __all__ = [
     "aligned",
+    "is_infinite",
     "log_mass_beyond",
     "log_mass_outside",
     "log_prob_on_support",
@@ -50,6 +51,11 @@ def support_ends(base):
     if support is constraints.boolean:
         return 0.0, 1.0
     return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+
+
+def is_infinite(end):
+    """Whether an end of a support is known to be infinite: one that is traced is taken to be finite."""
+    return not isinstance(end, jax.core.Tracer) and bool(np.all(np.isinf(end)))
 
 
 def static_support_ends(base):
@@ -164,7 +170,7 @@ def _log_integral(base, edge, end, direction, step=0.05):
     """`_log_tail` for a law whose density varies most near one of the ends of the interval."""
     column = (-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end))
     log_y, log_w = (array.reshape(column) for array in _double_exponential(step))
-    if isinstance(end, float) and math.isinf(end):
+    if is_infinite(end):
         keep = np.abs(log_y) < 300.0
         points, log_weight = edge + direction * np.exp(np.where(keep, log_y, 0.0)), np.where(keep, log_w, -np.inf)
     else:  # measured from the end of the support: distance = δ·exp(−τ), τ = exp(π/2 sinh t)
@@ -190,7 +196,7 @@ def _log_integral(base, edge, end, direction, step=0.05):
 
 
 def _has_smooth_cdf(base):
-    """Whether ``base.cdf`` exists and can be differentiated in the base's parameters."""
+    """Whether the base has a cdf that can be differentiated in its parameters."""
     try:
         leaves, tree = jax.tree.flatten(base)
         inexact = [jnp.asarray(leaf) for leaf in leaves]

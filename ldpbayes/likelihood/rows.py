@@ -219,7 +219,7 @@ def with_unperturbed(base, mechanism, z, noisy):
     # where it is not looked at, the base is asked about the middle of the bounds; and at a bound, where its density may
     # have a pole, about the number next to it
     info = jnp.finfo(jnp.result_type(z, float))
-    first, last = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
-    own = log_prob_on_support(base, jnp.where(inside, jnp.clip(z, first, last), (lower + upper) / 2)[None])[0]
+    near = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
+    own = log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[0]
     mixed = jnp.logaddexp(noisy, jnp.where(inside, log_share + own, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

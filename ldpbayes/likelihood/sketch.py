@@ -9,6 +9,7 @@ bounds and (counts) the integers, where they are counted. Discrete outputs need 
 
 import abc
 import dataclasses
+import math
 from functools import cached_property
 
 import jax
@@ -114,6 +115,9 @@ class PanelSketch(Sketch):
     probes: object = None
     doubts: tuple[str, ...] = ()
 
+    arrays = ("moments", "tails", "atoms")
+    """What differs between sketches on the same panels."""
+
     @property
     def size(self):
         """Number of records."""
@@ -167,8 +171,7 @@ class PanelSketch(Sketch):
         ValueError
             For counts of which some are released without noise, where too many integers lie between the bounds.
         """
-        inner = atom_places(self.edges[0], self.edges[-1])[1:-1]
-        if base_dist.support.is_discrete and self.mechanism.has_atoms and not len(inner):
+        if base_dist.support.is_discrete and self.mechanism.has_atoms:
             self._check_counts()
         # a channel as fine as the sketch, twice as fine for its reference; its one matrix product beats any closed form
         # at a sketch's few nodes (docs/benchmarks.md)
@@ -177,29 +180,26 @@ class PanelSketch(Sketch):
         return Privatized(base_dist, self.mechanism, **{"method": method, "panels": panels} | options)
 
     def _check_counts(self):
-        first, last = (round(edge) for edge in (self.edges[0], self.edges[-1]))
+        between = math.ceil(self.edges[-1]) - math.floor(self.edges[0]) - 1
         share = self.mechanism.unperturbed
-        if last - first > 1 and not (is_concrete(share) and not np.any(share)):
+        if between > len(self.places) - 2 and not (is_concrete(share) and not np.any(share)):
             raise ValueError(
-                f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are about "
-                f"{last - first}, some of them released without noise; fit the release itself"
+                f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
+                "some of them released without noise; fit the release itself"
             )
 
-    def probed(self):
-        """Two sketches of the probes, this one's way and record by record, of which each stands for many.
-
-        Returns
-        -------
-        tuple of PanelSketch and CountSketch, or None
-            With weights that sum to the number of records. None where there are no probes.
-        """
-        if self.probes is None:
-            return None
-        share = self.size / len(self.probes)
+    @property
+    def thinned(self):
+        """A sketch of the probes alone, of which each stands for many: on the same panels, as many records."""
         parts = panel_moments(self.probes, np.asarray(self.edges), self.places)
-        moments, tails, atoms = (share * part for part in parts)
-        coarse = dataclasses.replace(self, moments=moments, tails=tails, atoms=atoms, records=None)
-        return coarse, CountSketch(self.mechanism, self.probes, np.full(len(self.probes), share))
+        share = self.size / len(self.probes)
+        return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
+
+    @property
+    def one_by_one(self):
+        """The same without any compression: what `fit` certifies against, too."""
+        share = self.size / len(self.probes)
+        return CountSketch(self.mechanism, self.probes, np.full(len(self.probes), share))
 
     @property
     def reference(self):
@@ -316,7 +316,7 @@ class CountSketch(Sketch):
 # as pytrees sketches drop their records, probes and doubts, which are only there for the host
 jax.tree_util.register_pytree_node(
     PanelSketch,
-    lambda s: ((s.mechanism, s.moments, s.tails, s.atoms), (s.edges, s.order)),
+    lambda s: ((s.mechanism, *(getattr(s, name) for name in s.arrays)), (s.edges, s.order)),
     lambda aux, leaves: PanelSketch(*leaves, *aux),
 )
 jax.tree_util.register_pytree_node(

@@ -124,16 +124,16 @@ def betainc(a, b, x):
 def _betainc_jvp(primals, tangents):
     a, b, x = jnp.broadcast_arrays(*_inexact(*primals))
     da, db, dx = tangents
-    h = float(jnp.finfo(x.dtype).eps) ** 0.2
+    moved = _moves(x)
+    still = jnp.zeros_like(moved)
     # one call for everything: compiling the function takes longer than evaluating it
-    moves = jnp.asarray([0, h, -h, 2 * h, -2 * h, 0, 0, 0, 0], x.dtype).reshape(-1, *(1,) * x.ndim)
-    other = jnp.roll(moves, 4, axis=0)
-    value, *there = betainc(a * (1 + moves), b * (1 + other), jnp.broadcast_to(x, (9, *x.shape)))
-    slope_a, slope_b = ((8 * (t[0] - t[1]) - (t[2] - t[3])) / (12 * h * s) for t, s in ((there[:4], a), (there[4:], b)))
+    in_a, in_b = 1 + jnp.concatenate([moved, still]), 1 + jnp.concatenate([still, moved])
+    there = betainc(a * in_a, b * in_b, jnp.broadcast_to(x, (len(in_a), *x.shape)))
+    slope_a, slope_b = _slope(there[:5]) / a, _slope(there[5:]) / b
     edge = (x <= 0) | (x >= 1)
     inner = jnp.where(edge, 0.5, x)
     log_density = (a - 1) * jnp.log(inner) + (b - 1) * jnp.log1p(-inner) - jax.scipy.special.betaln(a, b)
-    return value, slope_a * da + slope_b * db + jnp.where(edge, 0.0, jnp.exp(log_density)) * dx
+    return there[0], slope_a * da + slope_b * db + jnp.where(edge, 0.0, jnp.exp(log_density)) * dx
 
 
 @jax.custom_jvp
@@ -158,12 +158,22 @@ def student_t_cdf(df, t):
 @student_t_cdf.defjvp
 def _student_t_cdf_jvp(primals, tangents):
     df, t = jnp.broadcast_arrays(*_inexact(*primals))
-    h = float(jnp.finfo(t.dtype).eps) ** 0.2
-    moves = jnp.asarray([0, h, -h, 2 * h, -2 * h], t.dtype).reshape(-1, *(1,) * t.ndim)
-    value, *there = student_t_cdf(df * (1 + moves), jnp.broadcast_to(t, (5, *t.shape)))
-    slope = (8 * (there[0] - there[1]) - (there[2] - there[3])) / (12 * h * df)
+    there = student_t_cdf(df * (1 + _moves(t)), jnp.broadcast_to(t, (5, *t.shape)))
+    slope = _slope(there) / df
     log_density = -0.5 * (df + 1) * jnp.log1p(t * t / df) - jax.scipy.special.betaln(0.5, 0.5 * df) - 0.5 * jnp.log(df)
-    return value, slope * tangents[0] + jnp.exp(log_density) * tangents[1]
+    return there[0], slope * tangents[0] + jnp.exp(log_density) * tangents[1]
+
+
+def _moves(array):
+    """Relative moves of an argument for `_slope`, shape (5, 1, ..., 1): that of which the error is least."""
+    h = float(jnp.finfo(array.dtype).eps) ** 0.2
+    return jnp.asarray([0, h, -h, 2 * h, -2 * h], array.dtype).reshape(-1, *(1,) * array.ndim)
+
+
+def _slope(values):
+    """Derivative in the log of an argument, from the values at `_moves` of it, to the fourth order."""
+    h = float(jnp.finfo(values.dtype).eps) ** 0.2
+    return (8 * (values[1] - values[2]) - (values[3] - values[4])) / (12 * h)
 
 
 def _inexact(*values):

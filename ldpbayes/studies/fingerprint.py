@@ -69,8 +69,9 @@ def _released(mechanism, count, key):
     """Shapes of the arrays in what a study gives its model, and what puts them there."""
     if not mechanism.record_shape and not mechanism.support.is_discrete:
         one = sketch(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (one.moments, one.tails, one.atoms)]
-        return shapes, lambda moments, tails, atoms: dataclasses.replace(one, moments=moments, tails=tails, atoms=atoms)
+        arrays = [getattr(one, name) for name in one.arrays]
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        return shapes, lambda *arrays: dataclasses.replace(one, **dict(zip(one.arrays, arrays, strict=True)))
     records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), float if mechanism.record_shape else int)
     values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
     if mechanism.record_shape:

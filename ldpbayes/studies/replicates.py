@@ -12,8 +12,6 @@ from ldpbayes.likelihood.sketch import PanelSketch
 
 __all__ = ["ReplicatedFit"]
 
-VARYING = ("moments", "tails", "atoms")
-
 
 class ReplicatedFit:
     """NUTS, one chain a release, vectorised over releases: on sketches with common nodes, for rows on the records.
@@ -78,7 +76,7 @@ def _differ(template, other):
 def _stack(sketches, template):
     """A sketch with the nodes of all, and for each sketch what differs from it, stacked."""
     if isinstance(sketches[0], PanelSketch):
-        return sketches[0], {name: jnp.stack([getattr(s, name) for s in sketches]) for name in VARYING}
+        return sketches[0], {name: jnp.stack([getattr(s, name) for s in sketches]) for name in PanelSketch.arrays}
     union = sum(sketches) if template is None else sum(sketches, template)
     nothing = dataclasses.replace(union, weights=np.zeros(len(union.nodes)))
     return nothing, {"weights": np.stack([(nothing + s).weights for s in sketches])}

@@ -168,5 +168,5 @@ def test_categories_too_remember():
 def test_nothing_is_said_of_one_record_or_of_traced_ones():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ldp.Release([0.7], WRONG)
+        assert ldp.Release([0.7], WRONG).doubts == ()
         jax.jit(lambda z: ldp.Release(z, WRONG).values)(np.full(10, 1e9))
