@@ -7,7 +7,7 @@ distribution and any mechanism, at the price of one small matrix product.
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -83,8 +83,13 @@ class Channel:
 
 def _product(density, matrix):
     """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
+    rows = matrix.T  # as they lie in memory: see `channel`
     if density.ndim == 1:
-        return jnp.tensordot(density, matrix, axes=(0, 0))
+        return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
+    if density.ndim == 2 and rows.ndim == 3 and len(rows) == 1:  # one matrix for all laws
+        return jnp.tensordot(rows[0], density, axes=1)
+    if density.ndim == 2 and rows.ndim == 3 and len(rows) == density.shape[1]:  # one a law
+        return jnp.einsum("gzn,ng->zg", rows, density)
     rank = max(density.ndim, matrix.ndim)
     return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
 
@@ -128,17 +133,32 @@ def channel(base, mechanism, z, panels=None):
         z = jnp.broadcast_to(z, shape + event)
         return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
     z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
-    width = max(1, CHUNK // (n * BUILD))
     # the host part is double precision whatever the caller's setting, and never becomes part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        if len(shape) != 1 or grid.nodes.ndim > 1:
+        if not shape:
             return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
-        parts = []
-        for start in range(0, shape[0], width):
+        # products of laws that several values share read all nodes of a value after those of another
+        order = "F" if len(base.batch_shape) < len(shape) else "C"
+        matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
+        width = max(1, CHUNK // (n * BUILD * math.prod(shape[:-1])))
+        for start in range(0, shape[-1], width):
             part = slice(start, start + width)
-            parts.append(_matrix(np, grid, mechanism.of_records(shape, part), z[part]))
-    matrices, log_scales = zip(*parts, strict=True)
-    return Channel(grid, np.concatenate(matrices, axis=1), np.concatenate(log_scales), mechanism, z)
+            some = z[(..., part, *(slice(None),) * len(event))]
+            columns = _matrix(np, *_cut(grid, mechanism, shape[-1], part), some)
+            matrix[..., part], log_scale[..., part] = columns
+    return Channel(grid, matrix, log_scale, mechanism, z)
+
+
+def _cut(grid, mechanism, size, part):
+    """Points and mechanism of some columns of a batch, where there are any of its last axis."""
+
+    def cut(leaf):
+        return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
+
+    if grid.nodes.ndim > 1:
+        edges = None if grid.edges is None else cut(grid.edges)
+        grid = replace(grid, nodes=cut(grid.nodes), ends=tuple(cut(end) for end in grid.ends), edges=edges)
+    return grid, jax.tree.map(cut, mechanism)
 
 
 def _matrix(xp, grid, mechanism, z):

@@ -9,9 +9,8 @@ import math
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
-from jax.nn import logsumexp
 
-from ldpbayes.likelihood.special import log1mexp, log_ndtr, log_relative_expm1, log_tilted_normal
+from ldpbayes.likelihood.special import log1mexp, log_ndtr, log_relative_expm1, log_sum, log_tilted_normal
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 
 __all__ = ["closed_form", "register_closed_form"]
@@ -97,23 +96,22 @@ def exponential_laplace(base, mechanism, z):
     stop = jnp.maximum(upper, start)  # with a negative upper bound every record is clipped to it
     # where the two integrals meet does not matter, so it has no gradient: at a bound that of one of them would be lost
     x = jnp.where(z < start, start, jnp.where(z > stop, stop, stop_gradient(z)))
-    width, gap = x - start, rate - theta
-    # ∫ from start to x of exp(−rate (z − s) − θ s) ds, its larger end taken out
-    left = (
-        jnp.where(gap > 0, -rate * (z - x) - theta * x, -rate * (z - start) - theta * start)
-        + _log(width)
-        + log_relative_expm1(jnp.where(gap > 0, gap, -gap) * width)  # abs() would lose the gradient at the singularity
+    before, behind, gap = x - start, stop - x, rate - theta
+    # ∫ from start to x of exp(−rate (z − s) − θ s) ds, its larger end taken out, and ∫ from x to stop, in one call
+    left = jnp.where(gap > 0, -rate * (z - x) - theta * x, -rate * (z - start) - theta * start)
+    right = -rate * (x - z) - theta * x
+    gap = jnp.where(gap > 0, gap, -gap)  # abs() would lose the gradient at the singularity
+    left, right = (
+        jnp.log(theta)
+        + _stack(left, right)
+        + _log(_stack(before, behind))
+        + log_relative_expm1(_stack(gap * before, (rate + theta) * behind))
     )
-    left = jnp.where(width > 0, left, -jnp.inf)
-    width = stop - x
-    right = -rate * (x - z) - theta * x + _log(width) + log_relative_expm1((rate + theta) * width)
-    right = jnp.where(width > 0, right, -jnp.inf)
-    log_theta = jnp.log(theta)
     return jnp.log(0.5 * rate) + _logsumexp(
         log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
         -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper),
-        log_theta + left,
-        log_theta + right,
+        left,
+        right,
     )
 
 
@@ -125,7 +123,7 @@ def normal_gaussian(base, mechanism, z):
     x is normal with mean m and scale τ.
     """
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.scale
-    total = jnp.hypot(base.scale, noise)
+    total = jnp.sqrt(base.scale * base.scale + noise * noise)
     tau = base.scale * noise / total
 
     # (bound − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
@@ -174,4 +172,4 @@ def _stack(*terms):
 
 
 def _logsumexp(*terms):
-    return logsumexp(_stack(*terms), axis=0)
+    return log_sum(_stack(*terms), axis=0)

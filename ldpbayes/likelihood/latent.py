@@ -116,8 +116,8 @@ class Latent:
         """
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
-        shift = jax.lax.stop_gradient(jnp.max(log_density, axis=0))
-        density = jnp.exp(log_density - jnp.where(jnp.isfinite(shift), shift, 0.0))
+        shift = jnp.maximum(jax.lax.stop_gradient(log_density).max(axis=0), jnp.finfo(log_density.dtype).min)
+        density = jnp.exp(log_density - shift)
         total = jnp.sum(density * aligned(self.volume, density.ndim), axis=0)
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
@@ -132,7 +132,7 @@ class Latent:
             ends = log_mass_beyond(base, self.nodes, self.open_ends, inside)
         else:
             ends = log_mass_outside(base, self.edges[0], self.edges[-1])
-        return jnp.concatenate([inside, *(jnp.broadcast_to(end, inside.shape[1:])[None] for end in ends)])
+        return jnp.concatenate([inside, jnp.broadcast_to(ends, (2, *inside.shape[1:]))])
 
     def log_masses(self, base):
         """Log of `density` for a discrete base, however small the masses are, shape (n + 2, *base.batch_shape)."""

@@ -30,7 +30,7 @@ __all__ = [
 
 def aligned(array, ndim):
     """Insert batch axes behind the point axis until the array has ``ndim`` axes."""
-    return jnp.asarray(array).reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
+    return array.reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
 
 
 def support_ends(base):
@@ -58,17 +58,15 @@ def is_infinite(end):
     return not isinstance(end, jax.core.Tracer) and bool(np.all(np.isinf(end)))
 
 
+def _is_traced(*values):
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
 def static_support_ends(base):
     """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
     family = type(unexpanded(base)).support
     depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
     return (-math.inf, math.inf) if depends else support_ends(base)
-
-
-def _brought_inside(base, points):
-    """Whether points are in the support, and points that are: one of the support's in place of each that is not."""
-    inside = base.support(points)
-    return inside, jnp.where(inside, points, _feasible(base, points))
 
 
 def _feasible(base, points):
@@ -79,11 +77,16 @@ def _feasible(base, points):
 
 def log_prob_on_support(base, nodes):
     """Log density with nodes on the first axis; −inf, with zero gradient, outside the support."""
-    nodes = aligned(nodes, max(jnp.ndim(nodes), 1 + len(base.batch_shape)))
-    inside, points = _brought_inside(base, nodes)
-    if base.support.is_discrete:
-        return jnp.where(inside, _log_mass(base, points.astype(jnp.int32)), -jnp.inf)
-    return jnp.where(inside, _log_density(base, inside, points), -jnp.inf)
+    log_density = _log_mass if base.support.is_discrete else _log_density
+    # as the density sees them, and on the host where that shows that all of them are in the support
+    known = isinstance(nodes, np.ndarray) and not _is_traced(base.support)
+    nodes = nodes.astype(jnp.result_type(nodes, float)) if known else jnp.asarray(nodes)
+    nodes = aligned(nodes, max(nodes.ndim, 1 + len(base.batch_shape)))
+    inside = base.support(nodes)
+    if known and np.all(inside):
+        return log_density(base, inside, nodes)
+    points = jnp.where(inside, nodes, _feasible(base, nodes))
+    return jnp.where(inside, log_density(base, inside, points), -jnp.inf)
 
 
 def _log_density(base, inside, points):
@@ -105,15 +108,15 @@ def _log_density(base, inside, points):
     return jnp.where(keep, base.log_prob(safe), -jnp.inf)
 
 
-def _log_mass(base, counts):
+def _log_mass(base, inside, counts):
     """Log mass of a discrete base at counts on the first axis, those of a negative binomial being 0, 1, 2, ...
 
     NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas, which
     lose their digits at a large concentration; products of ratios of neighbouring masses lose nothing.
     """
-    law = unexpanded(base)
+    law, counts = unexpanded(base), counts.astype(np.int32)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
-        inflated = jnp.log1p(-law.gate) + _log_mass(law.base_dist, counts)
+        inflated = jnp.log1p(-law.gate) + _log_mass(law.base_dist, inside, counts)
         return jnp.where(counts == 0, jnp.log(law.gate + jnp.exp(inflated)), inflated)
     if isinstance(law, dist.GammaPoisson):
         concentration, log_q, log_1mq = _negative_binomial(law)
@@ -178,21 +181,28 @@ def _log_integral(base, edge, end, direction, step=0.05):
         tau = np.exp(np.minimum(log_y, 6.55))
         log_delta = jnp.log(jnp.where(delta > 0, delta, 1.0))
         distance, log_distance = delta * jnp.exp(-tau), log_delta - tau  # the log of the former may lose its derivative
-        # points near an end other than zero are rounded: there the density is continued by a power of the distance
         info = jnp.finfo(distance.dtype)
         near = 0.1 * info.eps**0.5 * jnp.abs(end) + 4 * info.tiny
-        probes = [end - direction * jnp.broadcast_to(c * near, jnp.shape(delta))[None] for c in (1.0, 4.0)]
-        f, g = (log_prob_on_support(base, p) for p in probes)
-        d, e = (jax.lax.stop_gradient(jnp.log(jnp.abs(end - p))) for p in probes)
-        resolved = jnp.isfinite(f) & jnp.isfinite(g) & (end != 0)
-        power = jnp.where(resolved, (jnp.where(resolved, g, 0.0) - jnp.where(resolved, f, 0.0)) / (e - d), 0.0)
         keep = (log_y < 6.55) & (log_distance > np.log(4 * info.tiny)) & (delta > 0)
         clipped = jnp.maximum(jnp.where(keep, distance, near), near)
         # a point of no weight is outside the support, where the density is not asked for
         points = jnp.where(keep, end - direction * clipped, jnp.nan)
-        shift = jnp.where(keep & (distance < near), power * (log_distance - jnp.log(near)), 0.0)
-        log_weight = jnp.where(keep, log_w - tau + shift + log_delta, -jnp.inf)
+        log_weight = jnp.where(keep, log_w - tau + log_delta, -jnp.inf)
+        if _is_traced(end) or np.any(end):
+            # points near an end other than zero are rounded: there the density is continued by a power of the distance
+            power = _power_at_end(base, jnp.broadcast_to(end, jnp.shape(delta)), near, direction)
+            log_weight += jnp.where(keep & (distance < near), power * (log_distance - jnp.log(near)), 0.0)
     return log_sum(log_prob_on_support(base, points) + log_weight, axis=0)
+
+
+def _power_at_end(base, end, near, direction):
+    """Power of the distance from an end of the support, not zero, to which a density grows there."""
+    probes = jnp.stack([end - direction * near, end - direction * 4.0 * near])
+    near_density, far_density = log_prob_on_support(base, probes)
+    log_distance = jax.lax.stop_gradient(jnp.log(jnp.abs(end - probes)))
+    resolved = jnp.isfinite(near_density) & jnp.isfinite(far_density) & (end != 0)
+    rise = jnp.where(resolved, far_density, 0.0) - jnp.where(resolved, near_density, 0.0)
+    return jnp.where(resolved, rise / (log_distance[1] - log_distance[0]), 0.0)
 
 
 def _has_smooth_cdf(base):
@@ -224,59 +234,84 @@ def _cdf(base, x):
 
 
 def log_mass_outside(base, first, last):
-    """Log masses of a continuous base below ``first`` and above ``last``, each of the broadcast shape."""
+    """Log masses of a continuous base below ``first`` and above ``last``, two of the broadcast shape."""
     low, high = support_ends(base)
-    first, last = jnp.asarray(first), jnp.asarray(last)
+    first, last = (edge if isinstance(edge, jax.Array) else np.asarray(edge) for edge in (first, last))
     if isinstance(base, dist.Normal):
-        return log_ndtr((first - base.loc) / base.scale), log_ndtr((base.loc - last) / base.scale)
+        return log_ndtr(_stack((first - base.loc) / base.scale, (base.loc - last) / base.scale))
     if isinstance(base, dist.Exponential):
-        return log1mexp(-base.rate * jnp.maximum(first, 0.0)), -base.rate * jnp.maximum(last, 0.0)
+        below = -np.inf if _is_empty(first, low, -1) else log1mexp(-base.rate * jnp.maximum(first, 0.0))
+        return _stack(below, -base.rate * jnp.maximum(last, 0.0))
     if isinstance(unexpanded(base), (dist.MixtureSameFamily, dist.MixtureGeneral)):
         return _mixture_mass_outside(unexpanded(base), first, last)
-    if not _has_smooth_cdf(base):
-        return _log_tail(base, first, low, -1), _log_tail(base, last, high, 1)
-    masses = []
-    for edge, end, direction in ((first, low, -1), (last, high, 1)):
-        # at the ends of the support and beyond them a cdf may have no derivative, and nobody asks for it
-        within = (edge > low) & (edge < high)
-        cdf = _cdf(base, jnp.where(within, edge, _feasible(base, edge)))
-        beyond = cdf if direction < 0 else 1.0 - cdf
-        mass = jnp.where(within, beyond, jnp.where(direction * (end - edge) > 0, 1.0, 0.0))
-        # a cdf's complement has lost its digits where it is small; there quadrature of the tail is exact
-        certain = mass > 1e-6
-        tail = _log_integral(base, edge, end, direction)
-        masses.append(jnp.where(certain, jnp.log(jnp.where(certain, mass, 1.0)), tail))
-    return tuple(masses)
+    sides = (first, low, -1), (last, high, 1)
+    if _has_smooth_cdf(base):
+        tails = _log_mass_by_cdf(base, [side for side in sides if not _is_empty(*side)])
+    else:
+        tails = (_log_tail(base, *side) for side in sides if not _is_empty(*side))
+    tails = iter(tails)
+    return _stack(*(-np.inf if _is_empty(*side) else next(tails) for side in sides))
+
+
+def _stack(*sides):
+    return jnp.stack(jnp.broadcast_arrays(*sides))
+
+
+def _is_empty(edge, end, direction):
+    """Whether nothing of the support is known to lie beyond an edge."""
+    return not _is_traced(edge, end) and bool(np.all(direction * (end - np.asarray(edge)) <= 0))
+
+
+def _log_mass_by_cdf(base, sides):
+    """Log masses of a base between edges and the ends of its support, for sides (edge, end, direction)."""
+    if not sides:
+        return []
+    edges, ends, directions = (_stack(*column) for column in zip(*sides, strict=True))
+    rank = max(edges.ndim, ends.ndim, 1 + len(base.batch_shape))
+    edges, ends, directions = (aligned(array, rank) for array in (edges, ends, directions))
+    low, high = support_ends(base)
+    # at the ends of the support and beyond them a cdf may have no derivative, and nobody asks for it
+    within = (edges > low) & (edges < high)
+    cdf = _cdf(base, jnp.where(within, edges, _feasible(base, edges)))
+    beyond = jnp.where(directions < 0, cdf, 1.0 - cdf)
+    mass = jnp.where(within, beyond, jnp.where(directions * (ends - edges) > 0, 1.0, 0.0))
+    # a cdf's complement has lost its digits where it is small; there quadrature of the tail is exact
+    certain = mass > 1e-6
+    if all(is_infinite(end) for _, end, _ in sides):
+        tails = _log_integral(base, edges, np.inf, directions)
+    else:
+        tails = _stack(*(_log_integral(base, *side) for side in sides))
+    return jnp.where(certain, jnp.log(jnp.where(certain, mass, 1.0)), tails)
 
 
 def _mixture_mass_outside(base, first, last):
     """`log_mass_outside` for a mixture, from its components, each of which may be far from the others and narrow."""
     log_weights = jax.nn.log_softmax(base.mixing_distribution.logits)
     if isinstance(base, dist.MixtureSameFamily):
-        sides = log_mass_outside(base.component_distribution, first[..., None], last[..., None])
+        first, last = (edge.reshape(*jnp.shape(edge), 1) for edge in (first, last))
+        sides = log_mass_outside(base.component_distribution, first, last)
     else:
         parts = [log_mass_outside(law, first, last) for law in base.component_distributions]
-        sides = (jnp.stack(jnp.broadcast_arrays(*side), axis=-1) for side in zip(*parts, strict=True))
-    return tuple(log_sum(log_weights + side) for side in sides)
+        sides = jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+    return log_sum(log_weights + sides)
 
 
 def log_mass_beyond(base, nodes, open_ends, inside):
     """Log masses of a discrete base below and above its nodes, given its log masses ``inside``, at them."""
-    total = jax.nn.logsumexp(inside, axis=0)
     unbounded_below, unbounded_above = open_ends
-    nothing = jnp.full_like(total, -jnp.inf)
     if not (unbounded_below or unbounded_above):
-        return nothing, nothing
+        return np.full((2, *inside.shape[1:]), -np.inf)
     first, beyond = nodes[0], nodes[-1] + 1
     if not unbounded_below:
         law, log_kept = unexpanded(base), 0.0
         if isinstance(law, dist.discrete.ZeroInflatedProbs):  # the inflated zeros are not beyond anything
             law, log_kept = unexpanded(law.base_dist), jnp.log1p(-law.gate)
-            total = jax.nn.logsumexp(log_prob_on_support(law, nodes), axis=0)
-        return nothing, log_kept + log_survival(law, beyond, total)
+            inside = log_prob_on_support(law, nodes)
+        return _stack(-np.inf, log_kept + log_survival(law, beyond, log_sum(inside, axis=0)))
     below = base.cdf(first - 1)
     above = 1.0 - base.cdf(beyond - 1) if unbounded_above else jnp.zeros_like(below)
-    return tuple(jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1.0)), -jnp.inf) for mass in (below, above))
+    masses = _stack(below, above)
+    return jnp.where(masses > 0, jnp.log(jnp.where(masses > 0, masses, 1.0)), -jnp.inf)
 
 
 def log_survival(base, k, log_total_below):
@@ -307,8 +342,8 @@ def log_survival(base, k, log_total_below):
         # P(x > j) = (1 - p)^(j + 1), and log(1 - p) = log_prob(1) - log_prob(0)
         return k * (base.log_prob(jnp.asarray(1)) - base.log_prob(jnp.asarray(0)))
     if isinstance(base, dist.Poisson):
-        lead = k * jnp.log(base.rate) - jax.lax.lgamma(jnp.asarray(k, jnp.result_type(float)))
-        tail = lead + jax.nn.logsumexp(log_w - base.rate * np.exp(-v), axis=0)
+        lead = k * jnp.log(base.rate) - math.lgamma(k)
+        tail = lead + log_sum(log_w - base.rate * np.exp(-v), axis=0)
     elif isinstance(base, dist.GammaPoisson):
         alpha, log_q, log_1mq = _negative_binomial(base)
         # a small concentration puts weight on every scale of v above 1 - q, which needs a step that does not grow
@@ -321,7 +356,7 @@ def log_survival(base, k, log_total_below):
         q = jnp.exp(log_q)
         small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
         log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
-        tail = k * log_q - log_beta + jax.nn.logsumexp(log_w + log_g, axis=0)
+        tail = k * log_q - log_beta + log_sum(log_w + log_g, axis=0)
     else:
         return complement
     return jnp.where(complement > -9.0, complement, tail)

@@ -1,12 +1,13 @@
 """Panels over a mechanism's released range, the Legendre moments of released values on them, and counts at atoms."""
 
+import itertools
 import math
 
 import numpy as np
 
 from ldpbayes.mechanisms.rows import snapped
 
-__all__ = ["MOMENTS", "atom_places", "panel_edges", "panel_moments"]
+__all__ = ["MOMENTS", "atom_places", "check_panels", "merged", "panel_edges", "panel_moments", "selected"]
 
 PANELS = 40
 MOMENTS = 12  # moments a panel: what the certificate compares the nodes with
@@ -20,8 +21,8 @@ def panel_edges(mechanism, panels=None, lattice=None):
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
         raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
-    if panels is not None and not (isinstance(panels, (int, np.integer)) and panels > 0):
-        raise ValueError(f"panels must be a positive integer, got {panels!r}")
+    if panels is not None:
+        check_panels(panels)
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
     if panels is None:
@@ -37,6 +38,68 @@ def panel_edges(mechanism, panels=None, lattice=None):
     pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
     starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
     return np.concatenate([*starts, [high]])
+
+
+def check_panels(panels, name="panels"):
+    """Refuse what is no positive integer, with ValueError."""
+    if isinstance(panels, bool) or not (isinstance(panels, (int, np.integer)) and panels > 0):
+        raise ValueError(f"{name} must be a positive integer, got {panels!r}")
+
+
+def selected(edges, panels, lattice=None):
+    """Which edges to keep for fewer panels, as equally wide as may be.
+
+    Parameters
+    ----------
+    edges : array (old + 1,)
+    panels : int
+        How many, or some more where edges at integers are kept.
+    lattice : bool, optional
+        Keep the edges at integers. Default: where all integers between the ends are edges.
+
+    Returns
+    -------
+    array of int (new + 1,)
+        Increasing, from 0 to ``old``.
+    """
+    whole = edges == np.rint(edges)
+    if lattice is None:
+        lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
+    fixed = np.flatnonzero(whole & lattice | np.isin(edges, edges[[0, -1]]))
+    width = (edges[-1] - edges[0]) / panels
+    keep = []
+    for first, last in itertools.pairwise(fixed):
+        pieces = max(1, math.ceil((edges[last] - edges[first]) / width - 1e-9))
+        wanted = np.linspace(edges[first], edges[last], pieces + 1)
+        keep.append(first + np.argmin(np.abs(edges[first : last + 1] - wanted[:, None]), axis=1))
+    return np.unique(np.concatenate(keep))
+
+
+def merged(moments, edges, keep):
+    """Legendre moments on the panels between the edges that are kept, from those on all of them.
+
+    On a part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n: nothing is lost.
+
+    Parameters
+    ----------
+    moments : array (old, MOMENTS)
+    edges : array (old + 1,)
+    keep : array of int (new + 1,)
+        See `selected`.
+
+    Returns
+    -------
+    array (new, MOMENTS)
+    """
+    edges = np.asarray(edges)
+    t, w = np.polynomial.legendre.leggauss(MOMENTS)
+    whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
+    start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
+    points = edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)
+    wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS - 1)
+    own = np.polynomial.legendre.legvander(t, MOMENTS - 1) * w[:, None] * (np.arange(MOMENTS) + 0.5)
+    parts = np.einsum("pm,qm,pqn->pn", moments, own, wide, optimize=True)
+    return np.add.reduceat(parts, keep[:-1])
 
 
 def atom_places(low, high):

@@ -1,5 +1,7 @@
 """`Privatized(base, mechanism)`: the law of a released value as a NumPyro distribution."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from ldpbayes.likelihood.latent import is_concrete, latent
 from ldpbayes.likelihood.masses import unexpanded
 from ldpbayes.likelihood.rows import with_unperturbed
 
-__all__ = ["Privatized", "privatized", "unwrapped"]
+__all__ = ["Privatized", "law_of_records", "privatized", "unwrapped"]
 
 _METHODS = ("auto", "closed_form", "channel")
 
@@ -186,3 +188,37 @@ def unwrapped(distribution):
         # a mask of events is one of everything in them
         keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
     return law, keep
+
+
+def law_of_records(law, groups):
+    """The laws of records, each of which belongs to a group, from a law a group.
+
+    Parameters
+    ----------
+    law : numpyro.distributions.Distribution
+        Of batch shape (G,).
+    groups : array of int (N,)
+
+    Returns
+    -------
+    numpyro.distributions.Distribution
+        Of the same class, so that it has the same closed forms, and of batch shape (N,).
+
+    Raises
+    ------
+    TypeError
+        If its parameters are not all that the law is made from.
+    """
+    own = unexpanded(law)
+    arguments = inspect.signature(type(own)).parameters.values()
+    needed = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
+    if not needed <= set(own.arg_constraints) or own.event_shape:
+        raise TypeError(f"the records of several groups cannot follow a {type(own).__name__} each")
+    parameters = {}
+    for name, constraint in own.arg_constraints.items():
+        value = getattr(own, name)
+        rank = jnp.ndim(value) - constraint.event_dim
+        batch, event = jnp.shape(value)[:rank], jnp.shape(value)[rank:]
+        # what all groups have in common stays one number
+        parameters[name] = value[groups] if batch == law.batch_shape else jnp.reshape(value, event)
+    return type(own)(**parameters, validate_args=False)

@@ -5,11 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
-from jax.scipy.linalg import cho_solve
 from numpyro.distributions import constraints
 
 from ldpbayes.likelihood.latent import is_concrete
-from ldpbayes.likelihood.rows import log_shares, mixing_rule
+from ldpbayes.likelihood.rows import (
+    log_shares,
+    mixing_precisions,
+    mixing_rule,
+    normal_log_density,
+    squared_distances,
+)
+from ldpbayes.likelihood.special import log_sum
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, RowMechanism
 
 __all__ = ["PrivatizedRegression"]
@@ -111,13 +117,9 @@ class PrivatizedRegression(dist.Distribution):
         mechanism, m, slopes = self.mechanism, self.covariates.loc, self.slopes
         covariance = self.covariates.covariance_matrix
         w, log_weights = mixing_rule(self.scales)
-        total = covariance + (jnp.asarray(mechanism.scale) ** 2 * w)[:, None, None] * jnp.eye(len(m))
-        roots = jnp.linalg.cholesky(total)  # (scales, d, d)
-        inverse = jax.vmap(lambda root: cho_solve((root, True), jnp.eye(len(m))))(roots)
+        inverse, log_roots = mixing_precisions(covariance, jnp.asarray(mechanism.scale), w)
         away = z - m
-        products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
-        log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
-        log_density = -0.5 * products @ inverse.reshape(len(w), -1).T - log_roots - 0.5 * len(m) * np.log(2 * np.pi)
+        log_density = -0.5 * squared_distances(away, inverse) - log_roots - 0.5 * len(m) * np.log(2 * np.pi)
         # the predictor given z and w
         shift = covariance @ slopes
         gain = inverse @ shift  # (scales, d)
@@ -128,10 +130,10 @@ class PrivatizedRegression(dist.Distribution):
         law = self.response(eta)
         self._check_responses(law, y)
         log_response = law.log_prob(y[..., None, None]) + np.log(v / np.sqrt(2 * np.pi))
-        noisy = jax.nn.logsumexp((log_weights + log_density)[..., None] + log_response, axis=(-2, -1))
+        noisy = log_sum((log_weights + log_density)[..., None] + log_response, axis=(-2, -1))
         share = mechanism.unperturbed
         if is_concrete(share) and not np.any(share):
             return jnp.broadcast_to(noisy, lax.broadcast_shapes(noisy.shape, self.batch_shape))
         log_share, log_rest = log_shares(share)
-        own = self.covariates.log_prob(z) + self.response(self.intercept + z @ slopes).log_prob(y)
+        own = normal_log_density(self.covariates, z) + self.response(self.intercept + z @ slopes).log_prob(y)
         return jnp.logaddexp(log_share + own, log_rest + noisy)

@@ -19,7 +19,16 @@ from ldpbayes.likelihood.masses import aligned, log_mass_outside, log_prob_on_su
 from ldpbayes.likelihood.special import log_sum
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism
 
-__all__ = ["conditional_normal", "log_shares", "mixing_rule", "normal_mixture", "with_unperturbed"]
+__all__ = [
+    "conditional_normal",
+    "log_shares",
+    "mixing_precisions",
+    "mixing_rule",
+    "normal_log_density",
+    "normal_mixture",
+    "squared_distances",
+    "with_unperturbed",
+]
 
 MIXING_NODES = 64
 
@@ -74,6 +83,16 @@ def normal_rows(base, mechanism, z):
     return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.scale)
 
 
+def normal_log_density(base, z):
+    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law."""
+    if base.batch_shape:
+        return base.log_prob(z)
+    d = base.event_shape[0]
+    white = solve_triangular(base.scale_tril, (z - base.loc).reshape(-1, d).T, lower=True)
+    log_root = jnp.sum(jnp.log(jnp.diagonal(base.scale_tril)))
+    return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
+
+
 def conditional_normal(base, z, index):
     """Law of some columns of a multivariate normal given the others, and the log density of those.
 
@@ -100,7 +119,7 @@ def conditional_normal(base, z, index):
     away = z[..., others] - loc[..., others]
     mean = loc[..., index] + jnp.einsum("...ij,...j->...i", gain, away)
     inner = covariance[..., index[:, None], index] - gain @ jnp.swapaxes(cross, -1, -2)
-    return mean, inner, rest.log_prob(z[..., others])
+    return mean, inner, normal_log_density(rest, z[..., others])
 
 
 def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
@@ -126,12 +145,23 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
     if jnp.ndim(scale) or covariance.ndim > 2:
         return _mixture_one_by_one(away, covariance, scale, w, log_weights)
     d = away.shape[-1]
-    roots = jnp.linalg.cholesky(covariance + (scale**2 * w)[:, None, None] * jnp.eye(d))  # (nodes, d, d)
-    inverse = jax.vmap(lambda root: cho_solve((root, True), jnp.eye(d)))(roots)
-    products = away[..., :, None] * away[..., None, :]
-    squares = products.reshape((*products.shape[:-2], d * d)) @ inverse.reshape(-1, d * d).T  # (*batch, nodes)
+    precisions, log_roots = mixing_precisions(covariance, scale, w)
+    squares = squared_distances(away, precisions)
+    return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
+
+
+def mixing_precisions(covariance, scale, w):
+    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,)."""
+    roots = jnp.linalg.cholesky(covariance + (scale**2 * w)[:, None, None] * np.eye(covariance.shape[-1]))
+    inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
-    return jax.nn.logsumexp(log_weights - log_roots - 0.5 * squares, axis=-1) - 0.5 * d * math.log(2 * math.pi)
+    return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
+
+
+def squared_distances(away, precisions):
+    """awayᵀ P away for vectors (*batch, d) and matrices (nodes, d, d), shape (*batch, nodes), as one product."""
+    products = away[..., :, None] * away[..., None, :]
+    return products.reshape((*away.shape[:-1], -1)) @ precisions.reshape(len(precisions), -1).T
 
 
 def _mixture_one_by_one(away, covariance, scale, w, log_weights):
@@ -142,7 +172,7 @@ def _mixture_one_by_one(away, covariance, scale, w, log_weights):
         roots = jnp.linalg.cholesky(total)
         white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
         log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
-        return jax.nn.logsumexp(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
+        return log_sum(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
 
     d = away.shape[-1]
     batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(scale), covariance.shape[:-2])
@@ -197,7 +227,8 @@ def with_unperturbed(base, mechanism, z, noisy):
     log_share, log_rest = log_shares(share)
     some, noisy = jnp.asarray(share) > 0, log_rest + noisy
     if mechanism.record_shape:
-        return jnp.logaddexp(log_share + base.log_prob(z), noisy)
+        own = normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
+        return jnp.logaddexp(log_share + own, noisy)
     at_lower, at_upper = (some & at for at in mechanism.at_bounds(z))
     lower, upper = jnp.asarray(mechanism.lower), jnp.asarray(mechanism.upper)
     if base.support.is_discrete:

@@ -19,10 +19,19 @@ import numpy as np
 from ldpbayes.likelihood.categorical import Grouped
 from ldpbayes.likelihood.channel import lagrange_from_legendre
 from ldpbayes.likelihood.latent import gauss_legendre, is_concrete
-from ldpbayes.likelihood.panels import MAX_ATOMS, MOMENTS, atom_places, panel_edges, panel_moments
+from ldpbayes.likelihood.panels import (
+    MAX_ATOMS,
+    MOMENTS,
+    atom_places,
+    check_panels,
+    merged,
+    panel_edges,
+    panel_moments,
+    selected,
+)
 from ldpbayes.likelihood.privatized import Privatized
 
-__all__ = ["CountSketch", "PanelSketch", "Sketch", "sketch"]
+__all__ = ["CountSketch", "PanelSketch", "Sketch", "joined_mechanism", "joined_sketch", "sketch"]
 
 ORDER = 8  # nodes a panel
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
@@ -98,6 +107,10 @@ class PanelSketch(Sketch):
         Panel edges.
     order : int
         Nodes a panel (8; 12 uses every moment and serves as the reference of the certificate).
+    grid : int, optional
+        Panels of the channel, in x (twice as many for the reference). Default: as many as there are in z.
+    chosen : bool
+        Whether it is on as many panels as its maker asked for, of which there are then never fewer.
     records : tuple of arrays, optional
         The values the sketch was made from, as long as it is to refine itself.
     probes : array, optional
@@ -111,6 +124,8 @@ class PanelSketch(Sketch):
     atoms: object
     edges: tuple
     order: int = ORDER
+    grid: int | None = None
+    chosen: bool = False
     records: tuple | None = None
     probes: object = None
     doubts: tuple[str, ...] = ()
@@ -171,13 +186,18 @@ class PanelSketch(Sketch):
         ValueError
             For counts of which some are released without noise, where too many integers lie between the bounds.
         """
+        return Privatized(base_dist, self.mechanism, **self._options(base_dist) | options)
+
+    def _options(self, base_dist):
         if base_dist.support.is_discrete and self.mechanism.has_atoms:
             self._check_counts()
-        # a channel as fine as the sketch, twice as fine for its reference; its one matrix product beats any closed form
-        # at a sketch's few nodes (docs/benchmarks.md)
-        panels = (len(self.edges) - 1) * (2 if self.order == MOMENTS else 1)
-        method = "auto" if panels > MAX_CHANNEL_PANELS else "channel"
-        return Privatized(base_dist, self.mechanism, **{"method": method, "panels": panels} | options)
+        panels = self._grid * (2 if self.order == MOMENTS else 1)
+        # one matrix product beats any closed form at a sketch's few nodes (docs/benchmarks.md)
+        return {"method": "auto" if panels > MAX_CHANNEL_PANELS else "channel", "panels": panels}
+
+    @property
+    def _grid(self):
+        return self.grid or len(self.edges) - 1
 
     def _check_counts(self):
         between = math.ceil(self.edges[-1]) - math.floor(self.edges[0]) - 1
@@ -187,6 +207,37 @@ class PanelSketch(Sketch):
                 f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
                 "some of them released without noise; fit the release itself"
             )
+
+    def coarser(self, panels=10, grid=12, lattice=None):
+        """The same records on fewer panels: to 12 moments each they are what a sketch of the records would have there.
+
+        Parameters
+        ----------
+        panels : int
+            In z. Some more where panels end at integers, and no more than there are.
+        grid : int
+            In x; see the attribute.
+        lattice : bool, optional
+            Keep the panels' ends at the integers (for counts). Default: where they all are ends.
+
+        Returns
+        -------
+        PanelSketch
+            This one where its maker chose the panels, or it has no more.
+
+        Raises
+        ------
+        ValueError
+            If a number of panels is not a positive integer.
+        """
+        check_panels(panels)
+        check_panels(grid, "grid")
+        keep = selected(np.asarray(self.edges), panels, lattice)
+        grid = min(grid, self._grid)
+        if self.chosen or (len(keep) == len(self.edges) and grid == self._grid):
+            return self
+        edges = tuple(self.edges[i] for i in keep)
+        return dataclasses.replace(self, moments=merged(self.moments, self.edges, keep), edges=edges, grid=grid)
 
     @property
     def thinned(self):
@@ -241,10 +292,28 @@ class PanelSketch(Sketch):
             self.atoms + other.atoms,
             self.edges,
             min(self.order, other.order),
+            self.grid if self.grid == other.grid else max(self._grid, other._grid),
+            self.chosen or other.chosen,
             self.records + other.records if keep else None,
             _few(np.concatenate(probes)) if probes else None,
             self.doubts + other.doubts,
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _SideBySide:
+    """Sketches of several groups: weights are (nodes, G), nodes too, or (nodes, 1) where all have the same."""
+
+    sketches: tuple
+    mechanism: object
+    nodes: object
+    weights: object
+
+    def law_of_nodes(self, base_dist, **options):
+        """The law of the nodes, from a law a group; see `Sketch.law_of_nodes`."""
+        own = [part._options(base_dist) for part in self.sketches]
+        finest = max(own, key=lambda choice: choice.get("panels", 0))
+        return Privatized(base_dist, self.mechanism, **finest | options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -286,6 +355,9 @@ class CountSketch(Sketch):
         base_dist = base_dist if self.groups is None else Grouped(base_dist, self.groups)
         return Privatized(base_dist, self.mechanism, **options)
 
+    def _options(self, base_dist):
+        return {}
+
     def __add__(self, other):
         """Sketch of the two releases together; the same protocol, but budgets may differ."""
         if type(self) is not type(other):
@@ -297,14 +369,8 @@ class CountSketch(Sketch):
         if (self.groups is None) != (other.groups is None):
             raise ValueError("a sketch made with by= and one without do not add")
 
-        def join(a, b):
-            if np.ndim(a) == np.ndim(b) == 0 and a == b:
-                return a
-            sizes = len(self.nodes), len(other.nodes)
-            return np.concatenate([np.broadcast_to(leaf, size) for leaf, size in zip((a, b), sizes, strict=True)])
-
         both = _collapse(
-            jax.tree.map(join, *mechanisms),
+            joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes))),
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.weights, other.weights]),
             None if self.groups is None else np.concatenate([self.groups, other.groups]),
@@ -316,7 +382,7 @@ class CountSketch(Sketch):
 # as pytrees sketches drop their records, probes and doubts, which are only there for the host
 jax.tree_util.register_pytree_node(
     PanelSketch,
-    lambda s: ((s.mechanism, *(getattr(s, name) for name in s.arrays)), (s.edges, s.order)),
+    lambda s: ((s.mechanism, *(getattr(s, name) for name in s.arrays)), (s.edges, s.order, s.grid, s.chosen)),
     lambda aux, leaves: PanelSketch(*leaves, *aux),
 )
 jax.tree_util.register_pytree_node(
@@ -324,6 +390,64 @@ jax.tree_util.register_pytree_node(
     lambda s: ((s.mechanism, s.nodes, s.weights, s.groups), s.num_groups),
     lambda aux, leaves: CountSketch(*leaves, aux),
 )
+
+
+def joined_mechanism(mechanisms, counts=None):
+    """One mechanism of the records of several, whose tree structures are equal.
+
+    Parameters
+    ----------
+    mechanisms : sequence of Mechanism
+    counts : sequence of int, optional
+        How many records each of them is of. Default: one.
+
+    Returns
+    -------
+    Mechanism
+        Parameters that are one number for all stay one.
+    """
+
+    def join(*leaves):
+        first, known = leaves[0], is_concrete(leaves)
+        if np.ndim(first) == 0 and all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
+            return first
+        xp = np if known else jnp
+        if counts is None:
+            return xp.stack(leaves)
+        return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])
+
+    return jax.tree.map(join, *mechanisms)
+
+
+def joined_sketch(sketches):
+    """One sketch of several groups' records, of a law a group.
+
+    Parameters
+    ----------
+    sketches : sequence of PanelSketch, or of CountSketch
+        One a group, of mechanisms whose tree structures are equal; budgets, bounds and panels may differ.
+
+    Returns
+    -------
+    CountSketch, or what has its ``law_of_nodes``, ``nodes`` and ``weights``
+    """
+    mechanisms = [part.mechanism for part in sketches]
+    nodes, weights = [part.nodes for part in sketches], [part.weights for part in sketches]
+    if mechanisms[0].support.is_discrete:
+        sizes = [len(part) for part in nodes]
+        mechanism, groups = joined_mechanism(mechanisms, sizes), np.repeat(np.arange(len(sketches)), sizes)
+        nodes, weights = ((np if is_concrete(parts) else jnp).concatenate(parts) for parts in (nodes, weights))
+        return CountSketch(mechanism, nodes, weights, groups, len(sketches))
+    # where there are fewer nodes the last is repeated, and stands for nothing
+    nodes, weights = _columns(nodes, "edge"), _columns(weights, "constant")
+    nodes = nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
+    return _SideBySide(tuple(sketches), joined_mechanism(mechanisms), nodes, weights)
+
+
+def _columns(parts, padding):
+    """Arrays of any lengths as the columns of one."""
+    xp, most = np if is_concrete(parts) else jnp, max(map(len, parts))
+    return xp.stack([xp.pad(part, (0, most - len(part)), padding) for part in parts], axis=1)
 
 
 def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, by=None):
@@ -381,6 +505,7 @@ def sketch(values, mechanism, *, panels=None, lattice=None, keep_records=True, b
         tails,
         atoms,
         tuple(edges.tolist()),
+        chosen=panels is not None,
         records=(values,) if keep_records else None,
         probes=_few(values),
     )

@@ -20,51 +20,69 @@ __all__ = [
 ]
 
 _SQRT_HALF = 0.7071067811865476
+_INVERSE_SQRT_2PI = 0.3989422804014327
 
-# W. J. Cody, "Rational Chebyshev approximation for the error function", Math. Comp. 23 (1969): relative error < 1e-18.
-_MIDDLE_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 66.1191906371416295,
-             298.635138197400131, 881.95222124176909, 1712.04761263407058, 2051.07837782607147,
-             1230.33935479799725)  # fmt: skip
-_MIDDLE_Q = (1.0, 15.7449261107098347, 117.693950891312499, 537.181101862009858, 1621.38957456669019,
-             3290.79923573345963, 4362.61909014324716, 3439.36767414372164, 1230.33935480374942)  # fmt: skip
-_NEAR_P = (0.185777706184603153, 3.16112374387056560, 113.864154151050156, 377.485237685302021, 3209.37758913846947)
-_NEAR_Q = (1.0, 23.6012909523441209, 244.024637934444173, 1282.61652607737228, 2844.23683343917062)
-_FAR_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
-          1.60837851487422766e-2, 6.58749161529837803e-4)  # fmt: skip
-_FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1, 6.05183413124143191e-2,
-          2.33520497626869185e-3)  # fmt: skip
+# Chebyshev expansions of (1 + 2 x) erfcx(x) and (1 + 2 x)² erfcx'(x), x ≥ 0, in t = (x − 3.75)/(x + 3.75) after M. M.
+# Shepherd and J. G. Laframboise, Math. Comp. 36 (1981), cut where what is left is below 3e-17, as powers of t.
+_ERFCX = (
+    4.25147144479639e-10, 3.1114333809799254e-10, -5.1739902140113095e-9, -3.7442100809620183e-9,
+    3.8675334242222354e-8, 2.3263508708859124e-8, -2.5866850716155884e-7, -5.7218230603224086e-8,
+    1.7516376488490621e-6, -9.7355989673677497e-7, -1.1444146237700524e-5, 2.2384239155082231e-5,
+    5.1649098892682407e-5, -0.00029015408054084172, 0.00029371366559134481, 0.0017556258528952954,
+    -0.0097465795580292756, 0.028362277418956406, -0.058693398589636771, 0.092304321160377484,
+    -0.10880393014174886, 0.082276738490145204, 0.0035854154854644293, -0.14024059858554697,
+    1.2375126308378275,
+)  # fmt: skip
+_ERFCX_SLOPE = (
+    1.4472182417386678e-9, -9.4240497133958342e-9, -1.9387383061189408e-8, 1.1131720278522718e-7,
+    1.4524371588448234e-7, -7.8091751000789795e-7, -8.0433145554289967e-7, 4.7633855740748476e-6,
+    3.1566813098496453e-6, -2.9208591196932283e-5, 5.3664903472048926e-7, 0.00017647105426818393,
+    -0.00020311241169162619, -0.00084110333589987503, 0.0028273473740803635, -0.00041166231973034531,
+    -0.018681797888452898, 0.063180285741372064, -0.11387123740150848, 0.10716921202648433,
+    0.036318244109020695, -0.32960922312218, 0.6428036856013053, -0.72983407125638255,
+    0.39219971041081281, 0.3260056318942916, -2.633964606739275,
+)  # fmt: skip
 
 
-def _ratio(p, q, x):
-    numerator, denominator = p[0], q[0]
-    for a, b in zip(p[1:], q[1:], strict=True):
-        numerator, denominator = numerator * x + a, denominator * x + b
-    return numerator / denominator
+def _expansion(coefficients, x):
+    t = 1.0 - 7.5 / (x + 3.75)
+    total = coefficients[0] * t + coefficients[1]
+    for coefficient in coefficients[2:]:
+        total = total * t + coefficient
+    return total
 
 
+@jax.custom_jvp
+@jax.jit
 def erfcx(x):
     """Scaled complementary error function exp(x²)·erfc(x) for x ≥ 0.
 
     Parameters
     ----------
     x : array_like
-        Non-negative; negative entries are treated as 0.
+        Non-negative.
 
     Returns
     -------
     Array
-        Same shape, relative error of a few units in the last place. Source: Cody (1969).
+        Same shape, relative error of a few units in the last place, in the derivative too.
     """
-    x = jnp.where(x < 0, 0.0, x)  # not maximum(), whose gradient at 0 is halved
-    near, far = x < 0.46875, x > 4.0
-    small, middle, large = jnp.where(near, x, 0.0), jnp.where(near | far, 1.0, x), jnp.where(far, x, 5.0)
-    square = small * small
-    head = jnp.exp(square) * (1.0 - small * _ratio(_NEAR_P, _NEAR_Q, square))
-    inverse = 1.0 / (large * large)
-    tail = (0.5641895835477563 - inverse * _ratio(_FAR_P, _FAR_Q, inverse)) / large
-    return jnp.where(near, head, jnp.where(far, tail, _ratio(_MIDDLE_P, _MIDDLE_Q, middle)))
+    return _expansion(_ERFCX, x) / (1.0 + 2.0 * x)
 
 
+@jax.custom_jvp
+@jax.jit
+def _erfcx_slope(x):
+    """Derivative of `erfcx`, by itself: in 2 x erfcx(x) − 2/√π all digits are lost far out."""
+    scale = 1.0 / (1.0 + 2.0 * x)
+    return _expansion(_ERFCX_SLOPE, x) * scale * scale
+
+
+erfcx.defjvps(lambda dx, value, x: _erfcx_slope(x) * dx)
+_erfcx_slope.defjvps(lambda dx, slope, x: 2.0 * (erfcx(x) + x * slope) * dx)
+
+
+@jax.custom_jvp
 def log_ndtr(x):
     """Log of the standard normal cdf, accurate to rounding for every x.
 
@@ -77,15 +95,25 @@ def log_ndtr(x):
     Array
         log Φ(x), same shape.
     """
-    x = jnp.asarray(x)
+    return _log_ndtr_and_slope(x)[0]
+
+
+@log_ndtr.defjvp
+def _log_ndtr_jvp(primals, tangents):
+    value, slope = _log_ndtr_and_slope(*primals)
+    return value, slope * tangents[0]
+
+
+@jax.jit
+def _log_ndtr_and_slope(x):
+    """Both log Φ(x) and its derivative φ(x)/Φ(x), from one value of `erfcx`."""
     left = x < 0
     half = 0.5 * erfcx(jnp.where(left, -x, x) * _SQRT_HALF)  # not abs(), whose gradient at 0 is lost
-    upper = jnp.where(left, 0.0, x)
-    return jnp.where(
-        left,
-        -0.5 * x * x + jnp.log(half),
-        jnp.log1p(-jnp.exp(-0.5 * upper * upper) * jnp.where(left, 0.5, half)),
-    )
+    exponent = -0.5 * x * x
+    bell = jnp.exp(exponent)
+    beyond = bell * half
+    value = jnp.where(left, exponent + jnp.log(half), jnp.log1p(-beyond))
+    return value, _INVERSE_SQRT_2PI * jnp.where(left, 1.0 / half, bell / (1.0 - beyond))
 
 
 def log_sum(logs, axis=-1):
@@ -96,8 +124,8 @@ def log_sum(logs, axis=-1):
     logs : array
     axis : int
     """
-    largest = jax.lax.stop_gradient(jnp.max(logs, axis=axis, keepdims=True))
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    # no less than a finite number, so that nothing infinite is subtracted from itself
+    largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
     total = jnp.sum(jnp.exp(logs - largest), axis=axis)
     positive = total > 0
     return jnp.where(positive, jnp.log(jnp.where(positive, total, 1.0)) + jnp.squeeze(largest, axis), -jnp.inf)
@@ -181,6 +209,8 @@ def _inexact(*values):
     return [jnp.asarray(value, dtype) for value in values]
 
 
+@jax.custom_jvp
+@jax.jit
 def log1mexp(x):
     """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0.
 
@@ -193,15 +223,21 @@ def log1mexp(x):
     Array
         Same shape.
     """
+    x = jnp.where(x < 0, x, 0.0)
+    return jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
+
+
+@jax.jit
+def _log1mexp_slope(x):
     valid = x < 0
     x = jnp.where(valid, x, -1.0)
-    near = x > -0.6931471805599453
-    value = jnp.where(
-        near, jnp.log(-jnp.expm1(jnp.where(near, x, -0.5))), jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x)))
-    )
-    return jnp.where(valid, value, -jnp.inf)
+    return jnp.where(valid, jnp.exp(x) / jnp.expm1(x), 0.0)
 
 
+log1mexp.defjvps(lambda dx, value, x: _log1mexp_slope(x) * dx)
+
+
+@jax.jit
 def log_relative_expm1(y):
     """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0.
 
@@ -249,18 +285,39 @@ def log_tilted_normal(u, v, k, anchor):
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)
     flip = u + v < 2 * k  # the interval lies left of the tilted mean: mirror it, so that the right tail is the only one
-    sign = jnp.where(flip, -1.0, 1.0)
-    u, v, k, anchor = jnp.where(flip, -v, u), jnp.where(flip, -u, v), sign * k, sign * anchor
+    log_integral = _log_right_of_mean(jnp.where(flip, -v, u), jnp.where(flip, -u, v), jnp.where(flip, -k, k))
+    return jnp.where(valid, log_integral - k * anchor, -jnp.inf)
+
+
+@jax.custom_jvp
+def _log_right_of_mean(u, v, k):
+    """`log_tilted_normal` anchored at 0, for an interval the middle of which is not left of k."""
+    return _log_right_of_mean_and_slopes(u, v, k)[0]
+
+
+@_log_right_of_mean.defjvp
+def _log_right_of_mean_jvp(primals, tangents):
+    value, slopes = _log_right_of_mean_and_slopes(*primals)
+    return value, sum(slope * tangent for slope, tangent in zip(slopes, tangents, strict=True))
+
+
+@jax.jit
+def _log_right_of_mean_and_slopes(u, v, k):
     width, near = v - u, u - k  # the width is formed before a large tilt can round it away
     far = near + width
     tail = near > 0
-    # φ(|near|) and φ(far) times these are the masses beyond; two calls, not a stacked one, so that XLA fuses them
-    mills = 0.5 * erfcx(jnp.where(tail, near, -near) * _SQRT_HALF), 0.5 * erfcx(far * _SQRT_HALF)
-    safe_near = jnp.where(tail, near, 0.0)
-    in_tail = mills[0] - jnp.exp(-0.5 * width * (safe_near + jnp.where(tail, far, 0.0))) * mills[1]
-    safe_near, safe_far = jnp.where(tail, 0.0, near), jnp.where(tail, 0.0, far)
-    middle = 1.0 - jnp.exp(-0.5 * safe_near * safe_near) * mills[0] - jnp.exp(-0.5 * safe_far * safe_far) * mills[1]
-    mass = jnp.where(tail, in_tail, middle)
-    exponent = jnp.where(tail, u * (k - 0.5 * u), 0.5 * k * k) - k * anchor
-    valid &= mass > 0  # an interval of a few rounding errors' width has no mass
-    return jnp.where(valid, exponent + jnp.log(jnp.where(valid, mass, 1.0)), -jnp.inf)
+    # φ(near) and φ(far) times these are the masses beyond
+    distances = jnp.stack([jnp.where(tail, near, -near), far]) * _SQRT_HALF
+    mills, mills_slope = 0.5 * erfcx(distances), 0.5 * _SQRT_HALF * _erfcx_slope(distances)
+    # weights of the two, in a tail divided by the first one
+    at_near = jnp.exp(jnp.where(tail, 0.0, -0.5 * near * near))
+    decay = jnp.exp(-0.5 * width * (near + far))
+    at_far = at_near * decay
+    mass = jnp.where(tail, mills[0], 1.0 - at_near * mills[0]) - at_far * mills[1]
+    valid = mass > 0  # an interval of a few rounding errors' width has no mass
+    share = jnp.where(valid, 1.0 / jnp.where(valid, mass, 1.0), 0.0)
+    value = jnp.where(tail, u * (k - 0.5 * u), 0.5 * k * k) + jnp.where(valid, -jnp.log(share), -jnp.inf)
+    by_u, by_v = -_INVERSE_SQRT_2PI * share * at_near, _INVERSE_SQRT_2PI * share * at_far
+    # the mean of s: in a tail, k and what is added to it cancel
+    beyond = share * (decay * (mills_slope[1] - width * mills[1]) - mills_slope[0])
+    return value, (by_u, by_v, jnp.where(tail, u + beyond, k - by_u - by_v))

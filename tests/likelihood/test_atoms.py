@@ -1,10 +1,6 @@
 """Atoms: where records released without noise gather, in densities, in sketches and in single precision."""
 
-import importlib
-import types
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,11 +9,12 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
+from ldpbayes.inference.certificate import Certificate
+from ldpbayes.inference.density import Density
+from ldpbayes.inference.fit import TOLERANCE
 from ldpbayes.mechanisms.rows import RowMechanism
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-fit = importlib.import_module("ldpbayes.inference.fit")
 
 COUNTS = ldp.ZeroInflatedLaplaceMechanism(0.5, 4.0, 0, 20)
 
@@ -86,16 +83,16 @@ def test_the_certificate_sees_atoms_that_a_sketch_ignores(counts):
         lambda m: ((m.zero_probability, m.scale, m.lower, m.upper), None),
         lambda _, leaves: Blind(*leaves),
     )
-    sites = {"parameters": types.SimpleNamespace(latent=True)}
-    drawn = types.SimpleNamespace(get_samples=lambda: {"parameters": jnp.array([[3.0, 0.8], [2.5, 0.9]])})
+    drawn = {"parameters": np.log([[[3.0, 0.8], [2.5, 0.9]]])}
 
     def model(data):
         parameters = numpyro.sample("parameters", dist.HalfNormal(9.0).expand([2]).to_event(1))
         ldp.observe("z", dist.NegativeBinomial2(parameters[0], parameters[1]), data)
 
     sketches = [counts.sketch(), ldp.Release(counts.values, blind).sketch()]
-    errors = [fit._error(model, (sketch,), {}, drawn, sites) for sketch in sketches]
-    assert errors[0] < fit.TOLERANCE < 1 < errors[1]
+    densities = [Density(model, (sketch,), {}) for sketch in sketches]
+    errors = [Certificate(density, density, {"parameters": np.zeros(2)}).error(drawn) for density in densities]
+    assert errors[0] < TOLERANCE < 1 < errors[1]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,12 +1,14 @@
 """Sketches: the log-likelihood of all records from a few hundred nodes."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.panels import panel_edges
+from ldpbayes.likelihood.panels import panel_edges, panel_moments
 from ldpbayes.likelihood.sketch import CountSketch, PanelSketch
 
 N = 1_000_000
@@ -103,6 +105,78 @@ def test_too_narrow_a_law_is_seen_by_the_reference_and_mended_by_refinement():
     fine = sketch.refine(16)
     assert difference(fine) < 1e-3
     assert abs(error(base, LAPLACE, z, fine)) < 1e-3
+
+
+WIDE = [
+    LAPLACE,
+    ldp.LaplaceMechanism(1.0, 0, 20),
+    ldp.LaplaceMechanism(1.0, 0.5, 12.3),
+    ldp.GaussianMechanism(1.0, 1e-6, 0, 1),
+    ldp.ZeroInflatedLaplaceMechanism(0.2, 3.0, 0, 12),
+]
+
+
+@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")  # normal noise under any mechanism
+@pytest.mark.parametrize("mechanism", WIDE, ids=repr)
+def test_a_coarser_sketch_is_that_of_the_records_on_its_panels(mechanism, rng):
+    x = np.clip(rng.uniform(-1, 13, 10_000), mechanism.lower, mechanism.upper)
+    z = np.where(mechanism.has_atoms & (x > 4), x, x + mechanism.scale * rng.normal(size=10_000))
+    fine = ldp.Release(z, mechanism).sketch()
+    integers = {edge for edge in fine.edges if edge == round(edge)}
+    for lattice in (None, True, False):
+        coarse = fine.coarser(10, 12, lattice)
+        edges = np.array(coarse.edges)
+        moments, tails, atoms = panel_moments(z, edges, coarse.places)
+        # sums of at most 10⁴ terms of size at most 1, each with rounding errors of up to 11 steps of the recursion
+        np.testing.assert_allclose(coarse.moments, moments, rtol=0, atol=1e4 * 11 * 1e-15)
+        np.testing.assert_array_equal(coarse.tails, tails)
+        np.testing.assert_array_equal(coarse.atoms, atoms)
+        assert coarse.size == fine.size == coarse.weights.sum().round(8)
+        assert (coarse.records, coarse.probes, coarse.doubts) == (fine.records, fine.probes, fine.doubts)
+        # where edges at integers stay, there is a panel more at most for each
+        assert len(edges) - 1 < len(fine.edges) - 1
+        assert len(edges) - 1 <= 10 + (0 if lattice is False else len(integers))
+        assert lattice is False or integers <= set(coarse.edges)
+        # at most a tenth of the range and a panel of what there was
+        assert np.diff(edges).max() <= (edges[-1] - edges[0]) / 10 + np.diff(fine.edges).max()
+
+
+def test_a_coarser_sketch_has_a_coarser_channel_and_the_same_log_likelihood(x64, rng):
+    mechanism, base = ldp.LaplaceMechanism(2.0, 0, 7.5), dist.Exponential(0.4)
+    x = np.minimum(rng.exponential(2.5, 10_000), 7.5)
+    fine = ldp.Release(x + rng.laplace(0, mechanism.scale, 10_000), mechanism).sketch()
+    coarse = fine.coarser(10, 12, lattice=False)
+    assert [s.law_of_nodes(base).panels for s in (fine, coarse, coarse.reference)] == [len(fine.edges) - 1, 12, 24]
+    assert coarse.law_of_nodes(base, panels=7).panels == 7
+    totals = [s.weights @ jax.jit(s.law_of_nodes(base).log_prob)(s.nodes) for s in (fine, coarse)]
+    assert len(coarse.nodes) == 84 and len(fine.nodes) > 300
+    # the law is a third as wide as the range: a panel's polynomials are off by 0.15⁸ / (2⁷ 8!) < 1e-13 a record, and
+    # 10⁴ terms of size up to 7 have a rounding error of 1e-15 each
+    assert abs(totals[0] - totals[1]) < 1e-7
+
+
+def test_coarser_sketches_add_up_and_stay_what_they_are_as_pytrees(rng):
+    parts = [ldp.Release(rng.laplace(0, 10, 100), LAPLACE).sketch() for _ in range(2)]
+    whole, coarse = sum(parts).coarser(10, 12), sum(part.coarser(10, 12) for part in parts)
+    # sums of 200 terms of size at most one in another order
+    np.testing.assert_allclose(coarse.moments, whole.moments, rtol=0, atol=200 * 11 * 1e-15)
+    assert (coarse.edges, coarse.grid) == (whole.edges, whole.grid) == (parts[0].coarser(10, 12).edges, 12)
+    assert (parts[0].coarser(10, 12) + parts[1].coarser(10, 16)).grid == 16
+    again = jax.tree.map(np.asarray, whole)
+    assert (again.edges, again.grid, again.chosen) == (whole.edges, 12, False)
+    assert jax.tree.structure(parts[0]) != jax.tree.structure(dataclasses.replace(parts[0], grid=12))
+
+
+def test_a_sketch_does_not_get_coarser_where_its_panels_were_chosen_or_are_few(rng):
+    release = ldp.Release(rng.laplace(0, 10, 100), LAPLACE)
+    chosen, default = release.sketch(panels=40), release.sketch()
+    assert chosen.edges == default.edges and chosen.chosen and not default.chosen
+    coarse = default.coarser(10, 12)
+    for sketch in (chosen, chosen + default, default.refine(), coarse):
+        assert sketch.coarser(10, 12) is sketch and sketch.coarser(1000, 1000) is sketch
+    for options, name in (({"panels": 0}, "panels"), ({"grid": 2.5}, "grid"), ({"grid": True}, "grid")):
+        with pytest.raises(ValueError, match=f"{name} must be a positive integer, got"):
+            default.coarser(**options)
 
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")  # all between the bounds

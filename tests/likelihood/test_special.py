@@ -27,6 +27,17 @@ def test_erfcx_has_relative_accuracy_from_zero_to_infinity():
     np.testing.assert_allclose(jax.jit(erfcx)(x), expected, rtol=ROUNDING)
 
 
+def test_the_derivative_of_erfcx_keeps_its_relative_accuracy_far_out():
+    x = np.geomspace(1e-3, 1e5, 60)  # where 2 x erfcx(x) − 2/√π has lost 10 digits
+
+    def reference(v):
+        return 2 * v * mp.exp(v**2) * mp.erfc(v) - 2 / mp.sqrt(mp.pi)
+
+    with mp.workdps(DIGITS):
+        expected = np.array([float(reference(mp.mpf(v))) for v in x.tolist()])
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(erfcx)))(x), expected, rtol=ROUNDING)
+
+
 def log_cdf_reference(x):
     return normal_mass(-mp.inf, x)
 
@@ -47,6 +58,21 @@ def test_the_gradient_of_log_ndtr_is_the_hazard_rate_also_at_zero():
     (expected,) = log_gradient(log_cdf_reference, x)
     # for x > 0 the gradient is φ(x)/Φ(x), whose exponent x²/2 < 32 amplifies its rounding
     np.testing.assert_allclose(jax.grad(lambda v: log_ndtr(v).sum())(x), expected, rtol=32 * ROUNDING)
+
+
+def test_log_ndtr_has_second_derivatives_in_forward_and_reverse_mode():
+    x = np.concatenate([np.linspace(-300, 5, 40), [0.0, -0.0, 1e-8]])
+
+    def curvature(v):  # −h (x + h), h the hazard rate
+        h = mp.npdf(v) / mp.ncdf(v)
+        return -h * (v + h)
+
+    with mp.workdps(DIGITS):
+        expected = np.array([float(curvature(mp.mpf(v))) for v in x.tolist()])
+    both = jax.jit(jax.vmap(lambda v: (jax.hessian(log_ndtr)(v), jax.grad(jax.grad(log_ndtr))(v))))
+    # for x > 0 it is φ(x) times moderate numbers, whose exponent x²/2 < 13 amplifies its rounding
+    for actual in both(x):
+        np.testing.assert_allclose(actual, expected, rtol=13 * ROUNDING)
 
 
 def test_log1mexp_is_exact_to_rounding_at_both_ends():
