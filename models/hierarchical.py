@@ -23,8 +23,8 @@ def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(
     -------
     callable
         model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
-        ``theta`` (a mean a group) and ``z_0``, ``z_1``, ...; TypeError for a single one, none, or one of
-        anything but numbers.
+        ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for a single one,
+        none, or one of anything but numbers.
     """
 
     def model(releases):
@@ -40,7 +40,6 @@ def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(
             # non-centred: privacy noise often leaves little to tell the groups apart
             offset = numpyro.sample("offset", dist.Normal(0, 1))
         theta = numpyro.deterministic("theta", population_mean + spread * offset)
-        for group, release in enumerate(releases):
-            observe(f"z_{group}", dist.Normal(theta[group], within), release)
+        observe("z", dist.Normal(theta, within), list(releases))
 
     return model

@@ -22,8 +22,9 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
     -------
     callable
         model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
-        the region of each record, or a sequence of releases or sketches, one a region (then ``z_0``, ``z_1``, ...).
-        TypeError for records of unknown regions, releases of anything but categories, or of different ones.
+        the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
+        different kinds). TypeError for records of unknown regions, releases of anything but categories, or of different
+        ones.
     """
 
     def model(regions):
@@ -44,10 +45,6 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
                 # non-centred: privacy noise often leaves little to tell the regions apart
                 offset = numpyro.sample("offset", dist.Normal(0, 1))
         theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
-        if grouped:
-            observe("z", dist.Categorical(theta), regions)
-        else:
-            for region, release in enumerate(regions):
-                observe(f"z_{region}", dist.Categorical(theta[region]), release)
+        observe("z", dist.Categorical(theta), regions if grouped else list(regions))
 
     return model

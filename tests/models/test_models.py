@@ -157,6 +157,18 @@ def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
         assert abs(density - prior - likelihood) < 1e-9
 
 
+def test_the_hierarchical_density_has_no_more_equations_for_more_groups(x64):
+    numbers = [ldp.Release([5.0], ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in np.linspace(0.5, 2.0, 24)]
+
+    def equations(data):
+        values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "offset": np.zeros(len(data))}
+        density = jax.value_and_grad(lambda at: util.log_density(models.hierarchical(), (data,), {}, at)[0])
+        return len(jax.make_jaxpr(density)(values).eqns)
+
+    for form in (numbers, [r.sketch(panels=2, lattice=False) for r in numbers]):
+        assert equations(form) == equations(form[:3])
+
+
 def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     mechanism = ldp.OptimalUnaryEncoding(1.0, 3)
     theta = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
@@ -178,7 +190,7 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
         assert abs(density - prior - likelihood) < 1e-9
     plans = [ldp.Release(None, mechanism, 5)] * 2
     drawn = Predictive(models.regional_histograms(), num_samples=3)(jax.random.key(0), plans)
-    assert drawn["z_1"].shape == (3, 5, 3) and drawn["theta"].shape == (3, 2, 3)
+    assert drawn["z"].shape == (3, 10, 3) and drawn["theta"].shape == (3, 2, 3)
 
 
 @pytest.mark.parametrize(
