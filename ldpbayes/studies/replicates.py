@@ -1,20 +1,20 @@
-"""Posteriors of many releases of one kind in one compiled call."""
+"""Posteriors of many releases of one kind, from one compiled chain."""
 
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import NUTS
 
-from ldpbayes.inference.release import Release
+from ldpbayes.inference.chains import Chains
+from ldpbayes.inference.density import Density
 from ldpbayes.likelihood.sketch import PanelSketch
 
 __all__ = ["ReplicatedFit"]
 
 
 class ReplicatedFit:
-    """NUTS, one chain a release, vectorised over releases: on sketches with common nodes, for rows on the records.
+    """NUTS, one chain a release: on sketches with common nodes, for rows on the records.
 
     Compiled for the first batch, and again only when later ones bring released values that no earlier one had.
 
@@ -29,9 +29,9 @@ class ReplicatedFit:
     """
 
     def __init__(self, model, *, num_warmup=500, num_samples=500, **options):
-        self._model, self._iterations = model, {"num_warmup": num_warmup, "num_samples": num_samples}
-        self._options = options
-        self._template = None
+        self._model, self._iterations = model, (num_warmup, num_samples)
+        self._kernel = NUTS(model, **options)
+        self._known = None
 
     def __call__(self, key, releases):
         """Sample the posteriors, in double precision.
@@ -48,35 +48,23 @@ class ReplicatedFit:
         dict of str to ndarray (releases, num_samples, *site)
         """
         if releases[0].mechanism.record_shape:
-            template, varying = releases[0], {"values": np.stack([release.values for release in releases])}
+            template, varying = releases[0], [{"values": release.values} for release in releases]
         else:
-            sketches = [release.sketch(keep_records=False) for release in releases]
-            template, varying = _stack(sketches, self._template)
+            template, varying = self._common([release.sketch(keep_records=False) for release in releases])
+
+        def density(data):
+            return Density(self._model, (dataclasses.replace(template, **data),), {})
+
         with jax.enable_x64(True):
-            if self._template is None or _differ(template, self._template):
-                self._template = template
-                self._sample = jax.jit(jax.vmap(self._one))
-            samples = self._sample(jax.random.split(key, len(releases)), varying)
-            return {name: np.asarray(values) for name, values in samples.items()}
+            chains = Chains(density, self._kernel, jax.random.split(key, len(releases)), *self._iterations, data=varying)
+            for iterations in self._iterations:
+                positions, _ = chains.run(iterations)
+            return chains.constrained(positions)
 
-    def _one(self, key, varying):
-        mcmc = MCMC(NUTS(self._model, **self._options), progress_bar=False, **self._iterations)
-        # the mechanism and the nodes stay concrete, so that what depends on them is computed only once
-        mcmc.run(key, dataclasses.replace(self._template, **varying))
-        return mcmc.get_samples()
-
-
-def _differ(template, other):
-    """Whether what was compiled for one template does not serve another."""
-    if isinstance(template, Release):
-        return template.values.shape != other.values.shape
-    return not np.array_equal(template.nodes, other.nodes)
-
-
-def _stack(sketches, template):
-    """A sketch with the nodes of all, and for each sketch what differs from it, stacked."""
-    if isinstance(sketches[0], PanelSketch):
-        return sketches[0], {name: jnp.stack([getattr(s, name) for s in sketches]) for name in PanelSketch.arrays}
-    union = sum(sketches) if template is None else sum(sketches, template)
-    nothing = dataclasses.replace(union, weights=np.zeros(len(union.nodes)))
-    return nothing, {"weights": np.stack([(nothing + s).weights for s in sketches])}
+    def _common(self, sketches):
+        """A sketch with the nodes of all, and for each sketch what differs from it."""
+        if isinstance(sketches[0], PanelSketch):
+            return sketches[0], [{name: getattr(s, name) for name in PanelSketch.arrays} for s in sketches]
+        union = sum(sketches, self._known or 0)
+        self._known = nothing = dataclasses.replace(union, weights=np.zeros(len(union.nodes)))
+        return nothing, [{"weights": (nothing + sketch).weights} for sketch in sketches]

@@ -1,0 +1,73 @@
+"""Kernels and models that only NumPyro's own `MCMC` knows how to run: it compiles them anew each time."""
+
+import jax
+from numpyro.infer import HMC, MCMC
+
+from ldpbayes.inference.certificate import leaves
+from ldpbayes.inference.chains import STATISTICS
+from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.inference.release import Release
+from ldpbayes.likelihood.sketch import Sketch
+
+__all__ = ["by_mcmc"]
+
+LARGE = 1 << 26  # bytes
+
+
+def by_mcmc(density, kernel, key, num_warmup, num_samples, num_chains, progress_bar):
+    """Run `numpyro.infer.MCMC`.
+
+    Parameters
+    ----------
+    density : Density
+    kernel : callable or numpyro.infer.mcmc.MCMCKernel
+        A kernel class (or factory) called with the model, or a kernel.
+    key : jax.Array
+    num_warmup, num_samples, num_chains : int
+    progress_bar : bool
+
+    Returns
+    -------
+    tuple of two dicts of str to array (chains, iterations, ...)
+        Samples by site and statistics by name.
+    """
+    large, rebuild = _large_arrays((density.args, density.kwargs))
+    if large and callable(kernel):
+        # arguments of the compiled function, since as constants they are copied several times and looked at for minutes
+        def model_of_data(arrays):
+            positional, named = rebuild(arrays)
+            return density.model(*positional, **named)
+
+        density, kernel = Density(model_of_data, (large,), {}), kernel(model_of_data)
+    elif callable(kernel):
+        kernel = kernel(density.model)
+    # only HMC and NUTS start vectorised chains without being told where
+    vectorized = "vectorized" if isinstance(kernel, HMC) else "sequential"
+    mcmc = MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else vectorized,
+        progress_bar=progress_bar,
+        jit_model_args=bool(large),
+    )
+    # kernels other than HMC and NUTS keep other statistics, or none
+    with RUNNING:
+        mcmc.run(key, *density.args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **density.kwargs)
+    statistics = mcmc.get_extra_fields(group_by_chain=True)
+    samples = mcmc.get_samples(group_by_chain=True)
+    return jax.device_get(samples), {name: jax.device_get(values) for name, values in statistics.items()}
+
+
+def _large_arrays(tree):
+    """Arrays of releases and sketches that take more than 64 MiB, and a function that puts others in their places."""
+    parts, structure = jax.tree.flatten(tree)
+    ours = {id(leaf) for data in leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
+    large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > LARGE]
+
+    def rebuild(arrays):
+        replaced = dict(zip(large, arrays, strict=True))
+        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(parts)])
+
+    return [parts[i] for i in large], rebuild

@@ -1,0 +1,196 @@
+"""The sampler: one program for all data of a structure, the same draws however it is run, and no stale one."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS, init_to_value
+
+import ldpbayes as ldp
+from ldpbayes.inference import programs
+from ldpbayes.inference.chains import Chains
+from ldpbayes.inference.density import Density
+
+Y = np.random.default_rng(0).normal(1.0, 2.0, 50)
+START = {"mu": 0.3, "sigma": 1.5}
+
+
+def model(y, scale=None):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    sigma = numpyro.sample("sigma", dist.Gamma(2, 1)) if scale is None else scale
+    numpyro.deterministic("twice", 2 * mu)
+    numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
+
+
+def chains(y=Y, kernel=NUTS, method=None, count=2, model=model, warmup=20, **options):
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(np.arange(count))
+    return Chains(lambda _: Density(model, (y,), {}), kernel(model, **options), keys, warmup, 10, method)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """How many programs are compiled."""
+    count = []
+    original = programs.Compiled.__init__
+
+    def counting(self, *args, **kwargs):
+        count.append(args[0])
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(programs.Compiled, "__init__", counting)
+    return count
+
+
+@pytest.fixture(scope="module")
+def first():
+    """Draws of two chains: positions and statistics of 20 + 10 iterations."""
+    with jax.enable_x64(True):
+        several = chains()
+        return several.run(20), several.run(10)
+
+
+def test_chains_vectorised_over_several_devices_draw_what_threads_draw(first, tmp_path):
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import jax, numpy as np; import test_chains as t\n"
+        "with jax.enable_x64(True):\n"
+        "    several = t.chains(method='vectorized')\n"
+        "    np.savez(sys.argv[2], **several.run(20)[0])\n"
+        "assert len(several._states[0].z['mu'].sharding.device_set) == 2\n"
+    )
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    file = tmp_path / "draws.npz"
+    subprocess.run([sys.executable, "-c", script, os.path.dirname(__file__), file], check=True, env=environment)
+    for name, together in np.load(file).items():
+        # rounding grows by a factor e an iteration at worst: after ten it is 1e-16 · 2e4, of values near 1
+        np.testing.assert_allclose(together[:, :10], first[0][0][name][:, :10], rtol=1e-9, atol=1e-9)
+
+
+def test_a_chain_does_not_depend_on_how_many_there_are_and_compiles_nothing_anew(x64, first, compiled):
+    alone = chains(count=1)
+    positions, statistics = alone.run(20)
+    np.testing.assert_array_equal(positions["mu"], first[0][0]["mu"][:1])
+    np.testing.assert_array_equal(statistics["energy"], first[0][1]["energy"][:1])
+    assert not compiled
+
+
+def test_other_data_of_the_same_structure_compile_nothing_anew(x64, first, compiled):
+    positions, _ = chains(Y + 3).run(20)
+    assert not compiled
+    assert positions["mu"][:, 10:].mean() > first[0][0]["mu"][:, 10:].mean() + 1
+
+
+def test_blocks_of_any_length_go_on_where_the_last_ended(x64, first):
+    several = chains()
+    parts = [several.run(n)[0]["mu"] for n in (1, 13, 6, 10)]
+    np.testing.assert_array_equal(np.concatenate(parts, 1), np.concatenate([run[0]["mu"] for run in first], 1))
+
+
+def test_options_of_a_kernel_count(x64):
+    careful = chains(
+        dense_mass=True, target_accept_prob=0.99, max_tree_depth=2, init_strategy=init_to_value(values=START)
+    )
+    _, statistics = careful.run(20)
+    assert statistics["num_steps"].max() <= 3
+    assert careful._states[0].adapt_state.inverse_mass_matrix[("mu", "sigma")].shape == (2, 2)
+    one_step = chains(
+        step_size=1e-9, adapt_step_size=False, max_tree_depth=1, init_strategy=init_to_value(values=START)
+    )
+    np.testing.assert_allclose(one_step.run(1)[0]["mu"], START["mu"], atol=1e-6)
+
+
+def test_hmc_goes_the_same_way(x64):
+    _, statistics = chains(kernel=HMC, num_steps=3, trajectory_length=None).run(10)
+    assert np.all(statistics["num_steps"] == 3)
+
+
+def test_a_model_that_decides_by_its_data_is_compiled_again_and_right(x64, compiled):
+    def deciding(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        likelihood = dist.Normal(mu, 1.0) if y.mean() > 0 else dist.Normal(-mu, 1.0)
+        numpyro.sample("y", likelihood, obs=y)
+
+    positions = {}
+    for sign in (1, -1):
+        positions[sign] = chains(sign * Y, model=deciding).run(20)[0]["mu"]
+        assert compiled
+        compiled.clear()
+    # of the second model and data the posterior is the first's: the mean of Y, with standard error 1/√50
+    for draws in positions.values():
+        assert abs(draws[:, 10:].mean() - Y.mean()) < 4 / np.sqrt(50)  # error rate below 1e-4, even for dependent draws
+
+
+def test_a_model_of_other_shapes_is_compiled_again_and_right(x64, compiled):
+    positions, _ = chains(np.concatenate([Y, Y + 20])).run(20)
+    assert compiled
+    assert positions["mu"][:, 10:].mean() > 5
+
+
+def test_an_array_that_the_caller_changes_between_fits_is_read_anew(x64, compiled):
+    covariate = np.ones(50)
+
+    def closing(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(mu * covariate, 1.0), obs=y)
+
+    before = chains(10 + Y, model=closing).run(20)[0]["mu"]
+    compiled.clear()
+    covariate[:] = 2.0
+    after = chains(10 + Y, model=closing).run(20)[0]["mu"]
+    assert not compiled
+    np.testing.assert_allclose(after[:, 15:].mean(), before[:, 15:].mean() / 2, atol=0.5)  # ten against five
+
+
+def test_a_model_fitted_from_two_threads_at_once_gives_each_its_own(x64, first):
+    results = {}
+
+    def fit(shift):
+        with jax.enable_x64(True):
+            results[shift] = chains(Y + shift).run(20)[0]["mu"]
+
+    threads = [threading.Thread(target=fit, args=(shift,)) for shift in (0.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(results[0.0], first[0][0]["mu"])
+    np.testing.assert_array_equal(results[3.0], chains(Y + 3).run(20)[0]["mu"])
+
+
+def test_deterministic_sites_come_with_the_samples(x64, first):
+    samples = chains().constrained(first[1][0])
+    np.testing.assert_allclose(samples["twice"], 2 * samples["mu"])
+    np.testing.assert_allclose(samples["sigma"], np.exp(first[1][0]["sigma"]))
+
+
+def test_a_density_that_is_finite_nowhere_is_refused_in_numpyros_words(x64):
+    def impossible(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        numpyro.factor("never", mu - np.inf)
+
+    with pytest.raises(RuntimeError, match="Cannot find valid initial parameters"):
+        chains(model=impossible).run(1)
+
+
+def test_an_interrupt_ends_a_fit_and_its_threads():
+    def slow(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(mu, 2.0), obs=y)
+
+    ldp.fit(slow, Y, num_warmup=1, num_samples=4, num_chains=2, progress_bar=False)  # compiled
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ldp.fit(slow, Y, num_warmup=1, num_samples=10**7, num_chains=2, progress_bar=False)
+    timer.join()
+    deadline = time.monotonic() + 60  # generous: what is claimed is that they end
+    while any(thread.name.startswith("ldpbayes") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
