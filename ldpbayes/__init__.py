@@ -5,6 +5,7 @@ sampling noise and the privacy noise. Importing the package changes no JAX setti
 """
 
 from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.compiled_code import keep_compiled_code
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
 from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
 from ldpbayes.inference.handlers import observe, privatize
@@ -60,6 +61,7 @@ __all__ = [
     "ZeroInflatedLaplaceMechanism",
     "fit",
     "frequencies",
+    "keep_compiled_code",
     "losses",
     "m_estimate",
     "mechanism",

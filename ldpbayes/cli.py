@@ -337,20 +337,11 @@ def _exit_code(results):
 
 
 def _use_compilation_cache(args):
-    """Keep compiled code between runs, in the user's cache folder: compilation is most of a short run's time."""
-    import jax
+    """Keep compiled code between runs, unless it is not wanted."""
+    from ldpbayes.compiled_code import keep_compiled_code
 
-    if args.no_cache or os.environ.get("LDPBAYES_NO_CACHE") or jax.config.jax_compilation_cache_dir:
-        return  # the last: the user has chosen a folder through JAX itself
-    try:
-        base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-        folder = base / "ldpbayes" / "jax"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        return  # no home, or a read-only one
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
+        keep_compiled_code()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference.release import Release
 from ldpbayes.likelihood.sketch import PanelSketch, Sketch
 
-__all__ = ["Certificate", "leaves", "map_sketches", "panel_sketches"]
+__all__ = ["COARSE_TOLERANCE", "Certificate", "coarser", "leaves", "map_sketches", "panel_sketches"]
 
 DRAWS = 64
+COARSE_TOLERANCE = 1e-4  # nats: what fewer panels than a sketch has may cost
+FEW = 2  # sketches whose matrices on 20 panels stay in a core's cache together
 
 
 class Certificate:
@@ -35,15 +37,11 @@ class Certificate:
 
     def __init__(self, density, exact, example, measure=Density.potential):
         coarse, fine = panel_sketches(density), [sketch.reference for sketch in panel_sketches(exact)]
-        # of the same nodes under the same law, two weightings: of all records, and of the few
+        self._few = all(sketch.probes is not None for sketch in coarse)
         nodes, others = [sketch.nodes for sketch in coarse], [sketch.nodes for sketch in fine]
-        weights, other_weights = [[s.weights] for s in coarse], [[s.weights] for s in fine]
-        if all(sketch.probes is not None for sketch in coarse):
-            for i, sketch in enumerate(coarse):
-                share = np.full(len(sketch.probes), sketch.size / len(sketch.probes))
-                weights[i].append(sketch.thinned.weights)
-                others[i] = np.concatenate([others[i], sketch.probes])
-                other_weights[i] = [np.pad(*other_weights[i], (0, len(share))), np.pad(share, (len(fine[i].nodes), 0))]
+        if self._few:
+            others = [np.concatenate([each, sketch.probes]) for each, sketch in zip(others, coarse, strict=True)]
+        self._weights = self._weightings(coarse, fine)
 
         def difference(_, weightings, parameters):
             sides = []
@@ -53,21 +51,33 @@ class Certificate:
                 sides.append(measure(Density(of.model, args, kwargs), parameters))
             return sides[0] - sides[1]
 
-        self._weights = [[np.stack(each) for each in side] for side in (weights, other_weights)]
         one = jax.tree.map(lambda each: each[0], self._weights)
         traced, (self._arrays,) = trace(difference, one, example)
         several = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((DRAWS, *leaf.shape), leaf.dtype), example)
         each = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
         self._program = PROGRAMS.get(
-            ("certificate", traced.key, len(weights[0])), lambda: Compiled(each, self._arrays, self._weights, several)
+            ("certificate", traced.key, self._few), lambda: Compiled(each, self._arrays, self._weights, several)
         )
 
-    def error(self, positions):
+    def _weightings(self, coarse, fine):
+        """Weights of the same nodes under the same law, in two ways: of all records, and of the few."""
+        sides = [[[sketch.weights] for sketch in coarse], [[sketch.weights] for sketch in fine]]
+        if self._few:
+            for sketch, mine, theirs in zip(coarse, *sides, strict=True):
+                mine.append(sketch.thinned.weights)
+                share = np.full(len(sketch.probes), sketch.size / len(sketch.probes))
+                every = theirs[0]
+                theirs[:] = np.pad(every, (0, len(share))), np.pad(share, (len(every), 0))
+        return [[np.stack(each) for each in side] for side in sides]
+
+    def error(self, positions, sketches=None):
         """The largest difference at some of these positions.
 
         Parameters
         ----------
         positions : dict of str to array (chains, draws, ...)
+        sketches : tuple of two lists of PanelSketch, optional
+            Others in the places of those that are looked at and of the exact ones, without probes, on their panels.
 
         Returns
         -------
@@ -78,7 +88,10 @@ class Certificate:
         total = len(jax.tree.leaves(flat)[0])
         pick = np.linspace(0, total - 1, DRAWS).astype(int)
         picked = {name: flat[name][pick] for name in flat}
-        return float(np.max(np.abs(self._program(self._arrays, self._weights, picked))))
+        weights = self._weights
+        if sketches is not None:
+            weights = self._weightings(sketches[0], [sketch.reference for sketch in sketches[1]])
+        return float(np.max(np.abs(self._program(self._arrays, weights, picked))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,6 +113,23 @@ class _Reweighted(Sketch):
 
     def _options(self, base_dist):
         return self.of._options(base_dist)
+
+
+def coarser(sketches, lattice):
+    """Sketches on fewer panels, so that the matrices of all stay in a core's cache: what sampling begins with.
+
+    Parameters
+    ----------
+    sketches : list of PanelSketch
+    lattice : bool
+        Whether records may be counts.
+
+    Returns
+    -------
+    list of PanelSketch
+    """
+    panels, grid = (20, 20) if len(sketches) <= FEW else (10, 12)
+    return [sketch.coarser(panels, grid, lattice) for sketch in sketches]
 
 
 def leaves(tree):

@@ -11,7 +11,7 @@ import numpy as np
 from numpyro.infer import NUTS
 
 from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.inference.certificate import Certificate, leaves, map_sketches, panel_sketches
+from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, leaves, map_sketches, panel_sketches
 from ldpbayes.inference.chains import Chains, progress, takes
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.mcmc import by_mcmc
@@ -23,7 +23,6 @@ from ldpbayes.likelihood.sketch import PanelSketch, Sketch
 __all__ = ["ConvergenceWarning", "SketchWarning", "fit"]
 
 TOLERANCE = 1e-3  # nats: the largest difference between sketch and records that is let pass
-COARSE_TOLERANCE = 1e-4  # nats: what fewer panels than the sketch has may cost
 REFINEMENTS = 2  # each by a factor 4: beyond 16 times the panels a channel's matrix would be too large
 
 
@@ -115,11 +114,11 @@ def fit(
             warnings.warn(problem, ReleaseWarning, stacklevel=2)
         doubts += getattr(model, "doubts", ())  # of privatized sites, which have spoken for themselves
         sampler = kernel(model) if callable(kernel) else kernel
-        settings = int(num_warmup), int(num_samples), int(num_chains)
+        settings = jax.random.key(seed), (int(num_warmup), int(num_samples), int(num_chains)), progress_bar, sites
         if takes(sampler, sites):
-            run = functools.partial(_by_chains, sampler, jax.random.key(seed), settings, chain_method, progress_bar, sites)
+            run = functools.partial(_by_chains, sampler, chain_method, *settings)
         else:
-            run = functools.partial(_by_mcmc, kernel, jax.random.key(seed), settings, progress_bar, sites)
+            run = functools.partial(_by_mcmc, kernel, *settings)
         samples, statistics, density, certificates = _posterior(run, density, sites)
         return _result(samples, statistics, density, sites, certificates, doubts, seed)
 
@@ -147,15 +146,16 @@ def _posterior(run, density, sites):
     return samples, statistics, density, certificates
 
 
-def _by_chains(kernel, key, settings, method, shown, sites, given):
+def _by_chains(kernel, method, key, numbers, shown, sites, given):
     """Samples, statistics, the density that was sampled and its sketches' error, of HMC or NUTS compiled once.
 
     Sketches begin coarse. Where that is too coarse, as is seen after the warm-up, those that were given take over.
     """
-    num_warmup, num_samples, num_chains = settings
+    num_warmup, num_samples, num_chains = numbers
     lattice = any(site.discrete_base for site in sites.values())
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))  # chain by chain the same
-    for density in (_mapped(lambda sketch: sketch.coarser(lattice=lattice), given), given):
+    fewer = iter(coarser(panel_sketches(given), lattice))
+    for density in (_mapped(lambda _: next(fewer), given), given):
         chains = Chains(lambda _, density=density: density, kernel, keys, num_warmup, num_samples, method)
         certificate = Certificate(density, given, chains.example) if panel_sketches(density) else None
         arviz()  # imported while the programs are being compiled
@@ -172,9 +172,9 @@ def _by_chains(kernel, key, settings, method, shown, sites, given):
             return chains.constrained(positions), statistics, density, error
 
 
-def _by_mcmc(kernel, key, settings, shown, sites, density):
+def _by_mcmc(kernel, key, numbers, shown, sites, density):
     """The same for what only NumPyro's `MCMC` can run."""
-    samples, statistics = by_mcmc(density, kernel, key, *settings, shown)
+    samples, statistics = by_mcmc(density, kernel, key, *numbers, shown)
     error = None
     if panel_sketches(density):
         error = _error(density, samples, sites)
@@ -212,7 +212,7 @@ def _refined(density, samples, sites):
         if _panels(finer) == _panels(density):
             return None
         density = finer
-        if _error(density, samples, sites) <= TOLERANCE:
+        if _error(density, samples, sites) <= 0.1 * TOLERANCE:  # draws from the finer ones will lie elsewhere
             break
     return density
 

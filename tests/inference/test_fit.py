@@ -89,13 +89,13 @@ def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaus
     assert set(posterior.data_vars) == {"mu", "sigma"}
     assert dict(posterior.sizes) == {"chain": 2, "draw": 300}
     assert {"diverging", "lp", "n_steps", "acceptance_rate", "step_size"} <= set(result["sample_stats"].data_vars)
-    sketch = release.sketch()
+    sketch = release.sketch().coarser(20, 20, lattice=False)  # which is fine enough here
     np.testing.assert_array_equal(np.asarray(result["observed_data"]["z"]), sketch.nodes)
     np.testing.assert_array_equal(np.asarray(result["constant_data"]["weights"]), sketch.weights)
     assert ldp.mechanism_from_spec(json.loads(result.attrs["mechanisms"])[0]) == LAPLACE
     assert "epsilon = 1" in json.loads(result.attrs["privacy"])[0]
     (certificate,) = json.loads(result.attrs["certificates"])
-    assert certificate["panels"] == [40]
+    assert certificate["panels"] == [20]
     assert certificate["error_nats"] < 1e-6
     assert json.loads(result.attrs["release_warnings"]) == []
     assert draws(result, "mu").dtype == np.float64
