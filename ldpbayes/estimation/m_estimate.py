@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import warnings
 
 import jax
@@ -138,7 +139,7 @@ class _Problem:
                 # a loss that is rounded off is only seen from nearby
                 self.start = naive if start is None or rough else self.start
                 self.units = units if rough else None
-        self.estimator = self._estimator(self.method)
+        self.estimator = self._estimator()
 
     def _check_space(self, start):
         if self.space is None:
@@ -187,8 +188,12 @@ class _Problem:
             if getattr(result, "shape", None) != ():
                 shown = getattr(result, "shape", type(result).__name__)
                 raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shown}")
-        self._check_values(start)
-        self.everywhere = self._finite_everywhere(start)
+        # whether the loss is finite at released values, and at some as far out again
+        centre = self.rows.mean(axis=0)
+        far = np.concatenate([self.rows, centre + 3 * (self.rows - centre)])
+        found = _losses(self.loss, np.concatenate([self._inside(self.rows), far]), start)
+        self._check_values(found[: len(self.rows)], bounded=self.support is not None)
+        self.everywhere = bool(np.isfinite(found[len(self.rows) :]).all())
         units = np.asarray(natural_units(self.loss, jnp.asarray(self._sample()), jnp.asarray(start)))
         if self.method not in ("naive", "oracle", "dr"):
             self._check_smooth(start, units)
@@ -216,10 +221,8 @@ class _Problem:
                 + (", or round them off with loss.smoothed(width)" if rounded else "")
             )
 
-    def _check_values(self, start, everywhere=False):
-        bounded = self.support is not None and not everywhere
-        rows = self._inside(self.rows) if bounded else self.rows
-        values = np.asarray(self.loss.values(jnp.asarray(rows), jnp.asarray(start)))
+    def _check_values(self, values, bounded):
+        """Losses of the records at the start, brought into the support or not, must be finite."""
         if not np.isfinite(values).all():
             bad = np.flatnonzero(~np.isfinite(values))
             where = ", brought into the support," if bounded else ""
@@ -227,12 +230,6 @@ class _Problem:
                 f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
                 f"and for {len(bad) - 1} others: {self.rows[bad[0]]}"
             )
-
-    def _finite_everywhere(self, start):
-        """Whether the loss is finite at released values, and at some as far out again."""
-        centre = self.rows.mean(axis=0)
-        far = np.concatenate([self.rows, centre + 3 * (self.rows - centre)])
-        return bool(np.isfinite(np.asarray(self.loss.values(jnp.asarray(far), jnp.asarray(start)))).all())
 
     def _sample(self):
         """Some of the records, in the support."""
@@ -260,12 +257,12 @@ class _Problem:
         rows[..., index] = np.clip(rows[..., index], *self.support)
         return rows
 
-    def _estimator(self, method, space=None, units=None):
-        loss, options = self.loss, (self.draws, self.support, self.cuts, self.everywhere)
+    def _estimator(self):
+        loss, method = self.loss, self.method
         if method == "independent":
             loss, method = Deconvolved(loss, self.mechanism.index, float(self.mechanism.scale)), "naive"
-        units = self.units if units is None else units
-        return Estimator(loss, self.mechanism, method, space or self.space, *options, units)
+        options = (self.draws, self.support, self.cuts, self.everywhere)
+        return Estimator(loss, self.mechanism, method, self.space, *options, self.units)
 
     def _naive_estimate(self, units, rough):
         """The minimiser of the loss at face value, in a space so wide that it only keeps numbers finite, and units."""
@@ -274,7 +271,8 @@ class _Problem:
         reach = 1e4 * (1 + units + np.abs(self.start))
         space = self.space or Box(self.start - reach, self.start + reach)
         for _ in range(ROUNDS):
-            estimator = self._estimator("naive", space, units if rough else None)
+            # of what the naive method does not look at, nothing: so methods and draws share what is compiled
+            estimator = Estimator(self.loss, self.mechanism, "naive", space, units=units if rough else None)
             naive, before = _minimum(estimator, rows, naive), units
             units = np.asarray(natural_units(self.loss, sample, naive))
             # a loss that was rounded off over too much is minimised once more
@@ -299,8 +297,10 @@ class _Problem:
         other.rows = supported(rows, mechanism, other.support)
         self.loss.check(other.rows, mechanism.index)
         with jax.enable_x64(True):
-            other._check_values(self.start, everywhere=self.method == "combined" and self.everywhere)
-        other.estimator = other._estimator(self.method)
+            bounded = other.support is not None and not (self.method == "combined" and self.everywhere)
+            rows = other._inside(other.rows) if bounded else other.rows
+            other._check_values(_losses(self.loss, rows, self.start), bounded)
+        other.estimator = other._estimator()
         return other
 
     def solve(self, earlier: Evidence | None = None, start=None):
@@ -334,6 +334,16 @@ class _Problem:
     def _names(self, params):
         names = self.loss.names(self.mechanism.names)
         return names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)])
+
+
+@functools.partial(jax.jit, static_argnames="loss")
+def _values(loss, rows, theta):
+    return loss.values(rows, theta)
+
+
+def _losses(loss, rows, theta):
+    """Loss of each of some rows, on the host."""
+    return np.asarray(_values(loss, jnp.asarray(rows), jnp.asarray(theta)))
 
 
 @jax.jit

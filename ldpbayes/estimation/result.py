@@ -1,6 +1,7 @@
 """What an M-estimation returns: estimates, errors, a table, and how to go on from there."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -151,14 +152,18 @@ class MEstimate:
         """
         if not isinstance(replicates, (int, np.integer)) or replicates < 2:
             raise ValueError(f"replicates must be an integer of at least 2, got {replicates!r}")
-        estimator = self._problem.estimator
-
-        def one(key, evidence):
-            weights = jax.random.exponential(key, (evidence.criteria[0].count,))
-            return estimator.fit(evidence.weighted(weights / jnp.mean(weights)), self.params).theta
-
         with jax.enable_x64(True):
             keys = jax.random.split(jax.random.key(seed), int(replicates))
-            run = jax.jit(lambda keys, evidence: jax.lax.map(lambda key: one(key, evidence), keys, batch_size=batch))
-            thetas = np.asarray(run(keys, self._evidence))
+            thetas = np.asarray(_reweighted(self._problem.estimator, keys, self._evidence, self.params, batch))
         return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
+
+
+@functools.partial(jax.jit, static_argnames="batch")
+def _reweighted(estimator, keys, evidence, start, batch):
+    """Estimates with random weights of records, one a key."""
+
+    def one(key):
+        weights = jax.random.exponential(key, (evidence.criteria[0].count,))
+        return estimator.fit(evidence.weighted(weights / jnp.mean(weights)), start).theta
+
+    return jax.lax.map(one, keys, batch_size=batch)

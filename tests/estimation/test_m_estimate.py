@@ -1,6 +1,7 @@
 """`m_estimate` against statsmodels on original records, and against the truth on released ones."""
 
 import dataclasses
+import functools
 import warnings
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from scipy import stats
+from scipy import optimize, stats
 
 import ldpbayes as ldp
 from ldpbayes import losses
@@ -20,6 +21,8 @@ from ldpbayes.studies import binomial_band
 
 N = 5000
 COLUMNS = ("age", "income", "ill")
+FEW = 2000  # where many releases are estimated
+RUNS_LONG = {"xla_backend_optimization_level": 1}  # for longer than it takes to compile
 
 
 def logistic_records(rng, count=N):
@@ -92,20 +95,21 @@ def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     np.testing.assert_allclose(scores, 0, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
 def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(rng):
-    from sklearn.svm import LinearSVC
-
-    x = rng.normal(size=(1000, 2))
-    y = np.where(x @ [1.0, 0.5] + rng.normal(size=1000) > 0, 1.0, -1.0)
+    x, count = rng.normal(size=(1000, 2)), 1000
+    y = np.where(x @ [1.0, 0.5] + rng.normal(size=count) > 0, 1.0, -1.0)
     ours = ldp.m_estimate(losses.hinge(), np.column_stack([x, y]), "oracle")
-    svc = LinearSVC(C=1e4, loss="hinge", max_iter=200_000, dual=True, intercept_scaling=10.0, random_state=0).fit(x, y)
-    theirs = np.r_[svc.intercept_, svc.coef_[0]]
-
-    def mean_loss(theta):
-        return np.maximum(1 - y * (theta[0] + x @ theta[1:]), 0).mean()
-
-    assert mean_loss(ours.params) < mean_loss(theirs) + 1e-4
+    signed = y[:, None] * sm.add_constant(x)
+    # the linear program: least mean of slacks e >= 0 with e >= 1 - y x'theta
+    least = optimize.linprog(
+        np.r_[np.zeros(3), np.full(count, 1 / count)],
+        np.hstack([-signed, -np.eye(count)]),
+        -np.ones(count),
+        bounds=[(None, None)] * 3 + [(0, None)] * count,
+    )
+    # an estimate's own error raises the mean loss by some 3/2 N; smoothing is to cost less than a tenth of that
+    excess = np.maximum(1 - signed @ ours.params, 0).mean() - least.fun
+    assert -1e-12 < excess < 1.5e-4
 
 
 @pytest.mark.parametrize("method", ["combined", "dr", "sdr", "sl"])
@@ -125,17 +129,17 @@ def test_combined_has_the_smallest_errors(data):
 
 
 def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
-    rows = data[0][:3000]
-    release = ldp.Release(data[1].values[:3000], data[1].mechanism)
+    rows = data[0][:FEW]
+    release = ldp.Release(data[1].values[:FEW], data[1].mechanism)
 
     def network(x, theta):
         hidden = jnp.maximum(theta["slopes"] @ x[:2] + theta["shifts"], 0.0)
         return (x[2] - theta["out"] @ hidden - theta["mean"]) ** 2
 
-    start = {"slopes": np.array([[1.0, -1.0], [-1.0, 1.0]]), "shifts": np.zeros(2), "out": np.ones(2), "mean": 0.5}
+    start = {"slopes": np.array([[1.0, -1.0]]), "shifts": np.zeros(1), "out": np.ones(1), "mean": 0.5}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ldp.EstimationWarning)
-        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5), draws=4)
+        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5), draws=2)
         oracle = ldp.m_estimate(network, rows, "oracle", start=start, space=ldp.Box(-5, 5))
     assert jax.tree.structure(estimate.estimate) == jax.tree.structure(start)
     with jax.enable_x64(True):
@@ -153,8 +157,8 @@ def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours(data)
 
     ours = losses.absolute(0, features=(1,))
     for method, source in (("oracle", rows), ("dr", release)):
-        theirs = ldp.m_estimate(loss, source, method, start=np.zeros(2))
-        want = ldp.m_estimate(ours, source, method)
+        theirs = ldp.m_estimate(loss, source, method, start=np.zeros(2), draws=4)
+        want = ldp.m_estimate(ours, source, method, draws=4)
         assert theirs.converged
         # both are off by rounding, and only by a fraction of their errors
         assert np.all(np.abs(theirs.params - want.params) < 0.3 * want.standard_error)
@@ -293,7 +297,7 @@ def test_a_loss_with_kinks_is_estimated_in_any_units():
         mechanism = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.5 * width, low, low + width)
         with jax.enable_x64(True):
             release = ldp.Release(mechanism.randomize(jax.random.key(0), low + width * u), mechanism)
-        estimate = ldp.m_estimate(deviation, release, "dr", start=0.0)
+        estimate = ldp.m_estimate(deviation, release, "dr", start=0.0, draws=4)
         assert estimate.converged
         found[low, width] = (estimate.estimate - low) / width, estimate.standard_error[0] / width
     # three tenths of a width of rounding off, which is 0.02 of a unit of 0.2: a tenth of a standard error
@@ -318,8 +322,8 @@ def test_standard_errors_of_a_loss_with_kinks_are_the_spread_of_its_estimates():
         support, units = (np.zeros(1), np.full(1, 1000.0)), jnp.array([200.0])
         estimator = Estimator(loss, mechanism, "dr", ldp.Box(-1e4, 1e4), 4, support, units=units)
         keys = jax.random.split(jax.random.key(0), replicates)
-        fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys))(keys, estimator)
-        thetas, variances = (np.asarray(part) for part in fits)
+        fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys), compiler_options=RUNS_LONG)
+        thetas, variances = (np.asarray(part) for part in fits(keys, estimator))
     # a standard deviation of 100 replicates has a standard error of 7 %; the kernel's width costs a few per cent
     assert np.sqrt(np.mean(variances)) == pytest.approx(np.std(thetas), rel=0.25)
 
@@ -337,7 +341,7 @@ def test_records_in_single_precision_lie_on_the_support_that_they_were_clipped_t
 
 
 def test_bootstrap_and_sandwich_agree(data):
-    estimate = ldp.m_estimate(losses.logistic(), data[1], draws=4)
+    estimate = ldp.m_estimate(losses.logistic(), ldp.Release(data[1].values[:FEW], data[1].mechanism), draws=4)
     bootstrap = estimate.bootstrap(150, seed=1)
     # a standard deviation of 150 replicates is within 4.5 of its own standard errors, 1/sqrt(300)
     np.testing.assert_allclose(bootstrap.standard_error, estimate.standard_error, rtol=4.5 / np.sqrt(300))
@@ -385,11 +389,16 @@ def asymptotic_variances(covariance, theta, sigma, delta, scale):
     return {"sl": sl, "dr": sl - (2 - 1 / delta) * rest, "sdr": sl - delta * rest}
 
 
+@functools.partial(jax.jit, static_argnames="method")
+def linear_scores(method, mechanism, z, key, theta):
+    return corrected(method, mechanism, z, key).scores(losses.squared(intercept=False), theta, (0, 1))
+
+
 @pytest.mark.parametrize("delta", [0.2, 0.7])
 def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
     theta, sigma, scale, count = np.array([0.8, -0.5]), 0.6, 0.7, 1_000_000
     mechanism = ldp.ZeroInflatedLaplaceMechanism(delta, scale, -1.0, 1.0, 3, (0, 1))
-    loss, covariance = losses.squared(intercept=False), np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
+    covariance = np.array([[1 / 3, 1 / 6], [1 / 6, 1 / 3]])
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(0), 4)
         u = jax.random.uniform(keys[0], (count, 3), minval=-1, maxval=1)
@@ -398,12 +407,7 @@ def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
         z = mechanism.randomize(keys[2], jnp.column_stack([x, y]))
         inverse = np.linalg.inv(covariance)
         for method, want in asymptotic_variances(covariance, theta, sigma, delta, scale).items():
-
-            @jax.jit
-            def scores(z, key, method=method):
-                return corrected(method, mechanism, z, key).scores(loss, jnp.asarray(theta), (0, 1))
-
-            influence = np.asarray(scores(z, keys[3])) @ inverse
+            influence = np.asarray(linear_scores(method, mechanism, z, keys[3], theta)) @ inverse
             products = influence[:, :, None] * influence[:, None, :]
             error = products.std(axis=0) / np.sqrt(count)
             assert np.all(np.abs(products.mean(axis=0) - want) < 5 * error), method
@@ -422,13 +426,14 @@ def coverage(estimator, simulate, truth, replicates, batch=1):
 
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(11), replicates)
-        return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch))(keys)).sum(axis=0)
+        run = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch), compiler_options=RUNS_LONG)
+        return np.asarray(run(keys)).sum(axis=0)
 
 
 def regression_rows(response):
     def simulate(key):
         keys = jax.random.split(key)
-        x = jax.random.uniform(keys[0], (N, 2), minval=-0.5, maxval=0.5)
+        x = jax.random.uniform(keys[0], (FEW, 2), minval=-0.5, maxval=0.5)
         return jnp.column_stack([x, response(keys[1], 0.3 + x @ jnp.array([1.0, -2.0]))])
 
     return simulate
@@ -440,8 +445,8 @@ NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
 SINE = as_loss(lambda x, theta: (theta[0] - jnp.abs(jnp.sin(2 * jnp.pi * x))) ** 2, scalar=True)
 CASES = {
     "logistic": (losses.logistic(), ROWS, regression_rows(lambda k, eta: jax.random.bernoulli(k, jax.nn.sigmoid(eta)))),
-    "median": (losses.absolute(), ROWS, regression_rows(lambda k, eta: eta + 0.5 * jax.random.normal(k, (N,)))),
-    "sine": (SINE, NUMBER, lambda key: jax.random.uniform(key, (N,))),
+    "median": (losses.absolute(), ROWS, regression_rows(lambda k, eta: eta + 0.5 * jax.random.normal(k, (FEW,)))),
+    "sine": (SINE, NUMBER, lambda key: jax.random.uniform(key, (FEW,))),
 }
 
 

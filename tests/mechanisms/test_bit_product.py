@@ -50,10 +50,15 @@ def test_derivatives_are_those_of_a_product(x64):
     # products are off by 61 x 2^-54 of the largest entry; derivatives of log1p(p^2), up to the third, are less than 4;
     # 200 rows are added, in the same fixed point
     allowed = 4 * 200 * (61 * 2**-54 * np.max(np.abs(points)) + 2**-54)
-    for derivative in (jax.grad, jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
-        for mapped in (lambda f: f(points[0]), lambda f: jax.vmap(f)(points)):
-            values = mapped(derivative(plain))
-            np.testing.assert_allclose(mapped(derivative(fast)), values, rtol=0, atol=allowed)
+    ways = (jax.grad, jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f)))
+
+    def derivatives(function):
+        each = [way(function) for way in ways]
+        return jax.jit(lambda points: [(f(points[0]), jax.vmap(f)(points)) for f in each])(points)
+
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=0, atol=allowed), derivatives(fast), derivatives(plain)
+    )
 
 
 def test_batches_of_bits_and_of_both(x64):
@@ -88,8 +93,13 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
 
     # masses are off by 64 x 2^-54, and p(z | theta) is at least exp(-2) of its largest: its log is off by exp(2) times
     # that, and the derivative of its log by exp(4) times
-    for derivative in (lambda f: f, jax.jacrev):
-        fast, plain = (derivative(lambda logits, p=p: log_likelihood(logits, p))(np.log(theta)) for p in (True, False))
+    def both(pays):
+        def function(logits):
+            return log_likelihood(logits, pays)
+
+        return jax.jit(lambda logits: (function(logits), jax.jacrev(function)(logits)))(np.log(theta))
+
+    for fast, plain in zip(both(True), both(False), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=0, atol=64 * 2**-54 * np.exp(4))
     assert True in used and False in used
 
