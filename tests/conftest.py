@@ -12,7 +12,8 @@ def pytest_configure(config):
     """Compile quickly, and share compiled functions between tests, workers and runs."""
     if "not slow" in config.getoption("markexpr"):
         # nearly all of the time goes into compiling what runs for a moment; JAX reads it when it first compiles
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+        # (with the older emitters and level 0 XLA has been seen to compile wrong derivatives)
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

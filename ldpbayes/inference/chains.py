@@ -103,18 +103,12 @@ class Chains:
         self._states = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options):
-        starting, gradient, example, rows, warmup = (
-            self._starting,
-            self._gradient,
-            self.example,
-            self._rows,
-            self._warmup,
-        )
-        initial, following = hmc(
-            potential_fn_gen=functools.partial(_potential, gradient),
-            kinetic_fn=self._kernel._kinetic_fn,
-            algo=self._kernel._algo,
-        )
+        """A chain's start, (key, arrays) to its state, and iterations, (state, arrays, count) to the next."""
+        starting, gradient, example, rows = self._starting, self._gradient, self.example, self._rows
+        kernel = self._kernel
+        potentials = functools.partial(_potential, gradient)
+        initial, following = hmc(potential_fn_gen=potentials, kinetic_fn=kernel._kinetic_fn, algo=kernel._algo)
+        initial = functools.partial(initial, num_warmup=self._warmup, **options)
 
         def begin(key, arrays):
             def attempt(carry):
@@ -131,11 +125,11 @@ class Chains:
                 lambda carry: (carry[0] < TRIES) & ~carry[-1], attempt, first
             )
             start = ParamInfo(position, value, slope)
-            return initial(start, warmup, **options, rng_key=key, model_args=(arrays[1],)), fine
+            return initial(start, rng_key=key, model_args=(arrays[1],)), fine
 
         def advance(state, arrays, count):
             # the kernel's functions know of its options only once it has been started, which costs nothing here
-            initial(ParamInfo(state.z, state.potential_energy, state.z_grad), warmup, **options, model_args=(arrays,))
+            initial(ParamInfo(state.z, state.potential_energy, state.z_grad), model_args=(arrays,))
             rooms = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), _kept(state))
 
             def step(index, carry):
@@ -146,8 +140,7 @@ class Chains:
 
             return lax.fori_loop(0, count, step, (state, rooms))
 
-        keys, arrays, count = self._all()[0], self._all()[1], jnp.zeros((), int)
-        placed = {}
+        (keys, arrays), count, placed = self._all(), jnp.zeros((), int), {}
         if self._vectorized:
             each = None if len(self._arrays) == 1 else 0
             begin, advance = jax.vmap(begin, (0, each)), jax.vmap(advance, (0, each, None))
@@ -209,12 +202,10 @@ class Chains:
                     bar.show()
         finally:
             stop.set()
-            pool.shutdown(
-                wait=self._advance.ready(), cancel_futures=True
-            )  # who interrupts does not wait for a compiler
+            # who interrupts does not wait for a compiler
+            pool.shutdown(wait=self._advance.ready(), cancel_futures=True)
         kept = [future.result() for future in futures]
-        joined = kept[0] if self._vectorized else jax.tree.map(lambda *parts: np.stack(parts), *kept)
-        return joined
+        return kept[0] if self._vectorized else jax.tree.map(lambda *parts: np.stack(parts), *kept)
 
     def constrained(self, positions):
         """Samples of the latent and the deterministic sites, by site.

@@ -3,7 +3,7 @@
     python tests/benchmarks/rivals.py                # the whole table, a quarter of an hour on two cores
     python tests/benchmarks/rivals.py --only nutpie  # rows whose name starts so
 
-Needs `pip install -e ".[benchmarks]"` besides the package. The release, the model and the priors are those of posterior.py:
+Needs `pip install -e ".[benchmarks]"`. The release, the model and the priors are those of posterior.py:
 `clipped_gaussian` under Laplace noise at ε = 1, μ ~ Normal(0, 5), σ ~ Gamma(2, 1); both run 4 chains of 1,000 + 1,000.
 
 The rival is what a good user does without us: the closed form in log space, and records outside the bounds, whose

@@ -22,7 +22,6 @@ from ldpbayes.studies import binomial_band
 N = 5000
 COLUMNS = ("age", "income", "ill")
 FEW = 2000  # where many releases are estimated
-RUNS_LONG = {"xla_backend_optimization_level": 1}  # for longer than it takes to compile
 
 
 def logistic_records(rng, count=N):
@@ -322,7 +321,7 @@ def test_standard_errors_of_a_loss_with_kinks_are_the_spread_of_its_estimates():
         support, units = (np.zeros(1), np.full(1, 1000.0)), jnp.array([200.0])
         estimator = Estimator(loss, mechanism, "dr", ldp.Box(-1e4, 1e4), 4, support, units=units)
         keys = jax.random.split(jax.random.key(0), replicates)
-        fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys), compiler_options=RUNS_LONG)
+        fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys))
         thetas, variances = (np.asarray(part) for part in fits(keys, estimator))
     # a standard deviation of 100 replicates has a standard error of 7 %; the kernel's width costs a few per cent
     assert np.sqrt(np.mean(variances)) == pytest.approx(np.std(thetas), rel=0.25)
@@ -426,7 +425,7 @@ def coverage(estimator, simulate, truth, replicates, batch=1):
 
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(11), replicates)
-        run = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch), compiler_options=RUNS_LONG)
+        run = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch))
         return np.asarray(run(keys)).sum(axis=0)
 
 
