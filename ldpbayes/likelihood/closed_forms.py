@@ -101,12 +101,10 @@ def exponential_laplace(base, mechanism, z):
     left = jnp.where(gap > 0, -rate * (z - x) - theta * x, -rate * (z - start) - theta * start)
     right = -rate * (x - z) - theta * x
     gap = jnp.where(gap > 0, gap, -gap)  # abs() would lose the gradient at the singularity
-    left, right = (
-        jnp.log(theta)
-        + _stack(left, right)
-        + _log(_stack(before, behind))
-        + log_relative_expm1(_stack(gap * before, (rate + theta) * behind))
-    )
+    exponents, widths, steps = (left, right), (before, behind), (gap * before, (rate + theta) * behind)
+    # of one shape before they are stacked: z alone may lack the axes of theta
+    parts = jnp.stack(jnp.broadcast_arrays(*exponents, *widths, *steps))
+    left, right = jnp.log(theta) + parts[:2] + _log(parts[2:4]) + log_relative_expm1(parts[4:])
     return jnp.log(0.5 * rate) + _logsumexp(
         log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
         -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper),
