@@ -21,7 +21,8 @@ __all__ = ["Compiled", "Programs", "Traced", "trace"]
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "num_consts")
 # what of equations on arrays alone, or of numbers that they read and write, is worth a program that runs before all
 SEVERAL, WORTH = 10, 1 << 13
-# XLA's newer way to write a CPU's loops takes twice as long to compile, and the loops are hardly faster
+# XLA's newer way to write a CPU's loops takes twice as long to compile, and the loops are hardly faster; from some
+# version on there is no other
 _OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 # operations that cost less than the room for their results
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
@@ -88,9 +89,10 @@ def _traced(jaxpr, equations, arrays, inputs, outputs, tree):
     needed = {var for equation in equations for var in _variables(equation.invars)} | {*_variables(outputs)}
     constants = [var for var in arrays[0] if var in needed]
     names = jaxpr.debug_info._replace(arg_names=("",) * len(inputs), result_paths=("",) * len(outputs))
-    jaxpr = jaxpr.replace(
-        constvars=constants, invars=list(inputs), outvars=list(outputs), eqns=equations, debug_info=names
-    )
+    parts = {"constvars": constants, "invars": list(inputs), "outvars": list(outputs), "eqns": equations}
+    if hasattr(jaxpr, "consts"):  # since JAX 0.12 open and closed ones are of one kind
+        parts["consts"] = [None] * len(constants)
+    jaxpr = jaxpr.replace(**parts, debug_info=names)
     description = _Description()
     description.equations(jaxpr)
     description.say(tree)
@@ -181,11 +183,9 @@ class _Description:
 
     def _value(self, value):
         """What a parameter of an equation is, as text that no other value has."""
-        if isinstance(value, ClosedJaxpr):
-            return f"{self._value(value.jaxpr)} of {self._value(value.consts)}"
-        if isinstance(value, Jaxpr):
-            self.say("{")
-            self.equations(value)
+        if isinstance(value, (ClosedJaxpr, Jaxpr)):
+            self.say("{", *map(self._value, getattr(value, "consts", ())))
+            self.equations(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
             return "}"
         if isinstance(value, (tuple, list)):
             return f"{type(value).__name__}({','.join(map(self._value, value))})"
@@ -229,7 +229,7 @@ class Compiled:
     def _compile(self, lowered):
         try:
             with jax.enable_x64(True):
-                self._done.set_result(lowered.compile(_OPTIONS if jax.default_backend() == "cpu" else None))
+                self._done.set_result(_compiled(lowered))
         except BaseException as error:
             self._done.set_exception(error)
 
@@ -240,6 +240,17 @@ class Compiled:
     def __call__(self, *args):
         """Value of the function."""
         return self._done.result()(*args)
+
+
+def _compiled(lowered):
+    if jax.default_backend() == "cpu" and _OPTIONS:
+        try:
+            return lowered.compile(_OPTIONS)
+        except jax.errors.JaxRuntimeError as error:
+            if "No such compile option" not in str(error):
+                raise
+            _OPTIONS.clear()
+    return lowered.compile()
 
 
 class Programs:

@@ -1,5 +1,6 @@
 """What a fit gives back: draws and statistics as ArviZ keeps them, and what is to be said of the chains."""
 
+import inspect
 import warnings
 
 import numpy as np
@@ -53,7 +54,8 @@ def inference_data(posterior, statistics, observed, constant, dims):
         named["tree_depth"] = np.log2(named["n_steps"]).astype(int) + 1
     groups = {"posterior": posterior, "sample_stats": named, "observed_data": observed, "constant_data": constant}
     groups = {name: values for name, values in groups.items() if values}
-    result = az.from_dict(**groups, dims=dims) if hasattr(az, "InferenceData") else az.from_dict(groups, dims=dims)
+    apart = "posterior" in inspect.signature(az.from_dict).parameters  # before ArviZ 1.0
+    result = az.from_dict(**groups, dims=dims) if apart else az.from_dict(groups, dims=dims)
     for name in ("posterior", "sample_stats"):
         if name in groups:
             library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
