@@ -133,7 +133,7 @@ def coarser(sketches, lattice):
 
 
 def leaves(tree):
-    """Leaves of which releases and sketches are some."""
+    """Leaves of a pytree, a list in which each release and each sketch is one."""
     return jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)))
 
 
@@ -147,5 +147,5 @@ def map_sketches(function, tree):
 
 
 def panel_sketches(density):
-    """Sketches on panels among the arguments of a density."""
+    """The sketches on panels among the arguments of a density, a list in their order there."""
     return [leaf for leaf in leaves((density.args, density.kwargs)) if isinstance(leaf, PanelSketch)]

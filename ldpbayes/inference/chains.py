@@ -1,6 +1,5 @@
 """The sampler: one chain of HMC or NUTS as two compiled functions of its arrays, run in threads or vectorised."""
 
-import contextlib
 import functools
 import inspect
 import os
@@ -20,7 +19,7 @@ from tqdm.auto import tqdm
 from ldpbayes.inference.density import RUNNING
 from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
 
-__all__ = ["STATISTICS", "Chains", "takes"]
+__all__ = ["STATISTICS", "Bar", "Chains", "takes"]
 
 STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
 ROWS = 256  # iterations a call of a compiled function at most
@@ -335,13 +334,3 @@ def _kept(state):
     for name in STATISTICS:
         statistics[name] = functools.reduce(getattr, name.split("."), state)
     return state.z, statistics
-
-
-@contextlib.contextmanager
-def progress(total, shown):
-    """A `Bar` for so many iterations."""
-    bar = Bar(total, shown)
-    try:
-        yield bar
-    finally:
-        bar.close()

@@ -1,5 +1,6 @@
 """`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,7 +13,7 @@ from numpyro.infer import NUTS
 
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, leaves, map_sketches, panel_sketches
-from ldpbayes.inference.chains import Chains, progress, takes
+from ldpbayes.inference.chains import Bar, Chains, takes
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.mcmc import by_mcmc
 from ldpbayes.inference.programs import trace
@@ -159,8 +160,9 @@ def _by_chains(kernel, method, key, numbers, shown, sites, given):
         chains = Chains(lambda _, density=density: density, kernel, keys, num_warmup, num_samples, method)
         certificate = Certificate(density, given, chains.example) if panel_sketches(density) else None
         arviz()  # imported while the programs are being compiled
-        coarse = certificate is not None and _panels(density) != _panels(given)
-        with progress(num_chains * (num_warmup + num_samples), shown) as bar:
+        pairs = zip(panel_sketches(density), panel_sketches(given), strict=True)
+        coarse = any(own is not other for own, other in pairs)
+        with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
             positions, statistics = chains.run(num_warmup, bar)
             if coarse and num_warmup > 1:
                 settled = {name: values[:, num_warmup // 2 :] for name, values in positions.items()}
