@@ -2,18 +2,24 @@
 
 Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
+
+What an analyst types every day is here. What an extender needs (protocols, registries, result types) is in the modules
+`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference` and `estimation`; `models`, `studies` and
+`plots` come when they are first asked for.
 """
 
+import importlib
+from typing import Any
+
+from ldpbayes import noise, privacy
+from ldpbayes._compiled_code import keep_compiled_code
 from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.compiled_code import keep_compiled_code
+from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
-from ldpbayes.inference.fit import ConvergenceWarning, SketchWarning, fit
-from ldpbayes.inference.handlers import observe, privatize
-from ldpbayes.inference.release import Release, ReleaseWarning
-from ldpbayes.likelihood.privatized import Privatized
-from ldpbayes.likelihood.regression import PrivatizedRegression
-from ldpbayes.likelihood.sketch import Sketch
+from ldpbayes.inference import ConvergenceWarning, SketchWarning, fit, observe, privatize
+from ldpbayes.likelihood import Privatized, PrivatizedRegression, RegressionRows, register_closed_form
 from ldpbayes.mechanisms import (
+    AdditiveMechanism,
     GaussianMechanism,
     HadamardResponse,
     IndependentLaplaceMechanism,
@@ -34,6 +40,7 @@ from ldpbayes.mechanisms import (
 )
 
 __all__ = [
+    "AdditiveMechanism",
     "Ball",
     "Box",
     "ConvergenceWarning",
@@ -51,6 +58,7 @@ __all__ = [
     "PrivatizedRegression",
     "PureProtocol",
     "RandomizedResponse",
+    "RegressionRows",
     "Release",
     "ReleaseWarning",
     "Sketch",
@@ -67,9 +75,24 @@ __all__ = [
     "mechanism",
     "mechanism_from_spec",
     "mechanism_names",
+    "noise",
     "observe",
+    "privacy",
     "privatize",
     "register",
+    "register_closed_form",
 ]
 
 __version__ = "0.1.0"
+
+_LAZY = ("models", "plots", "studies")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"ldpbayes.{name}")
+    raise AttributeError(f"module 'ldpbayes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -4,15 +4,15 @@ A factory takes priors (the defaults are of the paper's families, where it state
 release or a sketch.
 """
 
-from ldpbayes.models.clipped_counts import clipped_counts
-from ldpbayes.models.clipped_exponential import clipped_exponential
-from ldpbayes.models.clipped_gaussian import clipped_gaussian
-from ldpbayes.models.hierarchical import hierarchical
-from ldpbayes.models.multivariate_normal import multivariate_normal
-from ldpbayes.models.oue_histogram import oue_histogram
-from ldpbayes.models.perturbed_covariates import perturbed_covariates
-from ldpbayes.models.regional_histograms import regional_histograms
-from ldpbayes.models.warner import warner
+from ldpbayes.models._clipped_counts import clipped_counts
+from ldpbayes.models._clipped_exponential import clipped_exponential
+from ldpbayes.models._clipped_gaussian import clipped_gaussian
+from ldpbayes.models._hierarchical import hierarchical
+from ldpbayes.models._multivariate_normal import multivariate_normal
+from ldpbayes.models._oue_histogram import oue_histogram
+from ldpbayes.models._perturbed_covariates import perturbed_covariates
+from ldpbayes.models._regional_histograms import regional_histograms
+from ldpbayes.models._warner import warner
 
 __all__ = [
     "clipped_counts",

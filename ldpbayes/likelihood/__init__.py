@@ -1,23 +1,21 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes.likelihood.categorical import Grouped
-from ldpbayes.likelihood.channel import Channel, channel
-from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
-from ldpbayes.likelihood.privatized import Privatized, privatized
-from ldpbayes.likelihood.regression import PrivatizedRegression
-from ldpbayes.likelihood.sketch import CountSketch, PanelSketch, Sketch, sketch
+from ldpbayes.likelihood._channel import Channel, channel
+from ldpbayes.likelihood._dispatch import closed_form, register_closed_form
+from ldpbayes.likelihood._law_of_nodes import law_of_nodes
+from ldpbayes.likelihood._privatized import Privatized, privatized
+from ldpbayes.likelihood._privatized_regression import PrivatizedRegression
+from ldpbayes.likelihood.closed_forms import Grouped, RegressionRows
 
 __all__ = [
     "Channel",
-    "CountSketch",
     "Grouped",
-    "PanelSketch",
     "Privatized",
     "PrivatizedRegression",
-    "Sketch",
+    "RegressionRows",
     "channel",
     "closed_form",
+    "law_of_nodes",
     "privatized",
     "register_closed_form",
-    "sketch",
 ]

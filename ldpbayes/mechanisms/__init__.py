@@ -1,44 +1,51 @@
 """What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
 
-from ldpbayes.mechanisms.additive import AdditiveMechanism, GaussianMechanism, LaplaceMechanism
-from ldpbayes.mechanisms.bit_vectors import OptimalUnaryEncoding, SubsetSelection, SymmetricUnaryEncoding
-from ldpbayes.mechanisms.categorical import HadamardResponse, RandomizedResponse
-from ldpbayes.mechanisms.local_hashing import LocalHashing
-from ldpbayes.mechanisms.mechanism import (
-    Mechanism,
+from ldpbayes.mechanisms._additive import Additive, AdditiveMechanism
+from ldpbayes.mechanisms._gaussian import GaussianMechanism
+from ldpbayes.mechanisms._hadamard_response import HadamardResponse
+from ldpbayes.mechanisms._independent_laplace import IndependentLaplaceMechanism
+from ldpbayes.mechanisms._joined import joined_mechanism
+from ldpbayes.mechanisms._laplace import LaplaceMechanism
+from ldpbayes.mechanisms._local_hashing import LocalHashing
+from ldpbayes.mechanisms._mechanism import DiscreteMechanism, Mechanism, NumericMechanism
+from ldpbayes.mechanisms._pure_protocol import PureProtocol
+from ldpbayes.mechanisms._randomized_response import RandomizedResponse
+from ldpbayes.mechanisms._registry import (
     mechanism,
     mechanism_class,
     mechanism_from_spec,
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.pure_protocol import PureProtocol
-from ldpbayes.mechanisms.row_laplace import (
-    IndependentLaplaceMechanism,
-    SymmetricLaplaceMechanism,
-    ZeroInflatedLaplaceMechanism,
-)
-from ldpbayes.mechanisms.rows import RowMechanism
+from ldpbayes.mechanisms._subset_selection import SubsetSelection
+from ldpbayes.mechanisms._symmetric_laplace import SymmetricLaplaceMechanism
+from ldpbayes.mechanisms._unary_encoding import OptimalUnaryEncoding, SymmetricUnaryEncoding
+from ldpbayes.mechanisms._zero_inflated_laplace import ZeroInflatedLaplaceMechanism
 
 __all__ = [
+    "Additive",
     "AdditiveMechanism",
+    "DiscreteMechanism",
     "GaussianMechanism",
     "HadamardResponse",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",
     "LocalHashing",
     "Mechanism",
+    "NumericMechanism",
     "OptimalUnaryEncoding",
     "PureProtocol",
     "RandomizedResponse",
-    "RowMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
     "ZeroInflatedLaplaceMechanism",
+    "joined_mechanism",
     "mechanism",
     "mechanism_class",
     "mechanism_from_spec",
     "mechanism_names",
     "register",
 ]
+
+RowMechanism = Additive

@@ -1,17 +1,15 @@
 """What is promised: trade-off functions, guarantees, and the noise that keeps them. NumPy and SciPy only."""
 
-from ldpbayes.privacy.calibrate import ZILParameters, gaussian_scale, zil_parameters
-from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoff import (
-    GaussianTradeoff,
-    Guarantee,
-    LaplaceTradeoff,
-    PureProtocolTradeoff,
-    Tradeoff,
-)
-from ldpbayes.privacy.zero_inflated import ZeroInflatedTradeoff, approximate_tradeoff
+from ldpbayes.privacy._calibrate import ZILParameters, gaussian_scale, zil_parameters
+from ldpbayes.privacy._discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
+from ldpbayes.privacy._guarantee import Guarantee
+from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy._tradeoff import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff, approximate_tradeoff
 
 __all__ = [
+    "DiscreteGaussianTradeoff",
+    "DiscreteLaplaceTradeoff",
     "GaussianTradeoff",
     "Guarantee",
     "LaplaceTradeoff",

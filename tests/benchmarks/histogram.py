@@ -84,7 +84,7 @@ def time_gradient(d, count, hashing=False):
     import numpyro.distributions as dist
 
     import ldpbayes as ldp
-    from ldpbayes.mechanisms import pure_protocol
+    from ldpbayes.likelihood import _supported_mass
 
     data = release(d, count, hashing)
     simulated = peak_gib()
@@ -109,7 +109,7 @@ def time_gradient(d, count, hashing=False):
             return alone, median_ms(lambda: jax.block_until_ready(four(logits, argument)), repeats) / 4
 
         times, peak = gradients(), peak_gib()
-        pure_protocol.pays = lambda: False
+        _supported_mass.pays = lambda: False
         as_numbers = gradients()
     return {
         "read_twice_ms": twice,

@@ -22,7 +22,7 @@ COUNT, COLUMNS, BOUND, DELTA, BOX = 5000, 6, 0.5, 0.2, 3.0
 
 def ours(scale, replicates):
     """Seconds of compilation, seconds a replication, and the root mean square errors."""
-    from ldpbayes.studies import zil
+    from ldpbayes.studies.papers import lu_chen_qiu as zil
 
     setting = zil.logistic_setting(COUNT, scale, BOUND)
     papers = {name: setting.estimators[name] for name in ("oracle", "naive", "sl", "sdr", "dr")}

@@ -16,8 +16,8 @@ import optimistix
 from jax.scipy.optimize import minimize as jax_minimize
 from scipy import optimize
 
-from ldpbayes.estimation.solve import minimise
-from ldpbayes.studies.zil import logistic_setting
+from ldpbayes.estimation._solve import minimise
+from ldpbayes.studies.papers.lu_chen_qiu import logistic_setting
 
 LOWEST = 1e-7  # how much above the least value found a criterion may be
 

@@ -19,7 +19,7 @@ from ldpbayes.estimation import frequencies
 from ldpbayes.likelihood import CountSketch
 from tests.protocols import PROTOCOLS
 
-module = importlib.import_module("ldpbayes.estimation.frequencies")
+module = importlib.import_module("ldpbayes.estimation._maximum_likelihood")
 ERROR_RATE = 1e-4
 BUDGETS = np.array([0.3, 1.0, 4.0, np.inf])
 METHODS = ("unbiased", "base_cut", "norm_sub", "projection", "mle")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation.corrected import Deconvolved
-from ldpbayes.estimation.differentiable import has_kinks
-from ldpbayes.estimation.function_loss import as_loss
-from ldpbayes.estimation.units import natural_units
+from ldpbayes.estimation._units import natural_units
+from ldpbayes.estimation.corrections._independent_laplace import Deconvolved
+from ldpbayes.estimation.losses._function_loss import as_loss
+from ldpbayes.estimation.losses._kinks import has_kinks
 
 pytestmark = pytest.mark.usefixtures("x64")
 

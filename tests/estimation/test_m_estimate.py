@@ -1,7 +1,6 @@
 """`m_estimate` against statsmodels on original records, and against the truth on released ones."""
 
 import dataclasses
-import functools
 import warnings
 
 import jax
@@ -13,10 +12,15 @@ from scipy import optimize, stats
 
 import ldpbayes as ldp
 from ldpbayes import losses
-from ldpbayes.estimation import Estimator
-from ldpbayes.estimation.corrected import corrected
-from ldpbayes.estimation.estimator import _between
-from ldpbayes.estimation.function_loss import as_loss
+from ldpbayes.estimation import (
+    Combined,
+    DoublyRandom,
+    Estimator,
+    SmoothedDoublyRandom,
+    SymmetricLaplaceCorrection,
+)
+from ldpbayes.estimation._estimator import _between
+from ldpbayes.estimation.losses._function_loss import as_loss
 from ldpbayes.studies import binomial_band
 
 N = 5000
@@ -318,8 +322,8 @@ def test_standard_errors_of_a_loss_with_kinks_are_the_spread_of_its_estimates():
         return fit.theta[0], fit.covariance[0, 0]
 
     with jax.enable_x64(True):
-        support, units = (np.zeros(1), np.full(1, 1000.0)), jnp.array([200.0])
-        estimator = Estimator(loss, mechanism, "dr", ldp.Box(-1e4, 1e4), 4, support, units=units)
+        units = jnp.array([200.0])
+        estimator = Estimator(loss, mechanism, DoublyRandom(4), ldp.Box(-1e4, 1e4), units=units)
         keys = jax.random.split(jax.random.key(0), replicates)
         fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys))
         thetas, variances = (np.asarray(part) for part in fits(keys, estimator))
@@ -388,9 +392,18 @@ def asymptotic_variances(covariance, theta, sigma, delta, scale):
     return {"sl": sl, "dr": sl - (2 - 1 / delta) * rest, "sdr": sl - delta * rest}
 
 
-@functools.partial(jax.jit, static_argnames="method")
+PAPERS = {
+    "dr": DoublyRandom(draws=1, support=None),
+    "sdr": SmoothedDoublyRandom(draws=1),
+    "sl": SymmetricLaplaceCorrection(draws=1),
+}
+
+
+@jax.jit
 def linear_scores(method, mechanism, z, key, theta):
-    return corrected(method, mechanism, z, key).scores(losses.squared(intercept=False), theta, (0, 1))
+    loss = losses.squared(intercept=False)
+    (criterion,) = method.evidence(loss, mechanism, z, key, everywhere=True).criteria
+    return criterion.scores(loss, theta, (0, 1))
 
 
 @pytest.mark.parametrize("delta", [0.2, 0.7])
@@ -406,7 +419,7 @@ def test_asymptotic_variances_of_the_linear_model_are_the_papers(delta):
         z = mechanism.randomize(keys[2], jnp.column_stack([x, y]))
         inverse = np.linalg.inv(covariance)
         for method, want in asymptotic_variances(covariance, theta, sigma, delta, scale).items():
-            influence = np.asarray(linear_scores(method, mechanism, z, keys[3], theta)) @ inverse
+            influence = np.asarray(linear_scores(PAPERS[method], mechanism, z, keys[3], theta)) @ inverse
             products = influence[:, :, None] * influence[:, None, :]
             error = products.std(axis=0) / np.sqrt(count)
             assert np.all(np.abs(products.mean(axis=0) - want) < 5 * error), method
@@ -438,7 +451,6 @@ def regression_rows(response):
     return simulate
 
 
-SUPPORT = (np.full(2, -0.5), np.full(2, 0.5))
 ROWS = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.4, -0.5, 0.5, 3, (0, 1))
 NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.1, 0.94, 0.0, 1.0)
 SINE = as_loss(lambda x, theta: (theta[0] - jnp.abs(jnp.sin(2 * jnp.pi * x))) ** 2, scalar=True)
@@ -456,8 +468,8 @@ CASES = {
 def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
     loss, mechanism, simulate = CASES[name]
     truth = np.array([2 / np.pi]) if name == "sine" else np.array([0.3, 1.0, -2.0])
-    support = ((np.zeros(1), np.ones(1)) if name == "sine" else SUPPORT) if method != "sdr" else None
-    estimator = Estimator(loss, mechanism, method, ldp.Box(-20.0, 20.0), 4, support)
+    options = {"dr": DoublyRandom(4), "sdr": SmoothedDoublyRandom(4), "combined": Combined(4)}
+    estimator = Estimator(loss, mechanism, options[method], ldp.Box(-20.0, 20.0))
     replicates = 200
     covered = coverage(estimator, simulate, truth, replicates)
     low, high = binomial_band(replicates, 0.95, 1 - 0.01 / 3)  # of 1 % for the three parameters of a regression
@@ -555,9 +567,14 @@ def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
         (lambda r: ldp.m_estimate(losses.logistic(), r, starts=0), ValueError, "starts must be a positive integer"),
         (lambda r: ldp.m_estimate(losses.logistic(), [[1.0, np.nan]], "oracle"), ValueError, "must be finite"),
         (
-            lambda r: ldp.m_estimate(losses.logistic(), ldp.Release([0.1], ldp.LaplaceMechanism(1.0, 0, 1))),
+            lambda r: ldp.m_estimate(losses.logistic(), ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 2))),
             TypeError,
-            "zero-inflated, symmetric or independent Laplace noise, got LaplaceMechanism",
+            "m_estimate takes releases with additive noise, got RandomizedResponse; for others use ldpbayes.fit",
+        ),
+        (
+            lambda r: ldp.m_estimate(losses.logistic(), ldp.Release([0.1], ldp.LaplaceMechanism(1.0, 0, 1))),
+            ValueError,
+            "method 'combined' is not for LaplaceMechanism; use 'sl' or 'independent'",
         ),
         (
             lambda r: ldp.m_estimate(

@@ -11,7 +11,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density as uncompiled_log_density
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.likelihood._privatized import unwrapped
 from ldpbayes.models import clipped_gaussian, hierarchical
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ldpbayes.inference.programs import Compiled, Programs, trace
+from ldpbayes.inference._programs import Compiled, Programs, trace
 
 X = np.arange(6.0).reshape(2, 3)
 

@@ -15,9 +15,11 @@ from numpyro.infer import Predictive
 from scipy.linalg import hadamard
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import CountSketch
-from ldpbayes.mechanisms import pure_protocol
-from ldpbayes.mechanisms.local_hashing import xxh32_of_decimal
+from ldpbayes.data import CountSketch
+from ldpbayes.likelihood import _supported_mass
+from ldpbayes.likelihood._law_of_nodes import law_of_nodes
+from ldpbayes.likelihood._supported_mass import supported_mass
+from ldpbayes.mechanisms._local_hashing import xxh32_of_decimal
 from tests.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -66,7 +68,7 @@ def log_prob(release, base, **options):
 
 
 def total(sketch, base):
-    return jax.jit(lambda: jnp.sum(sketch.weights * sketch.law_of_nodes(base).log_prob(sketch.nodes)))()
+    return jax.jit(lambda: jnp.sum(sketch.weights * law_of_nodes(sketch, base).log_prob(sketch.nodes)))()
 
 
 @protocols
@@ -114,7 +116,7 @@ def test_collapsing_in_chunks_counts_every_record_once(monkeypatch):
         values = (rng.random((5000, d)) < 0.02).astype(np.uint8)
         kinds, counts = np.unique(values, axis=0, return_counts=True)
         for rows in (1 << 20, 700):
-            monkeypatch.setattr(sys.modules["ldpbayes.likelihood.sketch"], "ROWS", rows)
+            monkeypatch.setattr(sys.modules["ldpbayes.data._count_sketch"], "ROWS", rows)
             sketch = ldp.Release(values, ldp.OptimalUnaryEncoding(1.0, d)).sketch()
             order = np.lexsort(sketch.nodes.T[::-1])
             np.testing.assert_array_equal(sketch.nodes[order], kinds)
@@ -134,14 +136,14 @@ def test_chunks_change_nothing(make, monkeypatch):
 
     def functions():
         def mass(t):
-            return jnp.sum(release.mechanism.supported_mass(release.values, t, by) ** 2)
+            return jnp.sum(supported_mass(release.mechanism, release.values, t, by) ** 2)
 
         yield jax.jit(jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2)))(theta)
         yield jax.jit(jax.value_and_grad(mass))(laws)
         yield jax.jit(jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
 
     whole = list(functions())
-    monkeypatch.setattr(pure_protocol, "CHUNK", 6 * 100)
+    monkeypatch.setattr(_supported_mass, "CHUNK", 6 * 100)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(list(functions())), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
@@ -156,7 +158,7 @@ def test_groups_are_one_law_each(make):
     assert sketch.law_shape == (3,)
     np.testing.assert_allclose(total(sketch, dist.Categorical(laws)), expected, rtol=1e-13)
     assert (sketch + sketch).size == 600
-    channel = sketch.law_of_nodes(dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
+    channel = law_of_nodes(sketch, dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
     np.testing.assert_allclose(jnp.sum(sketch.weights * channel), expected, rtol=1e-13)
 
 

@@ -10,10 +10,10 @@ from numpyro.distributions import constraints
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.latent import latent
-from ldpbayes.likelihood.masses import log_mass_outside
-from ldpbayes.likelihood.rows import with_unperturbed
-from ldpbayes.likelihood.special import betainc, student_t_cdf
+from ldpbayes.likelihood._latent import latent
+from ldpbayes.likelihood._masses import log_mass_outside
+from ldpbayes.likelihood._mixing import with_unperturbed
+from ldpbayes.numerics._special import betainc, student_t_cdf
 from tests.brute_force import log_marginal
 from tests.likelihood import reference
 

@@ -8,8 +8,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.panels import panel_edges, panel_moments
-from ldpbayes.likelihood.sketch import CountSketch, PanelSketch
+from ldpbayes.data import CountSketch, PanelSketch
+from ldpbayes.data._panels import panel_edges, panel_moments
+from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 
 N = 1_000_000
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -98,7 +99,7 @@ def test_too_narrow_a_law_is_seen_by_the_reference_and_mended_by_refinement():
 
     def difference(s):
         with jax.enable_x64(True):
-            totals = [float(part.law_of_nodes(base).log_prob(part.nodes) @ part.weights) for part in (s, s.reference)]
+            totals = [float(law_of_nodes(part, base).log_prob(part.nodes) @ part.weights) for part in (s, s.reference)]
         return abs(totals[0] - totals[1])
 
     assert difference(sketch) > 1e-3
@@ -146,9 +147,9 @@ def test_a_coarser_sketch_has_a_coarser_channel_and_the_same_log_likelihood(x64,
     x = np.minimum(rng.exponential(2.5, 10_000), 7.5)
     fine = ldp.Release(x + rng.laplace(0, mechanism.scale, 10_000), mechanism).sketch()
     coarse = fine.coarser(10, 12, lattice=False)
-    assert [s.law_of_nodes(base).panels for s in (fine, coarse, coarse.reference)] == [len(fine.edges) - 1, 12, 24]
-    assert coarse.law_of_nodes(base, panels=7).panels == 7
-    totals = [s.weights @ jax.jit(s.law_of_nodes(base).log_prob)(s.nodes) for s in (fine, coarse)]
+    assert [law_of_nodes(s, base).panels for s in (fine, coarse, coarse.reference)] == [len(fine.edges) - 1, 12, 24]
+    assert law_of_nodes(coarse, base, panels=7).panels == 7
+    totals = [s.weights @ jax.jit(law_of_nodes(s, base).log_prob)(s.nodes) for s in (fine, coarse)]
     assert len(coarse.nodes) == 84 and len(fine.nodes) > 300
     # the law is a third as wide as the range: a panel's polynomials are off by 0.15⁸ / (2⁷ 8!) < 1e-13 a record, and
     # 10⁴ terms of size up to 7 have a rounding error of 1e-15 each
@@ -175,7 +176,7 @@ def test_a_sketch_does_not_get_coarser_where_its_panels_were_chosen_or_are_few(r
     for sketch in (chosen, chosen + default, default.refine(), coarse):
         assert sketch.coarser(10, 12) is sketch and sketch.coarser(1000, 1000) is sketch
     for options, name in (({"panels": 0}, "panels"), ({"grid": 2.5}, "grid"), ({"grid": True}, "grid")):
-        with pytest.raises(ValueError, match=f"{name} must be a positive integer, got"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got"):
             default.coarser(**options)
 
 
@@ -258,7 +259,7 @@ def test_personal_budgets_and_bad_panels_are_refused(rng):
     with pytest.raises(ValueError, match="one common budget"):
         release.sketch()
     for panels in (0, -3, 2.5):
-        with pytest.raises(ValueError, match="panels must be a positive integer"):
+        with pytest.raises(ValueError, match="panels must be an integer of at least 1"):
             ldp.Release([0.0], LAPLACE).sketch(panels=panels)
 
 

@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from ldpbayes.likelihood.special import erfcx, log1mexp, log_ndtr, log_relative_expm1, log_tilted_normal
+from ldpbayes.numerics._special import erfcx, log1mexp, log_ndtr, log_relative_expm1, log_tilted_normal
 from tests.likelihood.reference import DIGITS, error, log_density, log_gradient, normal_mass
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -10,8 +10,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms import pure_protocol
-from ldpbayes.mechanisms.bit_product import bit_product
+from ldpbayes.likelihood import _supported_mass
+from ldpbayes.likelihood._supported_mass import supported_mass
+from ldpbayes.numerics._bit_product import bit_product
 
 RNG = np.random.default_rng(3)
 BITS = (RNG.random((200, 61)) < 0.4).astype(np.uint8)
@@ -87,8 +88,8 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
     used = []
 
     def log_likelihood(logits, pays):
-        monkeypatch.setattr(pure_protocol, "pays", lambda: used.append(pays) or pays)
-        monkeypatch.setattr(pure_protocol, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
+        monkeypatch.setattr(_supported_mass, "pays", lambda: used.append(pays) or pays)
+        monkeypatch.setattr(_supported_mass, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
         return ldp.Privatized(dist.Categorical(logits=logits), mechanism).log_prob(z)
 
     # masses are off by 64 x 2^-54, and p(z | theta) is at least exp(-2) of its largest: its log is off by exp(2) times
@@ -106,10 +107,10 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
 
 @pytest.mark.parametrize("epsilon", [np.inf, 8.0])
 def test_large_budgets_keep_relative_precision(epsilon, monkeypatch, x64):
-    monkeypatch.setattr(pure_protocol, "pays", lambda: True)
+    monkeypatch.setattr(_supported_mass, "pays", lambda: True)
     mechanism = ldp.OptimalUnaryEncoding(epsilon, 64)
     theta = np.append(np.full(63, 1 / 63), 1e-30)
     z = np.zeros((2_000, 64), np.uint8)
     z[:, -1] = 1
-    mass = mechanism.supported_mass(z, theta)
+    mass = supported_mass(mechanism, z, theta)
     np.testing.assert_allclose(mass, 1e-30, rtol=1e-14)

@@ -12,7 +12,6 @@ import pytest
 from ldpbayes.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
-    Mechanism,
     RandomizedResponse,
     mechanism,
     mechanism_from_spec,
@@ -35,7 +34,7 @@ each = pytest.mark.parametrize("instance", EVERY, ids=lambda m: f"{m.name}-{np.n
 @pytest.fixture
 def registry(monkeypatch):
     """Undo what a test registers."""
-    module = sys.modules[Mechanism.__module__]
+    module = sys.modules[register.__module__]
     monkeypatch.setattr(module, "_registry", dict(module._registry))
     return module._registry
 
@@ -67,11 +66,12 @@ def test_names_find_their_classes():
     [
         (
             {"mechanism": "laplce"},
-            "mechanism must be one of gaussian, hadamard_response, independent_laplace, laplace, .*, got 'laplce'",
+            "mechanism must be one of additive, .*gaussian, hadamard_response, independent_laplace, laplace, .*, got 'laplce'",
         ),
         ({"epsilon": 1.0}, 'spec must be a dict with the mechanism\'s name under "mechanism"'),
         ("laplace", "spec must be a dict"),
-        ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "missing parameter upper for mechanism 'laplace'"),
+        ({"mechanism": "laplace", "lower": 0, "upper": 1}, "missing parameter epsilon for mechanism 'laplace'"),
+        ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "give both bounds, lower and upper"),
         (
             {"mechanism": "laplace", "epsilon": 1, "lower": 0, "upper": 1, "name": 1, "scale": 3},
             "unknown parameters name, scale for mechanism 'laplace', which takes epsilon, lower, upper",

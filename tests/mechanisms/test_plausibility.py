@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms.plausibility import LEVEL, improbable_count
+from ldpbayes.mechanisms._plausibility import LEVEL, improbable_count
 from tests.protocols import PROTOCOLS
 
 N = 4000

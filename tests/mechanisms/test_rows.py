@@ -13,7 +13,7 @@ from scipy import integrate, special, stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism, ZeroInflatedLaplaceMechanism
-from ldpbayes.mechanisms.rows import snapped
+from ldpbayes.numerics._rounding import snapped
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -74,7 +74,7 @@ def test_zero_inflated_records_are_kept_with_the_stated_probability_and_else_noi
     assert stats.kstest(noisy, stats.laplace(scale=scale / np.sqrt(2)).cdf).pvalue > ERROR_RATE
     np.testing.assert_allclose(mechanism.log_prob(z, x)[kept], np.log(delta))
     np.testing.assert_allclose(
-        mechanism.log_prob(z, x)[~kept], np.log1p(-delta) + mechanism.noise.log_prob(z, x)[~kept]
+        mechanism.log_prob(z, x)[~kept], np.log1p(-delta) + mechanism.perturbing.log_prob(z, x)[~kept]
     )
 
 

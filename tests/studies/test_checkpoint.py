@@ -14,8 +14,8 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
 from ldpbayes.studies import coverage
-from ldpbayes.studies.checkpoint import Checkpoint
-from ldpbayes.studies.fingerprint import model_fingerprint
+from ldpbayes.studies._checkpoint import Checkpoint
+from ldpbayes.studies._fingerprint import model_fingerprint
 from tests.checkpoints import read, write
 
 SETTINGS = {"seed": 3, "budgets": [0.5, float("inf")], "none": float("nan")}

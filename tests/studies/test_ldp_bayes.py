@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from ldpbayes.models import oue_histogram
-from ldpbayes.studies.ldp_bayes import histogram_distance, histogram_error, kosarak_records
+from ldpbayes.studies.papers.kulkarni_et_al import histogram_distance, histogram_error, kosarak_records
 from tests.checkpoints import read
 
 QUICK = {"num_warmup": 100, "num_samples": 100}

@@ -5,7 +5,12 @@ import pytest
 
 from ldpbayes.models import clipped_gaussian, multivariate_normal, perturbed_covariates
 from ldpbayes.studies import coverage
-from ldpbayes.studies.zil import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
+from ldpbayes.studies.papers.lu_chen_qiu import (
+    logistic_posteriors,
+    logistic_regression,
+    median_regression,
+    nonsmooth_means,
+)
 from tests.checkpoints import read
 
 OURS = {"dr, averaged", "dr, averaged and truncated", "combined"}

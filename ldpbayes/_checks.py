@@ -1,0 +1,100 @@
+"""How arguments are checked: one way for numbers, one for integers, one for pairs of bounds."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ldpbayes._tracing import is_concrete
+
+__all__ = ["at_least", "check_order", "checked", "is_integer", "unmasked", "whole_numbers_up_to"]
+
+
+def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
+    """Return a number as a float, an array as a read-only float64 copy, or say what is wrong with it.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : array_like
+        Any shape but an empty one.
+    allowed : str
+        What is allowed, in words: the message reads "`name` must be `allowed`, got ...".
+    ok : callable
+        Elementwise test of a float64 array; NaN must fail it.
+
+    Raises
+    ------
+    ValueError
+        If `value` is empty, not numeric, masked in part, or fails the test; names the first entry that does.
+    """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must be {allowed}, got a masked array, {np.ma.count_masked(value)} of it masked")
+    try:
+        given = np.asarray(value)
+    except ValueError:  # a ragged list
+        raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
+    if given.dtype.kind not in "iuf" or given.size == 0:
+        shown = f"an array of {given.dtype}" if given.size > 1 else repr(value)
+        raise ValueError(f"{name} must be {allowed}, got {shown}")
+    array = np.array(given, dtype=np.float64)
+    bad = np.argwhere(~np.asarray(ok(array)))
+    if len(bad):
+        where = f"{name}[{', '.join(map(str, bad[0]))}] = " if array.ndim else ""
+        raise ValueError(f"{name} must be {allowed}, got {where}{given[tuple(bad[0])].item()!r}")
+    array.setflags(write=False)
+    return array if array.ndim else float(array)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, which a bool is not.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def at_least(least: int, name: str, value: Any, most: int | None = None) -> int:
+    """Return an integer field, or raise ValueError unless least <= value (<= most)."""
+    try:
+        number = least - 1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {span}, got {value!r}")
+    return number
+
+
+def check_order(lower: Any, upper: Any) -> None:
+    """ValueError unless lower bounds are below upper ones, by what is a finite number; what is traced is left alone."""
+    if not is_concrete(lower, upper):
+        return
+    if np.any(np.less_equal(upper, lower)):
+        raise ValueError(f"lower must be below upper, got lower = {lower!r}, upper = {upper!r}")
+    # halved, so that the check itself cannot overflow
+    if np.any(np.subtract(np.divide(upper, 2), np.divide(lower, 2)) > np.finfo(float).max / 2):
+        raise ValueError(f"upper - lower must be finite, got lower = {lower!r}, upper = {upper!r}")
+
+
+def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
+    """ValueError if numbers up to `most` are given in a precision in which those that are there have been rounded."""
+    if values.dtype.kind == "f":
+        exact = int(2 / np.finfo(values.dtype).eps)
+        if exact < most and (values > exact).any():
+            raise ValueError(
+                f"{name} must be given as integers, or in a precision that holds {most}, got {values.dtype}, which "
+                f"rounds numbers above {exact}"
+            )
+
+
+def unmasked(values: Any) -> Any:
+    """What is given, or ValueError if it is a masked array that masks anything: NumPy would drop the mask."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"values must not be masked, {np.ma.count_masked(values)} are: drop those records")
+    return values

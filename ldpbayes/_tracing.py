@@ -1,0 +1,31 @@
+"""What can be looked at while a function is traced, and what cannot."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+__all__ = ["array_of", "extreme", "is_concrete"]
+
+
+def is_concrete(*values: Any) -> bool:
+    """Whether no leaf of ``values`` is a JAX tracer, so that it can be looked at while a function is traced.
+
+    Parameters
+    ----------
+    *values : pytree
+        Anything: numbers, arrays, mechanisms.
+    """
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def array_of(value: ArrayLike) -> Any:
+    """The value as an array: a JAX one stays as it is, anything else becomes one of NumPy."""
+    return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def extreme(which: str, value: Any) -> Any:
+    """Smallest ("min") or largest ("max") entry: a float if concrete."""
+    return float(getattr(np, which)(value)) if is_concrete(value) else getattr(jnp, which)(value)

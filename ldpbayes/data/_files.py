@@ -1,0 +1,122 @@
+"""Release files: values with the spec of their mechanism, as ``.npz`` or ``.parquet``."""
+
+import json
+import pathlib
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+
+__all__ = ["read_release", "write_release"]
+
+SPEC_KEY = "ldpbayes.mechanism"
+"""Where the schema metadata of a Parquet file has the spec."""
+
+
+def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) -> None:
+    """Write released values and their mechanism's spec.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Ends in ``.npz`` or ``.parquet``.
+    values : ndarray (N, *event)
+        Released values.
+    spec : dict
+        See `Mechanism.spec`.
+
+    Raises
+    ------
+    ValueError
+        For another ending.
+    """
+    text = json.dumps(spec)
+    if path.suffix == ".npz":
+        np.savez(path, values=values, mechanism=np.array(text))
+    elif path.suffix == ".parquet":
+        pa, parquet = _pyarrow()
+        column = values
+        if column.ndim > 1:
+            column = pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+        table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text})
+        parquet.write_table(table, path)
+    else:
+        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+
+
+def read_release(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
+    """Read released values and their mechanism's spec.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of a file that exists; ends in ``.npz`` or ``.parquet``.
+
+    Returns
+    -------
+    tuple of array and dict
+
+    Raises
+    ------
+    ValueError
+        For another ending, or a file that is not of its form, or damaged.
+    """
+    if path.suffix == ".npz":
+        values, spec = _read_npz(path)
+    elif path.suffix == ".parquet":
+        values, spec = _read_parquet(path)
+    else:
+        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+    try:
+        return values, json.loads(spec)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
+
+
+def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
+    """Values and spec in a file; ValueError saying what is wrong with it."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{path.name} is no .npz file, or not all of one: it does not end as a zip archive does")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"values", "mechanism"} - set(file.files)
+            if missing:
+                raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
+            return file["values"], str(file["mechanism"])
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from None
+
+
+def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
+    """Values and spec in a file; ValueError saying what is wrong with it."""
+    pa, parquet = _pyarrow()
+    try:
+        table = parquet.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path.name} is not a Parquet file, or damaged: {error}") from None
+    metadata = table.schema.metadata or {}
+    if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
+        raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+    column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
+    fixed = pa.types.is_fixed_size_list(column.type)
+    rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.
+    nulls = column.null_count + (column.flatten().null_count if rows else 0)
+    if nulls:
+        raise ValueError(
+            f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have its value"
+        )
+    if fixed:
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size), spec
+    return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False), spec
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError("Parquet release files need pyarrow: pip install 'ldpbayes[parquet]', or use .npz") from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,207 @@
+"""A release: released values, the mechanism that made them, and nothing that was not released."""
+
+import dataclasses
+import os
+import pathlib
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from ldpbayes._checks import at_least
+from ldpbayes._pytree import host, pytree, static
+from ldpbayes._tracing import is_concrete
+from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.data._count_sketch import CountSketch
+from ldpbayes.data._files import read_release, write_release
+from ldpbayes.data._panel_sketch import PanelSketch
+from ldpbayes.data._sketching import sketch
+from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
+from ldpbayes.mechanisms._plausibility import LEVEL
+
+__all__ = ["Release", "ReleaseWarning", "doubts_about"]
+
+
+class ReleaseWarning(LdpBayesWarning):
+    """The stated mechanism could hardly have released these values, whatever the records; the message says why."""
+
+
+def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
+    """What speaks against values having been released by a mechanism, whatever the records; None where nothing does.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        What is said to have made them.
+    values : ndarray (N, *event)
+        Released values that are `validated`.
+
+    Returns
+    -------
+    str or None
+    """
+    said = mechanism.implausible(values)
+    if not said:
+        return None
+    return (
+        f"{mechanism!r} could hardly have released these values, whatever the records are (probability below "
+        f"{LEVEL:g}): {'; '.join(said)}. Check its parameters, and that the values are as they were released"
+    )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
+
+    A value belongs to one record, and so does the guarantee of the mechanism; or it is a statistic of many records (a
+    noisy count, sum or mean), the only value of a release, whose mechanism has no bounds and states by how much one
+    person can move the statistic. A mechanism with bounds that is forced to make the same noise, such as
+    ``LaplaceMechanism(n / scale, 0, n)`` for a count, would state the guarantee of a record that is a whole count, not
+    that of a person in it.
+
+    Parameters
+    ----------
+    values : array_like (N, *event) or None
+        One released value a record: a number or a code, or a row of the mechanism's ``event_shape`` (bits, say).
+    mechanism : Mechanism
+        What made them. Its parameters are scalars, or arrays of shape (N,) for personal budgets.
+    count : int, optional
+        Number of records; only without values.
+
+    Raises
+    ------
+    TypeError
+        If ``mechanism`` is not a mechanism.
+    ValueError
+        For an empty, non-finite or non-numeric release, values of another shape or outside the mechanism's support
+        (see `Mechanism.validated`), personal budgets of another length, or a count that contradicts the values.
+
+    Warns
+    -----
+    ReleaseWarning
+        If the mechanism could hardly have released these values, whatever the records (`Mechanism.implausible`).
+
+    Attributes
+    ----------
+    doubts : tuple of str
+        The warnings that were given; `fit` gives them again. A sketch of the release has them, too.
+    """
+
+    values: Any
+    mechanism: Mechanism
+    count: int = static(default=None)
+    doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check everything before any computation."""
+        if not isinstance(self.mechanism, Mechanism):
+            raise TypeError(
+                "mechanism must be an ldpbayes mechanism (one for all records: make a release for each protocol), "
+                f"got {type(self.mechanism).__name__}"
+            )
+        if self.values is None:
+            if self.count is None:
+                raise ValueError("a release without values needs count, its number of records; got None")
+            object.__setattr__(self, "count", at_least(1, "count", self.count))
+        elif isinstance(self.values, jax.core.Tracer):
+            object.__setattr__(self, "count", self.values.shape[0])
+        else:
+            values = self.mechanism.validated(self.values)
+            if self.count is not None and self.count != len(values):
+                raise ValueError(f"count is {self.count}, but there are {len(values)} values; leave count out")
+            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "count", len(values))
+        if self.mechanism.batch_shape not in ((), (1,), (self.count,)):
+            raise ValueError(
+                f"the mechanism's parameters have shape {self.mechanism.batch_shape}, but there are {self.count} "
+                "records: give one budget, or one a record"
+            )
+        if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
+            problem = doubts_about(self.mechanism, self.values)
+            if problem:
+                object.__setattr__(self, "doubts", (problem,))
+                warnings.warn(problem, ReleaseWarning, stacklevel=3)
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return self.count
+
+    def sketch(
+        self,
+        *,
+        panels: int | None = None,
+        lattice: bool | None = None,
+        keep_records: bool = True,
+        by: ArrayLike | None = None,
+    ) -> CountSketch | PanelSketch:
+        """Compress to weighted nodes, after which the cost of a posterior does not depend on the number of records.
+
+        Parameters
+        ----------
+        panels, lattice, keep_records, by
+            As in `ldpbayes.data.sketch`.
+
+        Returns
+        -------
+        PanelSketch or CountSketch
+
+        Raises
+        ------
+        ValueError
+            For a release without values, and for the reasons of `ldpbayes.data.sketch`.
+        """
+        if self.values is None:
+            raise ValueError("a release without values cannot be sketched; simulate first")
+        made = sketch(self.values, self.mechanism, panels=panels, lattice=lattice, keep_records=keep_records, by=by)
+        return dataclasses.replace(made, doubts=self.doubts)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to ``.npz`` or ``.parquet``; see `Release.load` for both formats.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Ends in ``.npz`` or ``.parquet``.
+
+        Raises
+        ------
+        ValueError
+            For another ending, or a release without values.
+        """
+        path = pathlib.Path(path)
+        if self.values is None:
+            raise ValueError("a release without values cannot be saved")
+        write_release(path, self.values, self.mechanism.spec())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Release":
+        """Read a release file.
+
+        ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
+        ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
+        schema metadata under ``ldpbayes.mechanism``.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Ends in ``.npz`` or ``.parquet``.
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        ValueError
+            If the file is not of this form, or damaged, or the release it holds is invalid.
+        FileNotFoundError
+            If there is no such file.
+        """
+        path = pathlib.Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"no release file {path}")
+        values, spec = read_release(path)
+        return cls(values, mechanism_from_spec(spec))

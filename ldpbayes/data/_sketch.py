@@ -1,0 +1,49 @@
+"""A release compressed to a few hundred weighted nodes, whose log-likelihood is that of all records to rounding error.
+
+For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the integral of a smooth function against the
+empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes
+with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds,
+under Laplace noise), a count and a sum say everything. Records that were released without noise gather at atoms, the
+bounds and (counts) the integers, where they are counted. Discrete outputs need values and counts only. Sketches add up.
+"""
+
+import abc
+from typing import Any
+
+from ldpbayes._checks import is_integer
+
+__all__ = ["Sketch"]
+
+
+class Sketch(abc.ABC):
+    """Weighted nodes that stand for a release; see `PanelSketch` and `CountSketch`.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        What made the release.
+    nodes : array (nodes, *event)
+        Released values, each of which stands for some of the records.
+    weights : array (nodes,)
+        How many records each node stands for. Weights can be negative: they integrate polynomials, they are not counts.
+    doubts : tuple of str
+        The warnings that were given when the releases were made.
+    """
+
+    mechanism: Any
+    nodes: Any
+    weights: Any
+    doubts: tuple[str, ...]
+
+    @property
+    @abc.abstractmethod
+    def law_shape(self) -> tuple[int, ...]:
+        """Batch shape that the law of the records must have: () for one common law."""
+
+    def __add__(self, other: Any) -> Any:
+        """Sketch of the two releases together."""
+        return NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        """Let ``sum`` start from 0."""
+        return self if is_integer(other) and other == 0 else NotImplemented

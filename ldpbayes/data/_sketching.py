@@ -1,0 +1,55 @@
+"""`sketch`: a release compressed in one streaming pass."""
+
+from jax.typing import ArrayLike
+
+from ldpbayes.data._count_sketch import CountSketch
+from ldpbayes.data._panel_sketch import PanelSketch
+from ldpbayes.mechanisms import Mechanism
+
+__all__ = ["sketch"]
+
+
+def sketch(
+    values: ArrayLike,
+    mechanism: Mechanism,
+    *,
+    panels: int | None = None,
+    lattice: bool | None = None,
+    keep_records: bool = True,
+    by: ArrayLike | None = None,
+) -> CountSketch | PanelSketch:
+    """Compress released values to weighted nodes, in one streaming pass.
+
+    Parameters
+    ----------
+    values : array (N, *event)
+        Released values; a NumPy memory map is read in chunks.
+    mechanism : Mechanism
+        What released them: numbers with one budget for all records, or discrete outputs, where the records of each
+        budget are counted on their own.
+    panels : int, optional
+        Panels over the released range. Default: 40, more where the mechanism's noise is narrow.
+    lattice : bool, optional
+        Cut the panels at the integers, where a count's log-likelihood has kinks under Laplace noise. Default: where at
+        most 128 integers lie between the bounds.
+    keep_records : bool
+        Whether a reference to ``values`` is kept, so that `fit` can refine a sketch that turns out to be too coarse.
+    by : array of int (N,), optional
+        Group of each record, 0, ..., G − 1, for discrete outputs: the records' law then has batch shape (G,).
+
+    Returns
+    -------
+    PanelSketch or CountSketch
+
+    Raises
+    ------
+    ValueError
+        For personal budgets of a continuous release (sketch each budget's records apart), a mechanism that names no
+        released range, values that the mechanism cannot have released, a number of panels that is no positive integer,
+        or groups of another length, negative, or of a continuous release.
+    """
+    if mechanism.support.is_discrete:
+        return CountSketch.of(values, mechanism, by)
+    if by is not None:
+        raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
+    return PanelSketch.of(values, mechanism, panels, lattice, keep_records)

@@ -1,0 +1,150 @@
+"""What an estimation of frequencies returns."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ldpbayes.estimation._estimate import Estimate, statements, table, tails
+from ldpbayes.estimation._sandwich import normal_interval, normal_quantile
+from ldpbayes.mechanisms import PureProtocol
+
+__all__ = ["Frequencies", "LinearVariance"]
+
+SHOWN = 40  # categories of a summary
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearVariance:
+    """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling.
+
+    The first two are the perturbation of records that have the category and of those that have not.
+    """
+
+    own: float
+    other: float
+    sampling: float
+
+    def __call__(self, theta: Any) -> Any:
+        """The variance at a frequency, or at each of an array."""
+        return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
+
+    def interval(self, estimate: np.ndarray, quantile: float) -> tuple[np.ndarray, np.ndarray]:
+        """All frequencies from which an estimate is at most so many of *their* standard deviations away.
+
+        Below 0 and above 1 the variance is continued as a constant, so that every estimate has an interval.
+
+        Parameters
+        ----------
+        estimate : array (categories,)
+            The linear estimate.
+        quantile : float
+            How many.
+        """
+        square = quantile**2
+        lead = 1 + square * self.sampling
+        middle = estimate + square * (self.own - self.other + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (estimate**2 - square * self.other), 0.0))
+        absent, sure = (quantile * np.sqrt(self(theta)) for theta in (0.0, 1.0))
+        low, high = (middle - root) / lead, (middle + root) / lead
+        low = np.where(estimate < absent, estimate - absent, np.where(estimate > 1 + sure, estimate - sure, low))
+        high = np.where(estimate > 1 - sure, estimate + sure, np.where(estimate < -absent, estimate + absent, high))
+        return low, high
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frequencies:
+    """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    estimate : array (categories,)
+        The frequencies.
+    standard_error : array (categories,) or None
+        None where no theory gives it: after thresholding or projecting, and for ``mle`` with more than 4096 categories.
+    converged : bool
+        Whether ``mle`` came within its tolerance; the other methods are exact.
+    iterations : int
+        Of ``mle``.
+    gap : float or None
+        Upper bound on what the log-likelihood still lacks of its maximum, in nats, for ``mle``.
+    covariance : array (categories, categories) or None
+        Of ``mle``, where it has standard errors; None for other methods.
+    """
+
+    method: str
+    estimate: np.ndarray
+    standard_error: np.ndarray | None = None
+    converged: bool = True
+    iterations: int = 0
+    gap: float | None = None
+    covariance: np.ndarray | None = dataclasses.field(default=None, repr=False)
+    _variance: LinearVariance | None = dataclasses.field(default=None, repr=False)
+    _mechanism: PureProtocol | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def params(self) -> np.ndarray:
+        """The estimate; see `Estimate.params`."""
+        return self.estimate
+
+    @property
+    def names(self) -> list[str]:
+        """The codes of the categories; see `Estimate.names`."""
+        return [str(code) for code in range(len(self.estimate))]
+
+    @property
+    def privacy(self) -> str:
+        """What the mechanism promises; see `Estimate.privacy`."""
+        return statements([self._mechanism] if self._mechanism is not None else [])
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Confidence intervals, category by category; they may reach beyond [0, 1].
+
+        Those of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
+        further off than so many standard deviations. They hold where few records tell of a category, as with infinite
+        budgets and many categories; then the standard error, at the estimate itself, does not. Those of ``mle`` are
+        normal, and NaN with the errors.
+
+        Parameters
+        ----------
+        level : float
+            Coverage, between 0 and 1.
+
+        Returns
+        -------
+        low, high : array (categories,)
+
+        Raises
+        ------
+        ValueError
+            If the estimate has no standard errors, or for a level outside (0, 1).
+        """
+        if self.standard_error is None:
+            raise ValueError(f"this {self.method!r} estimate has no standard errors; use method='unbiased'")
+        if self._variance is not None:
+            return self._variance.interval(self.estimate, normal_quantile(level))
+        return normal_interval(self.estimate, self.standard_error, level)
+
+    def summary(self, level: float = 0.95) -> str:
+        """Return a table of the frequencies in plain text; of many categories the most frequent ones.
+
+        Parameters
+        ----------
+        level : float
+            Coverage of the intervals, between 0 and 1.
+        """
+        shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SHOWN])
+        head, columns = f"{'frequency':>10}", [self.estimate]
+        if self.standard_error is not None:
+            lower, upper = tails(level)
+            head += f" {'std err':>10} {lower:>10} {upper:>10}"
+            columns += [self.standard_error, *self.interval(level)]
+        rows = [(str(k), " ".join(f"{column[k]:10.4f}" for column in columns)) for k in shown]
+        title = f"Frequencies, method {self.method!r}, {len(self.estimate)} categories"
+        title += f", the {SHOWN} most frequent" if len(self.estimate) > SHOWN else ""
+        return table(title + ("" if self.converged else ", NOT CONVERGED"), "category", head, rows)
+
+
+_PROTOCOL: type[Estimate] = Frequencies  # for the type checker

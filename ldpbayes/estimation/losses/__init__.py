@@ -1,0 +1,7 @@
+"""Losses of records: those of regressions, and any JAX function."""
+
+from ldpbayes.estimation.losses._loss import Loss
+from ldpbayes.estimation.losses._regression import absolute, check, hinge, huber, logistic, squared
+from ldpbayes.estimation.losses._regression_loss import RegressionLoss
+
+__all__ = ["Loss", "RegressionLoss", "absolute", "check", "hinge", "huber", "logistic", "squared"]

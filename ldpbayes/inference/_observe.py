@@ -1,0 +1,225 @@
+"""`observe`: a release, a sketch, or one of each group, in a new model."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.primitives import _PYRO_STACK, Messenger
+
+from ldpbayes._tracing import is_concrete
+from ldpbayes.data import Release, Sketch
+from ldpbayes.data._groups import joined_sketch
+from ldpbayes.likelihood import Grouped, law_of_nodes, privatized
+from ldpbayes.likelihood._privatized import law_of_records, unwrapped
+from ldpbayes.mechanisms import Additive, Mechanism, joined_mechanism
+from ldpbayes.noise import Omitted
+
+__all__ = ["observe"]
+
+
+def observe(
+    name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch], **options: Any
+) -> Any:
+    """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
+
+    Parameters
+    ----------
+    name : str
+        Site name.
+    base_dist : numpyro.distributions.Distribution
+        Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
+        regression on public covariates), (G,) for G groups. Wrappers of plates and masks are respected. Latent
+        variables that NumPyro enumerates may add axes on the left.
+    data : Release or Sketch, or sequence of them
+        A release without values is simulated, so the same model is its own prior predictive. A sequence has one a
+        group, with budgets and bounds of its own; however many they are, they are one site. (Groups that differ in kind
+        become sites of their own, ``name_0``, ``name_1``, ... in order of appearance: releases and sketches, groups
+        under different classes of mechanisms, and, where rows are perturbed or noise may be left out, groups with
+        different bounds.)
+    **options
+        ``method`` and ``panels`` of `Privatized`.
+
+    Returns
+    -------
+    Array
+        The released values, or a sketch's nodes. Values of several releases follow one another, nodes of several
+        sketches are side by side; where there are sites of several kinds it is a list with an array for each.
+
+    Raises
+    ------
+    TypeError
+        If ``data`` is neither a release nor a sketch, nor a sequence of these.
+    ValueError
+        If ``base_dist`` has a law per record where a sketch is given, or a batch shape that does not fit the release or
+        the number of groups; if groups come without a release, with a sketch of several groups among them, with values
+        for some only, or as releases of numbers and with a law whose parameters are not all it is made from (a mixture,
+        say).
+    """
+    if isinstance(data, Sketch):
+        if base_dist.batch_shape != data.law_shape:
+            stands_for = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
+            raise ValueError(
+                f"site {name!r}: a sketch of records with {stands_for} needs a base distribution of batch shape "
+                f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
+                "categories) a sketch made with by="
+            )
+        return _observe_nodes(name, base_dist, data, options)
+    if isinstance(data, (list, tuple)):
+        return _observe_groups(name, base_dist, data, options)
+    if not isinstance(data, Release):
+        raise TypeError(
+            f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {type(data).__name__}"
+        )
+    try:
+        fits = _has_records(lax.broadcast_shapes(base_dist.batch_shape, (data.count,)), data.count)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"site {name!r}: the base distribution has batch shape {base_dist.batch_shape}, "
+            f"but the release has {data.count} records"
+        )
+    return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
+
+
+# --- one site -------------------------------------------------------------------------------------------------------
+
+
+class _weighted(numpyro.handlers.scale):
+    """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative.
+
+    NumPyro's own initializer refuses negative scales, so it is not called.
+    """
+
+    def __init__(self, weights: Any) -> None:
+        self.scale = weights
+        Messenger.__init__(self, None)
+
+
+class _Selected(dist.MaskedDistribution):
+    """A masked law whose density is computed at the values as they are, also where they are masked.
+
+    NumPyro's own replaces masked values by others, which are traced: the channel is then no longer computed in advance.
+    """
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        return jnp.where(self._mask, self.base_dist.log_prob(value), 0.0)
+
+
+class _once_each(Messenger):
+    """Refuses a site that plates around it have made larger than the release, whose records would count repeatedly."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        super().__init__(None)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Look at the distribution, which the plates have expanded by now."""
+        if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
+            raise ValueError(
+                f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has "
+                f"{self.count} records, each of which counts once"
+            )
+
+
+def _has_records(shape: tuple[int, ...], count: int) -> bool:
+    """Whether a batch shape has the records on its only axis, or on its last where NumPyro enumerates on the others."""
+    enumerated = any(type(handler).__module__.startswith("numpyro.contrib.funsor") for handler in _PYRO_STACK)
+    return shape[-1:] == (count,) and (len(shape) == 1 or enumerated)
+
+
+def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options: dict[str, Any]) -> Any:
+    law, keep = unwrapped(base_dist)
+    if not base_dist.event_shape:
+        base_dist = law.expand(base_dist.batch_shape)
+    law = law_of_nodes(sketch, base_dist, **options)
+    groups = getattr(sketch, "groups", None)
+    keep = keep if groups is None or not np.ndim(keep) else keep[groups]
+    with _weighted(sketch.weights):
+        # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
+        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=sketch.nodes)
+
+
+def _observe_records(
+    name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Any, count: int, options: dict[str, Any]
+) -> Any:
+    site = privatized(base_dist, mechanism, **options)
+    with _once_each(name, count):
+        return numpyro.sample(name, site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,))), obs=values)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence[Any], options: dict[str, Any]) -> Any:
+    """One site of all groups whose data are of the same kind."""
+    kinds: dict[Hashable, list[int]] = {}
+    for group, part in enumerate(data):
+        if not isinstance(part, (Release, Sketch)):
+            raise TypeError(f"site {name!r}: group {group} must be a Release or a Sketch, got {type(part).__name__}")
+        if isinstance(part, Sketch) and part.law_shape != ():
+            raise ValueError(
+                f"site {name!r}: group {group} is a sketch of {part.law_shape[0]} groups, and needs a site of its own"
+            )
+        kinds.setdefault(_kind(part), []).append(group)
+    if not data or base_dist.batch_shape != (len(data),):
+        raise ValueError(
+            f"site {name!r}: {len(data)} groups need a base distribution of batch shape ({len(data)},), one law a group"
+            f"{' and one at least' if not data else ''}; got {base_dist.batch_shape}"
+        )
+    sites = []
+    for number, groups in enumerate(kinds.values()):
+        site, parts = name if len(kinds) == 1 else f"{name}_{number}", [data[group] for group in groups]
+        observe_parts = _observe_releases if isinstance(parts[0], Release) else _observe_sketches
+        sites.append(observe_parts(site, base_dist, np.array(groups), parts, options))
+    return sites[0] if len(kinds) == 1 else sites
+
+
+def _kind(data: Any) -> Hashable:
+    """What groups have in common if they can be put together."""
+    mechanism = data.mechanism
+    structure = type(data), jax.tree.structure(mechanism)
+    if not isinstance(mechanism, Additive) or not (mechanism.columns or isinstance(mechanism.noise, Omitted)):
+        return structure
+    # Bounds of these mechanisms are never one a record, so that groups with different ones cannot become one site.
+    bounds = mechanism.lower, mechanism.upper
+    return structure, tuple(tuple(np.ravel(b).tolist()) if is_concrete(b) else id(b) for b in bounds)
+
+
+def _observe_sketches(
+    name: str, base_dist: dist.Distribution, groups: np.ndarray, sketches: list[Any], options: dict[str, Any]
+) -> Any:
+    if len(groups) < base_dist.batch_shape[0]:
+        base_dist = _laws(name, base_dist, groups)
+    return _observe_nodes(name, base_dist, joined_sketch(sketches), options)
+
+
+def _observe_releases(
+    name: str, base_dist: dist.Distribution, groups: np.ndarray, releases: list[Release], options: dict[str, Any]
+) -> Any:
+    counts, values = [release.count for release in releases], [release.values for release in releases]
+    missing = [part is None for part in values]
+    if any(missing) and not all(missing):
+        raise ValueError(
+            f"site {name!r}: the release of group {groups[missing.index(True)]} has no values, and others have"
+        )
+    law = _laws(name, base_dist, np.repeat(groups, counts), releases[0].mechanism.support.is_discrete)
+    mechanism = joined_mechanism([release.mechanism for release in releases], counts)
+    joined = None if any(missing) else (np if is_concrete(values) else jnp).concatenate(values)
+    return _observe_records(name, law, mechanism, joined, sum(counts), options)
+
+
+def _laws(name: str, base_dist: dist.Distribution, groups: np.ndarray, grouped: bool = False) -> dist.Distribution:
+    """The laws of some groups, each perhaps repeatedly, with the masks that there are."""
+    law, keep = unwrapped(base_dist)
+    law = law.expand(base_dist.batch_shape) if law.batch_shape != base_dist.batch_shape else law
+    try:
+        law = Grouped(law, groups) if grouped else law_of_records(law, groups)
+    except TypeError as error:
+        raise ValueError(f"site {name!r}: {error}; sketch the releases, or give each group a site of its own") from None
+    return law if keep is True else law.mask(keep[groups] if np.ndim(keep) else keep)

@@ -1,0 +1,252 @@
+"""The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters.
+
+On each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx
+is integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
+distribution and any mechanism, at the price of one small matrix product.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes._tracing import is_concrete
+from ldpbayes.likelihood._latent import QUADRATURE_ORDER, Latent, latent
+from ldpbayes.likelihood._masses import aligned
+from ldpbayes.numerics._quadrature import gauss_legendre, lagrange_from_legendre
+
+__all__ = ["Channel", "channel"]
+
+INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
+MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
+BUILD = 3  # while it is built, the matrix takes this many times its own room
+CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A discretised mechanism at given released values.
+
+    Attributes
+    ----------
+    latent : Latent
+        Nodes of x; the last two rows of ``matrix`` belong to its ends.
+    matrix : array (n + 2, *z)
+        ∫ ℓ_k(x) p(z | x) dx, divided by exp(log_scale).
+    log_scale : array (*z)
+        Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
+    mechanism : Mechanism
+    z : array (*z, *event)
+        What the rows of pieces are computed from, for a base density with kinks or jumps.
+    """
+
+    latent: Latent
+    matrix: object
+    log_scale: object
+    mechanism: object
+    z: object
+
+    def log_prob(self, base):
+        """Log density of the released values when x ~ base.
+
+        Parameters
+        ----------
+        base : numpyro.distributions.Distribution
+            Batch shape () or one that broadcasts with the shape of z.
+
+        Returns
+        -------
+        Array
+            Broadcast shape of z and ``base.batch_shape``.
+        """
+        grid = self.latent.cut(base)
+        density = grid.density(base)
+        if grid.pieces is None:
+            total = _product(density, self.matrix)
+        else:
+            fixed = len(self.matrix) - 2
+            of_nodes = jnp.concatenate([density[:fixed], density[-2:]])
+            total = _product(of_nodes, self.matrix) + _product(density[fixed:-2], self._rows(*grid.pieces[:2]))
+        return self.log_scale + jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny))
+
+    def _rows(self, left, right):
+        """Rows of the matrix for panels that are only known now, (panels, *batch), and need not touch each other."""
+        log_kernel = _log_kernel(jnp, self.mechanism, self.z)
+        batch = np.broadcast_shapes(self.matrix.shape[1:], left.shape[1:])
+        left, right = aligned(left, 1 + len(batch)), aligned(right, 1 + len(batch))
+        cuts = _cuts(jnp, self.mechanism, self.z)
+        held = [(left <= cut) & (cut < right) for cut in cuts]
+        log_values = log_kernel(_gauss_points(left, right))
+        return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, held)
+
+
+def _product(density, matrix):
+    """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
+    rows = matrix.T  # as they lie in memory: see `channel`
+    if density.ndim == 1:
+        return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
+    if density.ndim == 2 and rows.ndim == 3 and len(rows) == 1:  # one matrix for all laws
+        return jnp.tensordot(rows[0], density, axes=1)
+    if density.ndim == 2 and rows.ndim == 3 and len(rows) == density.shape[1]:  # one a law
+        return jnp.einsum("gzn,ng->zg", rows, density)
+    rank = max(density.ndim, matrix.ndim)
+    return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
+
+
+def channel(base, mechanism, z, panels=None):
+    """Build the channel of a mechanism for a base distribution's support, at released values z.
+
+    Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
+    NumPy and double precision; otherwise as part of the traced function.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+    mechanism : Mechanism
+    z : array_like
+        Released values.
+    panels : int, optional
+        Panels on the latent domain; see `ldpbayes.likelihood.latent.latent`.
+
+    Returns
+    -------
+    Channel
+
+    Raises
+    ------
+    ValueError
+        If the matrix would be larger than a gigabyte: sketch the release instead.
+    """
+    grid = latent(base, mechanism, panels)
+    n = grid.nodes.shape[0] + 2
+    event = mechanism.event_shape
+    shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], mechanism.batch_shape)
+    concrete = is_concrete(z, mechanism, grid.nodes)
+    if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
+        raise ValueError(
+            f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
+            f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use release.sketch(), or fewer panels"
+            + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
+        )
+    if not concrete:
+        z = jnp.broadcast_to(z, shape + event)
+        return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
+    z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
+    # the host part is double precision whatever the caller's setting, and never becomes part of a trace
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        if not shape:
+            return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
+        # products of laws that several values share read all nodes of a value after those of another
+        order = "F" if len(base.batch_shape) < len(shape) else "C"
+        matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
+        width = max(1, CHUNK // (n * BUILD * math.prod(shape[:-1])))
+        for start in range(0, shape[-1], width):
+            part = slice(start, start + width)
+            some = z[(..., part, *(slice(None),) * len(event))]
+            columns = _matrix(np, *_cut(grid, mechanism, shape[-1], part), some)
+            matrix[..., part], log_scale[..., part] = columns
+    return Channel(grid, matrix, log_scale, mechanism, z)
+
+
+def _cut(grid, mechanism, size, part):
+    """Points and mechanism of some columns of a batch, where there are any of its last axis."""
+
+    def cut(leaf):
+        return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
+
+    if grid.nodes.ndim > 1:
+        edges = None if grid.edges is None else cut(grid.edges)
+        grid = replace(grid, nodes=cut(grid.nodes), ends=tuple(cut(end) for end in grid.ends), edges=edges)
+    return grid, jax.tree.map(cut, mechanism)
+
+
+def _matrix(xp, grid, mechanism, z):
+    """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
+    log_kernel = _log_kernel(xp, mechanism, z)
+    batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
+
+    def align(array):  # one axis of nodes or edges, then batch axes
+        return array.reshape(array.shape[:1] + (1,) * (1 + len(batch) - array.ndim) + array.shape[1:])
+
+    ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
+    if grid.edges is None:
+        inside = log_kernel(align(grid.nodes))
+        log_scale = xp.maximum(inside.max(axis=0), ends.max(axis=0))
+        return xp.exp(xp.concatenate([inside, ends]) - log_scale), log_scale
+
+    # every panel by one Gauss rule whose nodes all released values share ...
+    edges = align(xp.asarray(grid.edges))
+    panels = len(edges) - 1
+    left, right = edges[:-1], edges[1:]
+    log_values = log_kernel(_gauss_points(left, right))
+    cuts = _cuts(xp, mechanism, z)
+    peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
+    log_scale = functools.reduce(xp.maximum, peaks, xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0)))
+    number = np.arange(panels).reshape((-1,) + (1,) * len(batch))
+    held = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
+    inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held)
+    return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
+
+
+def _log_kernel(xp, mechanism, z):
+    """Log p(z | x) as a function of x that broadcasts with z."""
+    return lambda x: xp.asarray(_log_prob(mechanism, z, x))
+
+
+def _cuts(xp, mechanism, z):
+    """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
+    return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
+
+
+def _gauss_points(left, right):
+    """Nodes of the rule that integrates a smooth kernel over panels (panels, *batch), shape (panels, 12, *batch)."""
+    t, _ = gauss_legendre(INTEGRATION_ORDER)
+    return left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1)))
+
+
+def _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held):
+    """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z).
+
+    Parameters
+    ----------
+    log_values : array (panels, 12, *z)
+        Of the kernel at `_gauss_points`.
+    held : list of boolean arrays (panels, *z)
+        Which panel each of the cuts is in, if it is in one.
+    """
+    # every panel by one Gauss rule whose nodes all released values share ...
+    t, w = gauss_legendre(INTEGRATION_ORDER)
+    panels, batch = len(left), log_values.shape[2:]
+    basis = (np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1) @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
+    values = xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
+    inside = 0.5 * (right - left)[:, None] * xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
+    # ... then those that a kink cuts again, piece by piece
+    for here in held:
+        start, stop = (xp.where(here, end, 0.0).sum(axis=0) for end in (left, right))
+        pieces = _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts)
+        inside = xp.where(here[:, None], pieces, inside)
+    return inside.reshape((-1,) + batch)
+
+
+def _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts):
+    """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
+    bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
+    t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
+    half = 0.5 * (bounds[1:] - bounds[:-1])
+    x = bounds[:-1] + half * (1 + t)  # (order, m + 1, *z)
+    values = xp.exp(log_kernel(x) - log_scale) * (w * half)
+    local = (2 * x - start - stop) / xp.where(stop > start, stop - start, 1.0)
+    previous, current = xp.ones_like(local), local
+    moments = [values.sum(axis=(0, 1)), (values * current).sum(axis=(0, 1))]
+    for n in range(1, QUADRATURE_ORDER - 1):
+        previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
+        moments.append((values * current).sum(axis=(0, 1)))
+    return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
+
+
+@jax.jit
+def _log_prob(mechanism, z, x):
+    return mechanism.log_prob(z, x)

@@ -1,0 +1,88 @@
+"""The law of a sketch's nodes: what stands for the law of the records it was made from."""
+
+import functools
+import math
+
+import numpy as np
+
+from ldpbayes._tracing import is_concrete
+from ldpbayes.data import CountSketch, PanelSketch
+from ldpbayes.data._groups import SideBySide
+from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
+from ldpbayes.likelihood._dispatch import is_own
+from ldpbayes.likelihood._privatized import Privatized
+from ldpbayes.likelihood.closed_forms import Grouped
+
+__all__ = ["law_of_nodes", "method_at_nodes"]
+
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+
+
+def law_of_nodes(sketch, base_dist, **options):
+    """The law of a sketch's nodes when records follow ``base_dist``.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        What stands for the records.
+    base_dist : numpyro.distributions.Distribution
+        Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
+    **options
+        ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice.
+
+    Returns
+    -------
+    Privatized
+
+    Raises
+    ------
+    ValueError
+        For counts of which some are released without noise, where too many integers lie between the bounds.
+    """
+    if isinstance(sketch, CountSketch) and sketch.groups is not None:
+        base_dist = Grouped(base_dist, sketch.groups)
+    return Privatized(base_dist, sketch.mechanism, **method_at_nodes(sketch, base_dist) | options)
+
+
+@functools.singledispatch
+def method_at_nodes(sketch, base_dist):
+    """How the likelihood of a sketch's nodes is computed: options of `Privatized`.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        What stands for the records.
+    base_dist : numpyro.distributions.Distribution
+        Law of the records.
+
+    Returns
+    -------
+    dict
+    """
+    return {}
+
+
+@method_at_nodes.register
+def _(sketch: PanelSketch, base_dist):
+    if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
+        _check_counts(sketch)
+    panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
+    # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md)
+    formula = panels > MAX_CHANNEL_PANELS or is_own(base_dist, sketch.mechanism)
+    return {"method": "auto" if formula else "channel", "panels": panels}
+
+
+@method_at_nodes.register
+def _(sketch: SideBySide, base_dist):
+    own = [method_at_nodes(part, base_dist) for part in sketch.sketches]
+    return max(own, key=lambda choice: choice.get("panels", 0))
+
+
+def _check_counts(sketch):
+    between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
+    share = sketch.mechanism.unperturbed
+    if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
+        raise ValueError(
+            f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
+            "some of them released without noise; fit the release itself"
+        )

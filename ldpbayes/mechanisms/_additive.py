@@ -1,0 +1,317 @@
+"""Mechanisms that clip numbers and add noise to them: to a number, to the columns of a row, to a statistic."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._checks import checked
+from ldpbayes._pytree import optional, static, unchecked
+from ldpbayes._tracing import array_of, extreme, is_concrete
+from ldpbayes.mechanisms._bounded import Bounded
+from ldpbayes.mechanisms._mechanism import DiscreteMechanism, NumericMechanism
+from ldpbayes.mechanisms._plausibility import implausible_numbers
+from ldpbayes.mechanisms._registry import register
+from ldpbayes.mechanisms._validation import checked_integers
+from ldpbayes.noise import Noise, Omitted
+from ldpbayes.numerics._rounding import snapped
+from ldpbayes.privacy import Guarantee, LaplaceTradeoff, PureProtocolTradeoff
+
+__all__ = ["Additive", "AdditiveMechanism"]
+
+_INTEGER = constraints.integer_greater_than(-math.inf)
+
+
+class Additive(Bounded, NumericMechanism, DiscreteMechanism):
+    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
+
+    A record is a number, or a row of which all columns or some are perturbed. Without bounds it is a statistic of many
+    records, of which is stated how far one of them can move it: its sensitivity.
+
+    Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
+    ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and whatever their `noise` follows from.
+    """
+
+    noise: Noise
+    """The law of what is added: a field or a property."""
+
+    def _check_noise(self) -> None:
+        """Refuse noise whose scale is not a positive number, or (where it may be left out) is not one a record."""
+        left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
+            if np.ndim(getattr(self, name)):
+                shape = np.shape(getattr(self, name))
+                raise ValueError(f"{name} must be a number, or one a perturbed column (here 1), got shape {shape}")
+        if left_out or self.columns is not None:
+            for leaf in jax.tree.leaves(self.noise):
+                if np.ndim(leaf) > 1:
+                    raise ValueError(f"scale must be a number, or one a record, got shape {np.shape(leaf)}")
+        if is_concrete(scale) and not left_out:
+            good = np.ravel((np.asarray(scale) > 0) & (np.asarray(scale) < np.inf))
+            if not good.all():
+                bad = np.ravel(scale)[np.argmin(good)]
+                raise ValueError(f"the scale of the noise must be positive and finite, got {bad} in {self!r}")
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """() or (N,): parameters for all records, or one a record; bounds of rows are over columns."""
+        bounds = () if self.columns is not None or not self.bounded else (np.shape(self.lower), np.shape(self.upper))
+        return np.broadcast_shapes(self.noise.batch_shape, *bounds)
+
+    def _map_personal(self, function: Callable[[Any], Any]) -> Any:
+        """See `Mechanism._map_personal`; arrays of bounds of rows are over columns."""
+        shared = () if self.columns is None else ("lower", "upper")
+
+        def mapped(path: tuple, leaf: Any) -> Any:
+            return function(leaf) if np.ndim(leaf) and path[0].name not in shared else leaf
+
+        return jax.tree_util.tree_map_with_path(mapped, self)
+
+    @property
+    def perturbing(self) -> "Additive":
+        """The mechanism of the records that do get noise, where some do not; for public ones it is never used."""
+        if not isinstance(self.noise, Omitted):
+            return self
+        fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
+        return unchecked(AdditiveMechanism, self.noise.present, *fields)
+
+    @property
+    def unperturbed(self) -> Any:
+        """Probability that a record is released as it is (after clipping): a number, or one a record."""
+        return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
+
+    @property
+    def kept(self) -> Any:
+        return self.noise.chance if isinstance(self.noise, Omitted) else 0.0
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether released numbers may be exactly one of the bounds; see `NumericMechanism.has_atoms`."""
+        return self.columns is None and isinstance(self.noise, Omitted)
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        """See `Noise.kinks`."""
+        return self.noise.kinks
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; NaN raises where it can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
+        floating point, such as OpenDP's: differences of floating-point noise betray the record ([Mironov]).
+        """
+        x = self._columns.in_order(x)
+        if is_concrete(x):
+            checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
+        x = jnp.asarray(x)
+        self._check_event("x", x)
+        x = x.astype(jnp.result_type(x, float))
+        clipped = self._clip(self._columns.split(x))
+        shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
+        return self._columns.join(x, clipped + self.noise.sample(key, (*shape, self.dimension), x.dtype))
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Log p(z | x), with respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise.
+
+        Where noise may be left out, there is a unit mass at clip(x). −inf where a column that is not perturbed differs.
+        """
+        z, x = jnp.asarray(z), jnp.asarray(x)
+        dtype = jnp.result_type(z, x, float)
+        difference = self._columns.split(z.astype(dtype)) - self._clip(self._columns.split(x.astype(dtype)))
+        result = self.noise.astype(dtype).log_prob(difference)
+        if self.perturbed is None:
+            return result
+        others = self._columns.others
+        return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return clip(x) and the variance of the noise, 0 in columns that are not perturbed."""
+        mean = self.clipped(x)
+        noise = jnp.asarray(self.noise.astype(mean.dtype).variance)
+        batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape)
+        variance = self._columns.join(
+            jnp.zeros(batch + self.event_shape, mean.dtype),
+            jnp.broadcast_to(noise[..., None], (*batch, self.dimension)),
+        )
+        mean, variance = jnp.broadcast_arrays(mean, variance)
+        return mean, variance
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
+        z = array_of(z)[..., None]
+        return z - np.array(self.noise.kinks, z.dtype) if any(self.noise.kinks) else z[..., : len(self.noise.kinks)]
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""
+        return np.asarray(z).reshape(len(z), -1)
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """What is left of x after clipping: the box between the bounds, or any numbers (integers, under such noise)."""
+        if self.noise.discrete:
+            return constraints.integer_interval(*self._full_bounds) if self.bounded else _INTEGER
+        if not self.bounded:
+            return self.support
+        box = constraints.interval(*self._full_bounds)
+        return box if self.columns is None else constraints.independent(box, 1)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The real line, the integers, or rows of them."""
+        if self.noise.discrete:
+            return _INTEGER if self.columns is None else constraints.independent(_INTEGER, 1)
+        return constraints.real if self.columns is None else constraints.real_vector
+
+    @property
+    def linear_tails(self) -> bool:
+        """See `NumericMechanism.linear_tails`: those of the noise."""
+        return self.noise.linear_tails
+
+    @property
+    def resolution(self) -> Any:
+        """The smallest that the noise has; see `NumericMechanism.resolution`."""
+        return extreme("min", self.noise.resolution)
+
+    @property
+    def released_range(self) -> tuple[Any, Any] | None:
+        """The bounds of a number, widened by what the noise adds to them; see `NumericMechanism.released_range`."""
+        if self.columns is not None or not self.bounded:
+            return None
+        return extreme("min", self.lower - self.noise.reach), extreme("max", self.upper + self.noise.reach)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The curve of two records that differ in all perturbed columns by their whole range.
+
+        Columns that are released as they are, and public records, have no protection. For a statistic, the curve of
+        two data sets that differ in one record.
+        """
+        return self._guarantee(self._distance(), "record")
+
+    @property
+    def attribute_guarantee(self) -> Guarantee:
+        """The curve of two records that differ in one perturbed column only, the one with the widest range."""
+        ranges = self._distance()
+        return self._guarantee(np.where(np.arange(self.dimension) == np.argmax(ranges), ranges, 0.0), "attribute")
+
+    def _distance(self) -> np.ndarray:
+        """How far apart the noise has to keep two inputs, shape (dimension,)."""
+        if not self.bounded:
+            return np.where(np.arange(self.dimension) == 0, self.sensitivity, 0.0)
+        return self.ranges
+
+    def _guarantee(self, distance: np.ndarray, unit: str) -> Guarantee:
+        tradeoff = self.noise.tradeoff(distance)
+        pure = isinstance(tradeoff, (LaplaceTradeoff, PureProtocolTradeoff))
+        return Guarantee(
+            tradeoff,
+            unit=unit,
+            trust_model="local" if self.bounded else "central",
+            # a curve that has no finite epsilon without a delta is quoted at epsilon = 1
+            stated_delta=0.0 if pure else tradeoff.delta(1.0),
+            exposed=self._exposed,
+        )
+
+    @property
+    def _exposed(self) -> tuple[str, ...]:
+        """Names of the columns that are released as they are."""
+        return tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+
+    def validated(self, values: ArrayLike) -> np.ndarray:
+        """See `Mechanism.validated`; a data frame's columns are taken by their names, where the mechanism's have some.
+
+        Raises
+        ------
+        ValueError
+            If the data frame has other columns than the mechanism.
+        """
+        return super().validated(self._columns.in_order(values))
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Any finite numbers, those at a bound as `snapped` has them; public records are between the bounds."""
+        if self.noise.discrete:
+            return checked_integers(values, type(self).__name__)
+        values = values.astype(int) if values.dtype == bool else values
+        if not isinstance(self.noise, Omitted) or not is_concrete(self):
+            return values
+        lower, upper = self._full_bounds
+        values = snapped(values, (lower, upper))
+        certain = np.equal(self.noise.absent, 1)
+        if np.shape(certain) in ((), (1,), (len(values),)) and certain.any():
+            public = np.broadcast_to(certain, len(values))
+            beyond = (values < lower) | (values > upper)
+            bad = public & (beyond if self.columns is None else np.any(beyond, axis=1))
+            if bad.any():
+                raise ValueError(
+                    f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do "
+                    f"not, the first at {np.argmax(bad)}"
+                )
+        return values
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Numbers in a perturbed column too far beyond its bounds, or too few; see `Mechanism.implausible`."""
+        if not self.bounded or self.noise.discrete:
+            return []
+        noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
+        scale = self.noise.standard_deviation
+        if self.columns is None:
+            return implausible_numbers(values, self.lower, self.upper, scale, noisy, self.noise.depth)
+        lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
+        said = []
+        for j, column in enumerate(self.index):
+            problems = implausible_numbers(
+                values[:, column], lower[j], upper[j], scale, noisy, self.noise.depth, self.dimension
+            )
+            said += [f"column {self.names[column]}: {what}" for what in problems]
+        return said
+
+
+@register("additive")
+@dataclasses.dataclass(frozen=True)
+class AdditiveMechanism(Additive):
+    """Any noise on a clipped number, on columns of a row, or on a statistic.
+
+    The named mechanisms are this one with the noise that keeps a privacy target, or of a stated scale.
+
+    Parameters
+    ----------
+    noise : Noise
+        One of `ldpbayes.noise`, or your own; its scale is in the unit of the data.
+    lower, upper : array_like, optional
+        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the perturbed
+        columns in the order in which `perturbed` names them. Choose them without looking at the data. Leave both out
+        for a statistic of many records.
+    columns : int or sequence of str, optional
+        How many columns a row has, or what they are called. By default a record is one number.
+    perturbed : sequence of int or str, optional
+        The columns that get noise; the others are released as they are. By default all.
+    sensitivity : float, optional
+        Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
+        the noise (the sum of absolute differences under independent Laplace noise, else the Euclidean distance).
+
+    Raises
+    ------
+    TypeError
+        If the noise is not a `Noise`.
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    noise: Noise
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None)
+    perturbed: Any = static(default=None)
+    sensitivity: Any = optional()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, Noise):
+            raise TypeError(f"noise must be one of ldpbayes.noise, such as Laplace(scale=3.0), got {self.noise!r}")
+        self._check_columns_and_bounds()
+        self._check_noise()

@@ -1,0 +1,36 @@
+"""One mechanism of the records of several."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes._tracing import is_concrete
+
+__all__ = ["joined_mechanism"]
+
+
+def joined_mechanism(mechanisms, counts=None):
+    """One mechanism of the records of several, whose tree structures are equal.
+
+    Parameters
+    ----------
+    mechanisms : sequence of Mechanism
+    counts : sequence of int, optional
+        How many records each of them is of. Default: one.
+
+    Returns
+    -------
+    Mechanism
+        Parameters that are one number for all stay one.
+    """
+
+    def join(*leaves):
+        first, known = leaves[0], is_concrete(leaves)
+        if np.ndim(first) == 0 and all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
+            return first
+        xp = np if known else jnp
+        if counts is None:
+            return xp.stack(leaves)
+        return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])
+
+    return jax.tree.map(join, *mechanisms)

@@ -1,0 +1,202 @@
+"""Local hashing: a category is hashed to a small range with a hash function of its own, and the hash is perturbed."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._checks import at_least, whole_numbers_up_to
+from ldpbayes._pytree import static
+from ldpbayes._tracing import is_concrete
+from ldpbayes.mechanisms._pure_protocol import PureProtocol
+from ldpbayes.mechanisms._registry import register
+
+__all__ = ["LocalHashing", "xxh32_of_decimal"]
+
+MAX_CATEGORIES = 10**7  # codes of at most seven digits
+MAX_RANGE = 1 << 31
+
+
+@register("local_hashing")
+@dataclasses.dataclass(frozen=True)
+class LocalHashing(PureProtocol):
+    """Hash the category to 0, ..., g - 1 with a random seed; release the seed, and the hash by randomized response.
+
+    These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
+    4.3. The hash is xxHash32 of the code's decimal digits modulo g, as in the package pure-ldp, whose releases can be
+    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it, and is
+    computed from the seed whenever it is needed.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
+        leaves the hash as it is, which still hides the category among those of equal hash.
+    categories : int
+        Number of categories, from 2 to 10^7. Records are the codes 0, ..., categories - 1.
+    hash_range : int, optional
+        g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or the hash range is left out with personal or infinite budgets.
+
+    Notes
+    -----
+    The stated guarantee holds for every seed, for two categories which it hashes apart; a test that cannot choose the
+    seed does worse, since some seeds hash them to the same value.
+    """
+
+    epsilon: Any
+    categories: int = static()
+    hash_range: int = static(default=None)  # None until it is made
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+        at_least(2, "categories", self.categories, MAX_CATEGORIES)
+        g = self._optimal_range() if self.hash_range is None else self.hash_range
+        object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
+
+    def _optimal_range(self) -> int:
+        if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
+            raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
+        return min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """A seed and a hash."""
+        return (2,)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Seeds from 0 to 2^32 - 1, hashes from 0 to g - 1."""
+        return constraints.independent(
+            constraints.integer_interval(np.uint32(0), np.array([2**32 - 1, self.hash_range - 1], np.uint32)), 1
+        )
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw seeds and hashes, (..., 2) of type uint32; codes outside 0, ..., categories - 1 raise ValueError.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler.
+        """
+        x = self._codes(x)
+        g = self.hash_range
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
+        key_seed, key_flip, key_other = jax.random.split(key, 3)
+        seed = jax.random.bits(key_seed, shape, jnp.uint32)
+        own = self._hash(seed, x)
+        flip = jax.random.uniform(key_flip, shape, epsilon.dtype) < jax.nn.sigmoid(np.log(g - 1).item() - epsilon)
+        other = jax.random.randint(key_other, shape, 0, g - 1).astype(jnp.uint32)
+        return jnp.stack([seed, jnp.where(flip, other + (other >= own), own)], axis=-1)
+
+    def _hash(self, seed: Any, x: Any) -> jax.Array:
+        return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
+
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether the seed hashes x to the released hash; see `PureProtocol.supports`."""
+        z = jnp.asarray(z).astype(jnp.uint32)
+        return self._hash(z[..., 0], x) == z[..., 1]
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log of 2^-32 / (1 + (g - 1) exp(-epsilon)); see `PureProtocol.log_supported`."""
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        constant = -32 * np.log(2).item() - jax.nn.softplus(np.log(self.hash_range - 1).item() - epsilon)
+        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z)[:-1], epsilon.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """1 / (1 + (g - 1) exp(-epsilon)), and 1/g, as for an ideal hash; see `PureProtocol.support_probabilities`."""
+        return self.separation, 1 / self.hash_range + 0 * self._keep
+
+    @property
+    def separation(self) -> Any:
+        """Probability that the hash is kept; see `PureProtocol.separation`."""
+        return 1 / (1 + (self.hash_range - 1) * self._keep)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Membership of the categories, eight to a byte; see `Mechanism.equivalence`."""
+        rows = max(1, (1 << 22) // self.categories)
+        parts = [_packed(self, z[start : start + rows]) for start in range(0, len(z), rows)]
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        for column, (name, last) in enumerate((("seed", 2**32 - 1), ("hash", self.hash_range - 1))):
+            part = values[:, column]
+            whole_numbers_up_to(name, part, last)
+            bad = (part < 0) | (part > last) | (part != np.floor(part))
+            if bad.any():
+                row = np.argmax(bad)
+                raise ValueError(
+                    f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; "
+                    f"{bad.sum()} are not, the first ({part[row]}) in row {row}"
+                )
+        values = values.astype(np.uint32, copy=False)
+        if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
+            # the released values are there, even if this is reached while something else is being traced
+            with jax.ensure_compile_time_eval():
+                supported = np.asarray(self.equivalence(values))
+            self._check_possible(np.any(supported, axis=1), "a seed with the hash of a category")
+        return values
+
+
+@jax.jit
+def _packed(mechanism: LocalHashing, z: jax.Array) -> jax.Array:
+    return jnp.packbits(mechanism.membership(z), axis=-1)
+
+
+_PRIME_1, _PRIME_2, _PRIME_3 = np.uint32(2654435761), np.uint32(2246822519), np.uint32(3266489917)
+_PRIME_4, _PRIME_5 = np.uint32(668265263), np.uint32(374761393)
+
+
+def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
+    """XxHash32 of the decimal digits of x in ASCII.
+
+    It follows the hash's specification [xxHash] for inputs of less than 16 bytes.
+
+    Parameters
+    ----------
+    x : array_like of int
+        From 0 to `largest`.
+    seed : array_like of uint32
+        Broadcasts with `x`.
+    largest : int
+        Below 10^7: it fixes how many digits are looked at.
+
+    Returns
+    -------
+    jax.Array of uint32
+        In the broadcast shape.
+    """
+    shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(seed))
+    xp: Any = np if is_concrete(x) else jnp  # what follows from codes that are there becomes a constant
+    codes = xp.atleast_1d(xp.asarray(x)).astype(np.int32)  # a hash wraps around, of which NumPy warns in scalars
+    width = len(str(largest))
+    length = 1 + sum((codes >= 10**i).astype(np.int32) for i in range(1, width)) if width > 1 else xp.ones_like(codes)
+    powers = xp.asarray([10**i for i in range(width)], dtype=np.int32)
+
+    def byte(i: int) -> Any:
+        """Digit i from the left, in ASCII; any byte beyond the last digit, where it does not matter."""
+        return (48 + codes // powers[xp.maximum(length - 1 - i, 0)] % 10).astype(np.uint32)
+
+    total = jnp.asarray(seed).astype(jnp.uint32) + (_PRIME_5 + length.astype(np.uint32))
+    start = 0
+    if width >= 4:
+        word = byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24
+        total = jnp.where(length >= 4, _rotate(total + word * _PRIME_3, 17) * _PRIME_4, total)
+        start = xp.where(length >= 4, 4, 0)
+    for i in range(min(width, 3)):
+        total = jnp.where(start + i < length, _rotate(total + byte(start + i) * _PRIME_5, 11) * _PRIME_1, total)
+    total = (total ^ (total >> 15)) * _PRIME_2
+    total = (total ^ (total >> 13)) * _PRIME_3
+    return (total ^ (total >> 16)).reshape(shape)
+
+
+def _rotate(bits: jax.Array, by: int) -> jax.Array:
+    return (bits << by) | (bits >> (32 - by))

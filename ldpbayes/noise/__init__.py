@@ -1,0 +1,21 @@
+"""What is added: laws of noise, each with its scale in the unit of the data, its density and its privacy."""
+
+from ldpbayes.noise._discrete_gaussian import DiscreteGaussian
+from ldpbayes.noise._discrete_laplace import DiscreteLaplace
+from ldpbayes.noise._gaussian import Gaussian
+from ldpbayes.noise._laplace import Laplace
+from ldpbayes.noise._noise import Noise
+from ldpbayes.noise._omitted import Omitted, WithPublicRecords, ZeroInflated
+from ldpbayes.noise._symmetric_laplace import SymmetricLaplace
+
+__all__ = [
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Gaussian",
+    "Laplace",
+    "Noise",
+    "Omitted",
+    "SymmetricLaplace",
+    "WithPublicRecords",
+    "ZeroInflated",
+]

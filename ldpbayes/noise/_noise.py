@@ -1,0 +1,118 @@
+"""What a law of noise is: how it is drawn, its density and its kinks, how it falls off, and what privacy it buys."""
+
+import abc
+import inspect
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from ldpbayes._pytree import checked_field
+from ldpbayes.privacy import Tradeoff
+
+__all__ = ["Noise"]
+
+
+class Noise(abc.ABC):
+    """A law of what is added to a number, or to the columns of a row, centred at zero.
+
+    Subclasses are frozen dataclasses decorated with ``@pytree``. Their parameters are in the unit of the data: numbers,
+    or one a record. The last axis of what is drawn and of what has a density is that of the columns, one for a number.
+    """
+
+    discrete: ClassVar[bool] = False
+    """Whether the noise takes integer values only."""
+
+    linear_tails: ClassVar[bool]
+    """Whether the log density is linear on either side of zero, so that it is known from two points there."""
+
+    kinks: ClassVar[tuple[float, ...]]
+    """Where the density of noise in one column is not smooth."""
+
+    standard_deviation: Any
+    """Of the noise in one column: a field or a property."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if any(getattr(getattr(cls, name, None), "__isabstractmethod__", False) for name in dir(cls)):
+            return
+        said = {name for base in cls.__mro__[: cls.__mro__.index(Noise)] for name in (*vars(base), *_annotated(base))}
+        missing = [name for name in ("linear_tails", "kinks", "standard_deviation") if name not in said]
+        if missing:
+            raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
+
+    @abc.abstractmethod
+    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw noise.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key.
+        shape : tuple of int
+            (*batch, columns); the batch is one that the parameters broadcast to.
+        dtype : dtype
+            Floating-point type of the result.
+
+        Returns
+        -------
+        jax.Array
+            Of this shape.
+        """
+
+    @abc.abstractmethod
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log density (for discrete noise, log probability) at values (*batch, columns), shape (*batch)."""
+
+    @property
+    @abc.abstractmethod
+    def resolution(self) -> Any:
+        """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
+
+    @property
+    @abc.abstractmethod
+    def reach(self) -> Any:
+        """Beyond this distance there is no noise, to 1e-32; 0 where `linear_tails` say all of what lies further."""
+
+    @abc.abstractmethod
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        """Minus the binary logarithm of P(noise in one column > distance), distances ≥ 0 in standard deviations."""
+
+    @abc.abstractmethod
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        """The exact trade-off curve of two inputs.
+
+        Parameters
+        ----------
+        distance : array (columns,)
+            How far apart the inputs are, column by column.
+        """
+
+    @property
+    def variance(self) -> Any:
+        """Of the noise in one column."""
+        return self.standard_deviation**2
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters: () or (N,)."""
+        return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
+
+    def astype(self, dtype: Any) -> "Noise":
+        """The same law with parameters in another floating-point type.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the data, which parameters must not promote.
+        """
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
+
+    def _check(self, name: str, allowed: str, ok: Any) -> None:
+        checked_field(self, name, allowed, ok)
+
+
+def _annotated(cls: type) -> dict[str, Any]:
+    return inspect.get_annotations(cls)

@@ -1,0 +1,231 @@
+"""Masses and tails of Poisson and negative binomial laws, to rounding however large or unlikely a count is.
+
+A mass is written by deviances and errors of Stirling's formula, in which nothing large cancels (Loader 2000, "Fast and
+accurate computation of binomial probabilities"). A tail is its first mass times an integral over (0, ∞) whose integrand
+falls from 1; one rule serves all of them. Its nodes are spread evenly over the logarithm from the width of the integrand
+on, so that slow tails, powers and exponentials alike, are met on every scale.
+
+In all functions counts are non-negative whole numbers in floating point, and arrays broadcast; derivatives are in the
+parameters of the laws.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ldpbayes.numerics._special import log1mexp, log_sum
+
+__all__ = ["Tail", "negative_binomial_log_mass", "negative_binomial_tail", "poisson_log_mass", "poisson_tail"]
+
+STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # the next is below 2e-18 from 16 on
+MOST = 600.0  # exponents, so that their products do not overflow either
+
+
+class Tail(NamedTuple):
+    """One side of a law, possibly tilted by exp(tilt·k), from a count z on.
+
+    Attributes
+    ----------
+    log_ratio : Array
+        Log of the sum over that side of the tilted masses, over the tilted mass at z. The side is that asked for where
+        `direct`, else the other one.
+    direct : Array of bool
+        Whether the sum over the side asked for is no larger than most of the law.
+    log_whole : Array
+        Log E exp(tilt·(k − z)), where not `direct`: of both sides together.
+    """
+
+    log_ratio: jax.Array
+    direct: jax.Array
+    log_whole: jax.Array
+
+
+def _stirling_error(x):
+    """Log Γ(x + 1) − (x + ½) log x + x − ½ log 2π for x > 0."""
+    far = x > 16.0
+    inverse = 1.0 / jnp.where(far, x, 16.0)
+    square, series = inverse * inverse, 0.0
+    for coefficient in reversed(STIRLING):
+        series = series * square + coefficient
+    near = jnp.where(far, 1.0, x)
+    direct = lax.lgamma(near + 1.0) - (near + 0.5) * jnp.log(near) + near - 0.5 * math.log(2 * math.pi)
+    return jnp.where(far, series * inverse, direct)
+
+
+def _deviance(x, excess, log_ratio):
+    """x log(x/m) + m − x for m = x + excess, x > 0, log_ratio = log(m/x)."""
+    relative = excess / x
+    near = jnp.abs(relative) < 0.1
+    r = jnp.where(near, relative, 0.0)
+    h = r / (2.0 + r)
+    square, series = h * h, 0.0
+    # r − log(1 + r) = 2 h²/(1 − h) − 2 (h³/3 + h⁵/5 + ...)
+    for odd in (15, 13, 11, 9, 7, 5, 3):
+        series = series * square + 1.0 / odd
+    return x * jnp.where(near, 2.0 * square * (1.0 / (1.0 - h) - h * series), relative - log_ratio)
+
+
+def poisson_log_mass(k, rate):
+    """Log mass of a Poisson law.
+
+    Parameters
+    ----------
+    k : Array
+        Counts.
+    rate : Array
+        Positive.
+
+    Returns
+    -------
+    Array
+        Broadcast shape.
+    """
+    positive = k > 0
+    k = jnp.where(positive, k, 1.0)
+    deviance = _deviance(k, rate - k, jnp.log(rate / k))
+    return jnp.where(positive, -deviance - _stirling_error(k) - 0.5 * jnp.log(2 * math.pi * k), -rate)
+
+
+def negative_binomial_log_mass(k, concentration, log_q, log_p):
+    """Log mass of a negative binomial law, Γ(α + k)/(Γ(α) k!)·p^α q^k.
+
+    Parameters
+    ----------
+    k : Array
+        Counts.
+    concentration : Array
+        α, positive.
+    log_q, log_p : Array
+        Logs of q and of p = 1 − q.
+
+    Returns
+    -------
+    Array
+        Broadcast shape.
+    """
+    alpha, positive = concentration, k > 0
+    k = jnp.where(positive, k, 1.0)
+    excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
+    deviance = _deviance(alpha, excess, log_p + jnp.log1p(k / alpha)) + _deviance(
+        k, -excess, log_q + jnp.log1p(alpha / k)
+    )
+    errors = _stirling_error(alpha + k) - _stirling_error(alpha) - _stirling_error(k)
+    lead = 0.5 * (jnp.log(alpha) - jnp.log((alpha + k) * k) - math.log(2 * math.pi))
+    return jnp.where(positive, lead + errors - deviance, alpha * log_p)
+
+
+@functools.cache
+def _rule(stop):
+    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly.
+
+    The trapezoidal rule in τ, the node being exp(τ − exp(−τ)) and more beyond exp(4), where all that is left are
+    exponentials and powers, for which wider steps do. It is exact to 2e-15 on what this module integrates.
+    """
+    step = 0.1
+    tau = np.arange(-37, round(stop / step) + 1) * step
+    log_node = tau - np.exp(-tau) + 1.5 * np.logaddexp(0.0, tau - 4.0)
+    slope = 1.0 + np.exp(-tau) + 1.5 / (1.0 + np.exp(4.0 - tau))
+    return np.exp(log_node), log_node + np.log(step * slope)
+
+
+def _log_integral(exponent, slope, curvature, stop):
+    """Log of ∫ exp(exponent(v)) dv over v > 0, given the first two derivatives of the exponent at 0, where it is 0."""
+    width = lax.stop_gradient(1.0 / (jnp.abs(slope) + jnp.sqrt(jnp.maximum(-curvature, 0.0))))
+    nodes, log_weights = (jnp.asarray(array, width.dtype) for array in _rule(stop))
+    return log_sum(exponent(width[..., None] * nodes) + log_weights) + jnp.log(width)
+
+
+def poisson_tail(z, rate, tilt, side):
+    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; see `Tail`.
+
+    The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is
+    ∫ exp(−v) (1 + v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv. Each has an integrand that falls
+    where z is on that side of μ.
+
+    Parameters
+    ----------
+    z : Array
+        Counts.
+    rate : Array
+        Positive.
+    tilt : Array
+        Of the sign of the side.
+    side : int
+        1 or −1.
+
+    Returns
+    -------
+    Tail
+    """
+    z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
+    mean = rate * jnp.exp(tilt)
+    below = z < mean
+
+    def exponent(v):
+        at, mu = z[..., None], mean[..., None]
+        return jnp.where(below[..., None], at * jnp.log1p(v / mu) - v, -(at + 1.0) * v - mu * jnp.expm1(-v))
+
+    slope = jnp.where(below, z / mean - 1.0, mean - z - 1.0)
+    log_ratio = _log_integral(exponent, slope, jnp.where(below, -z / mean**2, -mean), stop=4)
+    log_ratio += jnp.where(below, 0.0, jnp.log(mean))
+    log_whole = (rate - z) * tilt + rate * (jnp.expm1(tilt) - tilt)
+    return Tail(log_ratio, below if side > 0 else ~below, log_whole)
+
+
+def negative_binomial_tail(z, concentration, log_q, log_p, tilt, side):
+    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a negative binomial law; see `Tail`.
+
+    The tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z,
+    the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv and the upper one
+    (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
+
+    Parameters
+    ----------
+    z : Array
+        Counts.
+    concentration : Array
+        α, positive.
+    log_q, log_p : Array
+        Logs of q and of 1 − q.
+    tilt : Array
+        Of the sign of the side.
+    side : int
+        1 or −1.
+
+    Returns
+    -------
+    Tail
+    """
+    z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
+    tilted = jnp.clip(log_q + tilt, -MOST, MOST)
+    summable = tilted < 0
+    log_1mq = log1mexp(jnp.where(summable, tilted, -1.0))
+    rho, odds = jnp.exp(-tilted), jnp.exp(jnp.where(summable, tilted, -1.0) - log_1mq)
+    # the lower sum up to the mean; the upper one from the mode on, where it may be nearly all of a skewed law
+    below = ~summable | (z * (rho - 1.0) < alpha if side > 0 else z + 1.0 <= (alpha - 1.0) * odds)
+
+    def exponent(v):
+        at, a, r, b = (array[..., None] for array in (z, alpha, rho, odds))
+        rise = -jnp.expm1(-v)
+        growth = jnp.where(below[..., None], rise * (r - 1.0), rise * b)
+        small = growth > -0.5
+        log_growth = jnp.where(
+            small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(jnp.where(small, 1.0, 1.0 - rise + rise * r))
+        )
+        return jnp.where(below[..., None], at * log_growth - a * v, (a - 1.0) * log_growth - (at + 1.0) * v)
+
+    slope = jnp.where(below, z * (rho - 1.0) - alpha, (alpha - 1.0) * odds - z - 1.0)
+    curvature = -jnp.where(below, z * (rho - 1.0) * rho, (alpha - 1.0) * odds * (1.0 + odds))
+    log_ratio = jnp.log(alpha + z) + _log_integral(exponent, slope, curvature, stop=16)
+    log_ratio += jnp.where(below, 0.0, jnp.log(odds))
+    return Tail(log_ratio, below if side > 0 else ~below, alpha * (log_p - log_1mq) - z * tilt)
+
+
+def _bounded(tilt):
+    """A tilt that does not overflow: beyond, the masses next to each other on the side it comes from are nothing."""
+    return jnp.minimum(tilt, 0.7 * math.log(jnp.finfo(tilt.dtype).max))

@@ -1,0 +1,105 @@
+"""Guarantees: a trade-off function with what it protects, against whom, and in words."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ldpbayes.privacy._tradeoff import Tradeoff, _probability
+
+__all__ = ["Guarantee"]
+
+_UNITS = ("record", "attribute", "label")
+_TRUST_MODELS = ("local", "central")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guarantee:
+    """What a mechanism promises: a trade-off function, what it protects, and against whom.
+
+    Parameters
+    ----------
+    tradeoff : Tradeoff
+        The exact curve of the worst pair of neighbouring inputs.
+    unit : {"record", "attribute", "label"}
+        What neighbours may differ in.
+    trust_model : {"local", "central"}
+        Whether each value is perturbed before anybody else sees it, or by a trusted curator.
+    stated_delta : array_like
+        The delta of the pair that `statement` quotes; zero for pure differential privacy.
+    exposed : tuple of str
+        Columns that are released as they are: neighbours agree in them, and nothing protects them.
+    """
+
+    tradeoff: Tradeoff
+    unit: str = "record"
+    trust_model: str = "local"
+    stated_delta: Any = 0.0
+    exposed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Smallest delta at an epsilon; see `Tradeoff.delta`.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Non-negative and finite.
+        """
+        return self.tradeoff.delta(epsilon)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Smallest epsilon at a delta; see `Tradeoff.epsilon`.
+
+        Parameters
+        ----------
+        delta : array_like
+            In [0, 1].
+        """
+        return self.tradeoff.epsilon(delta)
+
+    def statement(self, epsilon: float | None = None) -> str:
+        """Return the guarantee in plain sentences; personal budgets are quoted as a range.
+
+        Further sentences say what is given away: records of infinite budget, or released exactly as they are, and
+        columns without noise.
+
+        Parameters
+        ----------
+        epsilon : float, optional
+            Quote this epsilon with its delta, instead of `stated_delta` with its epsilon.
+        """
+        delta = self.stated_delta if epsilon is None else self.delta(epsilon)
+        budget = self.epsilon(delta) if epsilon is None else epsilon
+        budget, delta, power = np.broadcast_arrays(budget, delta, 1 - self.tradeoff(0.05))
+        given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
+        if given_away.all():
+            return f"No {self.unit} is protected: the budget is infinite."
+        exposed = " and ".join(self.exposed)
+        aside = f", {exposed} aside, " if exposed else " "
+        protected = (
+            f"is protected by {self.trust_model} differential privacy with "
+            f"epsilon {_quote(budget[~given_away])} and delta {_quote(delta[~given_away])}: "
+            f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
+            f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
+        )
+        if np.any(self.tradeoff.zero_probability):
+            protected += (
+                f" With probability {_quote(self.tradeoff.zero_probability, '')} it is released exactly as it is."
+            )
+        if exposed:
+            protected += f" Nothing protects {exposed}."
+        if given_away.any():
+            return f"Each {self.unit}{aside}of finite budget {protected} One of infinite budget is not protected."
+        return f"Each {self.unit}{aside}{protected}"
+
+
+def _quote(value: ArrayLike, equals: str = "= ") -> str:
+    low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
+    return f"{equals}{low}" if low == high else f"between {low} and {high}"

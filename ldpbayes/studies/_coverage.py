@@ -1,0 +1,163 @@
+"""Coverage of posterior intervals: parameters from the prior, a release from the model, and back."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import numpyro
+from numpyro.infer import Predictive
+from scipy import stats
+
+from ldpbayes.data._release import Release
+from ldpbayes.likelihood._privatized import Privatized, unwrapped
+from ldpbayes.studies._checkpoint import Checkpoint
+from ldpbayes.studies._replicates import ReplicatedFit
+
+__all__ = ["Coverage", "binomial_band", "coverage"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """Where the true parameters fell in their posteriors.
+
+    Attributes
+    ----------
+    quantiles : dict of str to array (replicates,)
+        Posterior cdf at the true value, for every scalar parameter; uniform if the posterior is calibrated. Entries
+        that the model fixes, such as the diagonal of a correlation matrix's root, are left out.
+    """
+
+    quantiles: dict
+
+    def covered(self, level):
+        """Number of replicates whose central interval of this level covers the truth, by parameter.
+
+        Parameters
+        ----------
+        level : float
+            Nominal coverage in (0, 1).
+
+        Returns
+        -------
+        dict of str to int
+        """
+        return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.quantiles.items()}
+
+    def table(self, levels=(0.5, 0.8, 0.95), confidence=0.99):
+        """Rows (parameter, level, share covered, band low, band high, inside), as a list of dicts.
+
+        Parameters
+        ----------
+        levels : sequence of float
+        confidence : float
+            Of the binomial band that a calibrated posterior's count falls into.
+        """
+        rows = []
+        for level in levels:
+            for name, count in self.covered(level).items():
+                n = len(self.quantiles[name])
+                low, high = binomial_band(n, level, confidence)
+                rows.append(
+                    {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
+                    | {"inside": low <= count <= high}
+                )
+        return rows
+
+
+def binomial_band(n, level, confidence=0.99):
+    """Central interval of a binomial count: the two tails outside hold at most 1 − confidence together.
+
+    Parameters
+    ----------
+    n : int
+    level, confidence : float
+        Success probability; probability of the band.
+
+    Returns
+    -------
+    tuple of int
+    """
+    tail = (1 - confidence) / 2
+    return int(stats.binom.ppf(tail, n, level)), int(stats.binom.isf(tail, n, level))
+
+
+def coverage(
+    model, mechanism, count, *, replicates=200, seed=0, num_warmup=500, num_samples=500, batch=50, checkpoint=None
+):
+    """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
+
+    The model is its own simulator: it is run on a release without values. The fits of a batch run in one compiled call,
+    on sketches, one chain each.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of one release. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
+    mechanism : Mechanism
+        With one budget; for discrete outputs, personal budgets too.
+    count : int
+        Records a release.
+    replicates, batch : int
+        Number of prior draws, and how many run together.
+    seed : int
+    num_warmup, num_samples : int
+        NUTS iterations a fit.
+    checkpoint : path, optional
+        An ``.npz`` file to which every finished batch is added, and from which a study that was interrupted resumes.
+
+    Returns
+    -------
+    Coverage
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
+        or in use (see `ldpbayes.studies.checkpoint.Checkpoint`), or the model has not exactly one privatized site.
+    FileNotFoundError
+        If there is no folder for the checkpoint.
+
+    Notes
+    -----
+    Source: Kulkarni et al., sec. 4.4 and Figures 1 and 10.
+    """
+    plan = Release(None, mechanism, count)
+    settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
+    site = _released_site(model, plan)
+    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+    with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, mechanism, count)) as done:
+        for start in range(int(done.get("finished", 0)), replicates, batch):
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
+            size = min(batch, replicates - start)
+            truth = Predictive(model, num_samples=size)(keys[0], plan)
+            samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))])
+            for name, value in truth.items():
+                value = np.asarray(value)[:, None]
+                below = np.mean(samples[name] < value, axis=1)
+                free = np.any(samples[name] != value, axis=(0, 1))
+                done[f"below {name}"] = np.concatenate([*filter(len, [done.get(f"below {name}", [])]), below])
+                done[f"free {name}"] = done.get(f"free {name}", False) | free
+            done["finished"] = np.array(start + size)
+            done.save()
+        names = [name.removeprefix("below ") for name in done if name.startswith("below ")]
+        quantiles = {
+            name + (f"[{', '.join(map(str, index))}]" if index else ""): done[f"below {name}"][:, *index]
+            for name in names
+            for index in map(tuple, np.argwhere(done[f"free {name}"]))
+        }
+    return Coverage(quantiles)
+
+
+def _released_site(model, plan):
+    """Name of the model's privatized site."""
+    released = []
+
+    def run():
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
+        released.extend(name for name, site in trace.items() if isinstance(unwrapped(site.get("fn"))[0], Privatized))
+
+    jax.eval_shape(run)
+    if len(released) != 1:
+        raise ValueError(f"the model must have one privatized site, found {released}")
+    return released[0]

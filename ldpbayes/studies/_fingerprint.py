@@ -1,0 +1,80 @@
+"""What a model computes, as a short text: by it a study knows its own results again."""
+
+import dataclasses
+import hashlib
+
+import jax
+import numpy as np
+import numpyro
+from numpyro.infer.util import log_density
+
+from ldpbayes.data import CountSketch, sketch
+from ldpbayes.data._release import Release
+
+__all__ = ["fingerprint", "model_fingerprint"]
+
+
+def fingerprint(function, *arguments):
+    """Digest of all that a JAX function computes, with every constant that it holds.
+
+    Parameters
+    ----------
+    function : callable
+    *arguments
+        Arrays or `jax.ShapeDtypeStruct`; only their shapes and types matter.
+
+    Returns
+    -------
+    str
+    """
+    text = jax.jit(function).lower(*arguments).as_text()
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def model_fingerprint(model, mechanism, count):
+    """Digest of a model of one release: how it simulates, and its log density given released values.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of one release.
+    mechanism : Mechanism
+    count : int
+        Records a release.
+
+    Returns
+    -------
+    str
+        The same for two models with the same sites that draw and weigh them by the same operations and constants.
+    """
+
+    def seeded(key):
+        return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
+
+    def simulate(key):
+        trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
+        return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
+
+    with jax.enable_x64(True):
+        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        shapes, released = _released(mechanism, count, key)
+
+        def weigh(key, arrays):
+            return log_density(seeded(key), (released(*arrays),), {}, {})[0]
+
+        return f"{fingerprint(simulate, key)}-{fingerprint(weigh, key, shapes)}"
+
+
+def _released(mechanism, count, key):
+    """Shapes of the arrays in what a study gives its model, and what puts them there."""
+    if not mechanism.record_shape and not mechanism.support.is_discrete:
+        one = sketch(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
+        arrays = [getattr(one, name) for name in one.arrays]
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        return shapes, lambda *arrays: dataclasses.replace(one, **dict(zip(one.arrays, arrays, strict=True)))
+    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), float if mechanism.record_shape else int)
+    values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
+    if mechanism.record_shape:
+        return [values], lambda values: Release(values, mechanism)
+    weights = jax.ShapeDtypeStruct((count,), float)
+    return [values, weights], lambda values, weights: CountSketch(mechanism, values, weights)

@@ -1,0 +1,403 @@
+"""Reproductions for Lu, Chen & Qiu, *Versatile differentially private learning for general loss functions*: Tables 1-3.
+
+Every table has the paper's estimators (one draw of the analyst's noise, no use of the support) and ours beside them. A
+replication simulates records, releases them, and fits all estimators; replications run in one compiled call.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from numpyro.infer import init_to_median
+
+from ldpbayes.data._release import Release
+from ldpbayes.estimation import (
+    Box,
+    Combined,
+    Correction,
+    DoublyRandom,
+    Estimator,
+    Naive,
+    Oracle,
+    SmoothedDoublyRandom,
+    SymmetricLaplaceCorrection,
+)
+from ldpbayes.estimation.losses import Loss, absolute, logistic
+from ldpbayes.estimation.losses._function_loss import as_loss
+from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
+from ldpbayes.studies._checkpoint import Checkpoint
+from ldpbayes.studies._replicates import ReplicatedFit
+
+__all__ = [
+    "Setting",
+    "logistic_posteriors",
+    "logistic_regression",
+    "logistic_setting",
+    "median_regression",
+    "nonsmooth_means",
+    "replicate",
+    "replicator",
+]
+
+DRAWS = 16
+COLUMNS = 6
+FUNCTIONS = {
+    "relu": lambda x: jnp.maximum(x, 0.0),
+    "indicator": lambda x: ((x >= 0.5) & (x <= 1.0)).astype(x.dtype),
+    "abs_sin": lambda x: jnp.abs(jnp.sin(2 * jnp.pi * x)),
+}
+MEANS = {"relu": 0.5, "indicator": 0.5, "abs_sin": 2 / math.pi}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A cell of a table: what is simulated, and how it is estimated.
+
+    Attributes
+    ----------
+    simulate : callable
+        Key → original records (N, columns).
+    mechanism : ZeroInflatedLaplaceMechanism
+    truth : array (p,)
+    start : array (p,)
+    estimators : dict of str to Estimator
+        Those by `Oracle` are given the original records.
+    """
+
+    simulate: Callable
+    mechanism: ZeroInflatedLaplaceMechanism
+    truth: np.ndarray
+    start: np.ndarray
+    estimators: dict[str, Estimator]
+
+
+def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Any]:
+    """Fit all estimators to many simulated releases, in one compiled call and in double precision.
+
+    Parameters
+    ----------
+    setting : Setting
+    replicates : int
+    seed : int
+    batch : int
+        Replications that are vectorised together.
+
+    Returns
+    -------
+    dict of str to Fit
+        With an axis of replications in front.
+    """
+    return replicator(setting, replicates, batch=batch)(seed)
+
+
+def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Any]]:
+    """`replicate` as a function of the seed that is compiled once.
+
+    Replications are shared among JAX's devices: on a CPU each core can be one, with
+    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
+    """
+
+    def one(data):
+        keys = jax.random.split(jax.random.wrap_key_data(data), 3)
+        x = setting.simulate(keys[0])
+        z = _rows(setting.mechanism.randomize(keys[1], _records(x, setting.mechanism)))
+        start = jnp.asarray(setting.start)
+        return {
+            name: estimator(keys[2], x if estimator.method.original else z, start)
+            for name, estimator in setting.estimators.items()
+        }
+
+    devices, parts = jax.local_devices(), PartitionSpec("replicates")
+    rounds = -(-replicates // len(devices)) * len(devices)
+    every = jax.jit(
+        jax.shard_map(
+            lambda keys: jax.lax.map(one, keys, batch_size=batch),
+            mesh=Mesh(np.array(devices), ("replicates",)),
+            in_specs=parts,
+            out_specs=parts,
+            check_vma=False,
+        )
+    )
+
+    def run(seed):
+        with jax.enable_x64(True):
+            fits = every(jax.random.key_data(jax.random.split(jax.random.key(seed), rounds)))
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[:replicates], fits)
+
+    return run
+
+
+def _records(rows, mechanism):
+    return rows if mechanism.event_shape else rows[:, 0]
+
+
+def _rows(records):
+    return records if records.ndim > 1 else records[:, None]
+
+
+# as the paper defines them: one draw of the analyst's noise, and no use of the support
+PAPERS: dict[str, Correction] = {
+    "oracle": Oracle(),
+    "naive": Naive(),
+    "sl": SymmetricLaplaceCorrection(draws=1),
+    "sdr": SmoothedDoublyRandom(draws=1),
+    "dr": DoublyRandom(draws=1, support=None),
+}
+OURS: dict[str, Correction] = {
+    "dr, averaged": DoublyRandom(DRAWS, support=None),
+    "dr, averaged and truncated": DoublyRandom(DRAWS),
+    "combined": Combined(DRAWS),
+}
+
+
+def _estimators(
+    loss: Loss, mechanism: ZeroInflatedLaplaceMechanism, space: Box, papers: tuple[str, ...]
+) -> dict[str, Estimator]:
+    """Some of the paper's estimators, and ours."""
+    methods = {name: PAPERS[name] for name in papers} | OURS
+    return {name: Estimator(loss, mechanism, method, space) for name, method in methods.items()}
+
+
+def _table(cells, replicates, seed, batch, checkpoint, **settings):
+    """Rows (cell, method, root mean square error and bias of every parameter, ...) of a table."""
+    settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
+    rows = []
+    with Checkpoint(checkpoint, settings) as done:
+        for name, make in cells:
+            setting = make()
+            if not all(f"{name} {method}" in done for method in setting.estimators):
+                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
+                    error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
+                    done[f"{name} {method}"] = np.stack(
+                        [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
+                    )
+                done.save()
+            for method in setting.estimators:
+                rows.append({"cell": name, "method": method} | _errors(done[f"{name} {method}"], setting.truth))
+    return rows
+
+
+def _errors(stored, truth):
+    theta, error, converged, boundary = stored
+    miss = theta - truth
+    with np.errstate(invalid="ignore"):
+        covered = np.abs(miss) <= 1.96 * error
+    return {
+        "rmse": np.sqrt(np.mean(miss**2, axis=0)),
+        "bias": np.mean(miss, axis=0),
+        "se": np.sqrt(np.nanmean(error**2, axis=0)),
+        "coverage": np.mean(covered, axis=0),
+        "converged": float(np.mean(converged)),
+        "boundary": float(np.mean(np.any(boundary != 0, axis=1))),
+    }
+
+
+def nonsmooth_means(
+    *,
+    counts=(500, 1000),
+    parameters=((0.1, 0.94), (0.05, 1.4)),
+    functions=tuple(FUNCTIONS),
+    replicates=5000,
+    seed=0,
+    batch=50,
+    checkpoint=None,
+):
+    """Means of functions with kinks and jumps, of uniform records (Table 1 and Figure 2).
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Records a release.
+    parameters : sequence of (float, float)
+        Zero probability and scale.
+    functions : sequence of str
+        Out of ``relu``, ``indicator`` and ``abs_sin``.
+    replicates, seed, batch : int
+        See `replicate`.
+    checkpoint : path, optional
+        An ``.npz`` file to which every finished cell is added, and from which an interrupted study resumes.
+
+    Returns
+    -------
+    list of dict
+        A row for a cell and method: ``rmse``, ``bias``, ``se`` (root mean squared standard error) and ``coverage`` (of
+        95 % intervals) of every parameter; shares of fits that ``converged`` or end on the ``boundary``.
+    """
+
+    def cell(name, count, delta, scale):
+        function = FUNCTIONS[name]
+        loss = as_loss(lambda x, theta: jnp.sum((theta - function(x)) ** 2), scalar=True)
+        mechanism = ZeroInflatedLaplaceMechanism(delta, scale, 0.0, 1.0)
+        space = Box(-50.0, 50.0)
+        return Setting(
+            lambda key: jax.random.uniform(key, (count, 1)),
+            mechanism,
+            np.array([MEANS[name]]),
+            np.zeros(1),
+            _estimators(loss, mechanism, space, ("oracle", "sl", "dr")),
+        )
+
+    cells = [
+        (f"{name} {count} {delta} {scale}", lambda args=(name, count, delta, scale): cell(*args))
+        for delta, scale in parameters
+        for count in counts
+        for name in functions
+    ]
+    return _table(cells, replicates, seed, batch, checkpoint)
+
+
+def _truncated_normal(key, count, bound):
+    return jax.random.truncated_normal(key, -bound, bound, (count, COLUMNS))
+
+
+def logistic_setting(count: int, scale: float, bound: float = 0.5) -> Setting:
+    """A cell of `logistic_regression`.
+
+    Parameters
+    ----------
+    count : int
+        Records a release.
+    scale : float
+        Standard deviation of the noise.
+    bound : float
+        Where the covariates, and so the mechanism's input, are cut off.
+    """
+
+    def simulate(key):
+        keys = jax.random.split(key)
+        x = _truncated_normal(keys[0], count, bound)
+        y = jax.random.bernoulli(keys[1], jax.nn.sigmoid(jnp.sum(x, axis=1)))
+        return jnp.concatenate([x, y[:, None].astype(x.dtype)], axis=1)
+
+    mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -bound, bound, COLUMNS + 1, tuple(range(COLUMNS)))
+    methods = ("oracle", "naive", "sl", "sdr", "dr")
+    estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), methods)
+    return Setting(simulate, mechanism, np.ones(COLUMNS), np.zeros(COLUMNS), estimators)
+
+
+def logistic_regression(
+    *, counts=(5000, 7500, 10_000), scales=(0.5, 1.0), bound=0.5, replicates=1000, seed=0, batch=1, checkpoint=None
+):
+    """Logistic regression on six perturbed covariates with coefficients 1, zero probability 0.2 (Table 2).
+
+    Covariates are normal, truncated to ±`bound`: with 0.5 the paper's figures are reproduced, with its stated 1 they
+    are not. The parameter space is the box [−3, 3]⁶, on which DR's figures depend at a scale of 1.
+
+    Parameters and returned rows are as for `nonsmooth_means`.
+    """
+    cells = [
+        (f"{count} {scale}", lambda args=(count, scale): logistic_setting(*args, bound))
+        for scale in scales
+        for count in counts
+    ]
+    return _table(cells, replicates, seed, batch, checkpoint, bound=bound)
+
+
+def logistic_posteriors(
+    model,
+    *,
+    counts=(5000,),
+    scales=(0.5, 1.0),
+    bound=0.5,
+    replicates=20,
+    seed=0,
+    num_warmup=200,
+    num_samples=200,
+    batch=1,
+    checkpoint=None,
+):
+    """Posterior means in the setting of `logistic_regression`, from the same releases.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of a release with a site ``slopes``, such as
+        ``perturbed_covariates(intercept=None, concentration=None)``.
+    counts, scales, bound, replicates, seed, batch, checkpoint
+        As for `logistic_regression`.
+    num_warmup, num_samples : int
+        Of the posteriors; one NUTS chain each.
+
+    Returns
+    -------
+    list of dict
+        A row a cell: ``rmse``, ``bias``, ``se`` (root mean squared posterior standard deviation) and ``coverage`` (of
+        95 % intervals) of every slope.
+    """
+    settings = {"replicates": replicates, "seed": seed, "bound": bound, "batch": batch}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
+    looked_at = model, logistic_setting(1, 1.0, bound).mechanism, 10  # cells differ in scales and counts
+    rows = []
+    with Checkpoint(checkpoint, settings, looked_at) as done, jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(seed), replicates)
+        for scale in scales:
+            for count in counts:
+                cell = f"{count} {scale}"
+                setting = logistic_setting(count, scale, bound)
+                # until its metric is adapted NUTS would spend most of the time in deep trees; from a narrow start,
+                # among rows released as they are, it may end in a mode in which a covariate does not vary
+                options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
+                fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
+                for start in range(len(done.get(cell, [])), replicates, batch):
+                    parts = [jax.random.split(key, 3) for key in keys[start : start + batch]]
+                    released = [setting.mechanism.randomize(k[1], setting.simulate(k[0])) for k in parts]
+                    draws = fit(parts[0][2], [Release(z, setting.mechanism) for z in released])["slopes"]
+                    summary = [draws.mean(axis=1), draws.std(axis=1), *np.quantile(draws, [0.025, 0.975], axis=1)]
+                    new = np.stack(summary, axis=1)
+                    done[cell] = np.concatenate([done.get(cell, np.empty((0, *new.shape[1:]))), new])
+                    done.save()
+                rows.append({"cell": cell, "method": "posterior mean"} | _posterior_errors(done[cell], setting.truth))
+    return rows
+
+
+def _posterior_errors(stored, truth):
+    mean, deviation, low, high = np.moveaxis(stored, 1, 0)
+    return {
+        "rmse": np.sqrt(np.mean((mean - truth) ** 2, axis=0)),
+        "bias": np.mean(mean - truth, axis=0),
+        "se": np.sqrt(np.mean(deviation**2, axis=0)),
+        "coverage": np.mean((low <= truth) & (truth <= high), axis=0),
+    }
+
+
+def median_regression(
+    *,
+    counts=(2500, 5000, 7500),
+    scales=(2.0, 2.5),
+    spread=0.8,
+    widths=(2.0,),
+    replicates=1000,
+    seed=0,
+    batch=1,
+    checkpoint=None,
+):
+    """Median regression on six perturbed covariates, intercept and slopes 1, zero probability 0.2 (Table 3).
+
+    Errors are normal with standard deviation `spread`: 0.8 reproduces the paper's oracle, its stated 1 does not.
+    ``scl w`` is the corrected loss of Wang, Stefanski & Zhu (2012): the SL correction of an absolute loss that is
+    smoothed over a width w. They choose the width by simulation; here it is fixed.
+
+    Other parameters and returned rows are as for `nonsmooth_means`.
+    """
+
+    def cell(count, scale):
+        def simulate(key):
+            keys = jax.random.split(key)
+            x = _truncated_normal(keys[0], count, 1.0)
+            y = 1 + jnp.sum(x, axis=1) + spread * jax.random.normal(keys[1], (count,))
+            return jnp.concatenate([x, y[:, None]], axis=1)
+
+        mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -1.0, 1.0, COLUMNS + 1, tuple(range(COLUMNS)))
+        space = Box(-10.0, 10.0)
+        estimators = _estimators(absolute(), mechanism, space, ("oracle", "naive", "dr"))
+        for width in widths:
+            estimators[f"scl {width}"] = Estimator(absolute().smoothed(width), mechanism, PAPERS["sl"], space)
+        return Setting(simulate, mechanism, np.ones(COLUMNS + 1), np.zeros(COLUMNS + 1), estimators)
+
+    cells = [(f"{count} {scale}", lambda args=(count, scale): cell(*args)) for scale in scales for count in counts]
+    return _table(cells, replicates, seed, batch, checkpoint, spread=spread)

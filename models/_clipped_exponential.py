@@ -1,0 +1,30 @@
+"""Exponential records (waiting times, say), clipped from above and released with noise."""
+
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import observe
+from ldpbayes.models._kinds import check_kind
+
+__all__ = ["clipped_exponential"]
+
+
+def clipped_exponential(rate=dist.Gamma(2, 1)):
+    """Posterior of an exponential rate (Kulkarni et al., sec. 3.2.1 and Figure 8).
+
+    Parameters
+    ----------
+    rate : numpyro.distributions.Distribution
+        Prior, in records per unit of the data.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``rate`` and ``z``; TypeError for releases of anything but numbers.
+    """
+
+    def model(release):
+        check_kind("clipped_exponential", release, "numbers")
+        observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
+
+    return model

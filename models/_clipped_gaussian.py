@@ -1,0 +1,30 @@
+"""Normal records, clipped to the mechanism's bounds and released with noise."""
+
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import observe
+from ldpbayes.models._kinds import check_kind
+
+__all__ = ["clipped_gaussian"]
+
+
+def clipped_gaussian(mu=dist.Normal(0, 5), sigma=dist.Gamma(2, 1)):
+    """Posterior of a normal mean and standard deviation (Kulkarni et al., sec. 3.2.1 and Figure 8).
+
+    Parameters
+    ----------
+    mu, sigma : numpyro.distributions.Distribution
+        Priors, in the units of the data.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for releases of anything but numbers.
+    """
+
+    def model(release):
+        check_kind("clipped_gaussian", release, "numbers")
+        observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
+
+    return model

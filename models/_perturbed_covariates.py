@@ -1,0 +1,57 @@
+"""Logistic regression on covariates that were released with symmetric or zero-inflated Laplace noise."""
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import observe
+from ldpbayes.likelihood import RegressionRows
+from ldpbayes.models._kinds import check_kind
+
+__all__ = ["perturbed_covariates"]
+
+
+def perturbed_covariates(
+    slope=dist.Normal(0, 2),
+    intercept=dist.Normal(0, 2),
+    mean=dist.Normal(0, 1),
+    scale=dist.HalfNormal(1),
+    concentration=2.0,
+    response=dist.BernoulliLogits,
+):
+    """Posterior of a regression whose covariates are normal and seen with noise only.
+
+    Start the chains from ``init_to_median``: from a narrow start, among the rows that are released as they are, they
+    may end in a mode in which a covariate does not vary.
+
+    Parameters
+    ----------
+    slope, intercept, mean, scale : numpyro.distributions.Distribution
+        Priors of each slope, of the intercept (None for none), and of each covariate's mean and standard deviation.
+    concentration : float or None
+        Of the LKJ prior of the covariates' correlations; None for independent covariates.
+    response : callable
+        Linear predictor → distribution of the response.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+        ``z``; the release has one column that is not perturbed, the response. TypeError for releases
+        of anything but rows.
+    """
+
+    def model(release):
+        check_kind("perturbed_covariates", release, "rows")
+        d = release.mechanism.dimension
+        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
+        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        m = numpyro.sample("mean", mean.expand([d]).to_event(1))
+        s = numpyro.sample("scale", scale.expand([d]).to_event(1))
+        independent = concentration is None or d == 1
+        root = jnp.eye(d) if independent else numpyro.sample("root", dist.LKJCholesky(d, concentration))
+        covariates = dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
+        place = next(j for j in range(d + 1) if j not in release.mechanism.index)
+        observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
+
+    return model

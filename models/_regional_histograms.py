@@ -1,0 +1,50 @@
+"""A histogram of categories for each region, with partial pooling."""
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import Release, Sketch, observe
+from ldpbayes.models._kinds import check_kind
+
+__all__ = ["regional_histograms"]
+
+
+def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
+    """Posterior of the shares of the categories in each region, logistic-normal around those of the population.
+
+    Parameters
+    ----------
+    mu, tau : numpyro.distributions.Distribution
+        Priors of the population's logits (one a category) and of their spread over regions (one a category).
+
+    Returns
+    -------
+    callable
+        model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
+        the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
+        different kinds). TypeError for records of unknown regions, releases of anything but categories, or of different
+        ones.
+    """
+
+    def model(regions):
+        grouped = isinstance(regions, Sketch) and regions.law_shape != ()
+        if isinstance(regions, (Release, Sketch)) and not grouped:
+            raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
+        releases = [regions] if grouped else regions
+        for release in releases:
+            check_kind("regional_histograms", release, "categories")
+        numbers = sorted({release.mechanism.categories for release in releases})
+        if len(numbers) != 1:
+            raise TypeError(f"regional_histograms takes releases of the same categories, got {numbers} of them")
+        (categories,) = numbers
+        count = regions.law_shape[0] if grouped else len(regions)
+        with numpyro.plate("category", categories):
+            population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
+            with numpyro.plate("region", count):
+                # non-centred: privacy noise often leaves little to tell the regions apart
+                offset = numpyro.sample("offset", dist.Normal(0, 1))
+        theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+        observe("z", dist.Categorical(theta), regions if grouped else list(regions))
+
+    return model

@@ -1,0 +1,31 @@
+"""A yes-or-no answer under randomized response."""
+
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import observe
+from ldpbayes.models._kinds import check_kind
+
+__all__ = ["warner"]
+
+
+def warner(theta=dist.Beta(1, 1)):
+    """Posterior of the share of true "yes" answers (Warner, 1965).
+
+    Parameters
+    ----------
+    theta : numpyro.distributions.Distribution
+        Prior on [0, 1].
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or another
+        pure protocol with two categories; TypeError for other releases.
+    """
+
+    def model(release):
+        check_kind("warner", release, "yes-or-no answers")
+        observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
+
+    return model
