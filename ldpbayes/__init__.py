@@ -20,6 +20,8 @@ from ldpbayes.inference import ConvergenceWarning, SketchWarning, fit, observe, 
 from ldpbayes.likelihood import Privatized, PrivatizedRegression, RegressionRows, register_closed_form
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
+    DiscreteGaussianMechanism,
+    DiscreteLaplaceMechanism,
     GaussianMechanism,
     HadamardResponse,
     IndependentLaplaceMechanism,
@@ -44,6 +46,8 @@ __all__ = [
     "Ball",
     "Box",
     "ConvergenceWarning",
+    "DiscreteGaussianMechanism",
+    "DiscreteLaplaceMechanism",
     "EstimationWarning",
     "GaussianMechanism",
     "HadamardResponse",

@@ -1,7 +1,8 @@
-"""Compiled code on disk, for the next process: compiling is most of what a fit waits for."""
+"""Compiled code on disk, for the next process: most of the time that a fit takes goes into compiling."""
 
 import os
 import pathlib
+from typing import Any
 
 import jax
 
@@ -10,7 +11,9 @@ __all__ = ["keep_compiled_code"]
 FILES, BYTES = 1000, 1 << 30
 
 
-def keep_compiled_code(folder=None, files=FILES, size=BYTES):
+def keep_compiled_code(
+    folder: str | os.PathLike | None = None, files: int = FILES, size: int = BYTES
+) -> pathlib.Path | None:
     """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
 
     These are settings of JAX for the whole process. Where JAX has been given a folder already, nothing is changed.
@@ -28,26 +31,27 @@ def keep_compiled_code(folder=None, files=FILES, size=BYTES):
     pathlib.Path or None
         The folder, None where there is none that can be written to.
     """
-    if jax.config.jax_compilation_cache_dir:
-        return pathlib.Path(jax.config.jax_compilation_cache_dir)
-    folder = folder or os.environ.get("LDPBAYES_COMPILED_CODE")
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir:
+        return pathlib.Path(settings.jax_compilation_cache_dir)
+    named = folder or os.environ.get("LDPBAYES_COMPILED_CODE")
     try:
-        if folder is None:
-            folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
-        folder = pathlib.Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        _delete_old(folder, files, size)
+        if named is None:
+            named = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
+        path = pathlib.Path(named)
+        path.mkdir(parents=True, exist_ok=True)
+        _delete_old(path, files, size)
     except (OSError, RuntimeError):
-        return None  # no home, or a read-only one
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+        return None  # there is no home, or one that is read-only
+    jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return folder
+    return path
 
 
-def _delete_old(folder, files, size):
-    """Delete what has not been used for longest, until so many files of this size together are left."""
-    # JAX writes one file an entry, and (some versions) another with the time of its last use
+def _delete_old(folder: pathlib.Path, files: int, size: int) -> None:
+    """Delete entries, those longest unused first, until at most `files` of `size` bytes together are left."""
+    # JAX writes a file for each entry; some versions write another with the time of its last use.
     entries = sorted(((path.stat(), path) for path in folder.iterdir() if path.is_file()), key=lambda e: -e[0].st_atime)
     kept = 0
     for number, (status, path) in enumerate(entries):

@@ -4,7 +4,15 @@ Every function draws on a Matplotlib Axes and returns it; Matplotlib is imported
 colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+from jax.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from ldpbayes.data import Release
+    from ldpbayes.privacy import Guarantee, Tradeoff
 
 __all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_shares", "plot_tradeoffs"]
 
@@ -12,7 +20,14 @@ COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def plot_intervals(estimates, *, reference=None, reference_label="non-private", prob=0.95, ax=None):
+def plot_intervals(
+    estimates: Mapping[str, Mapping[str, ArrayLike]],
+    *,
+    reference: ArrayLike | None = None,
+    reference_label: str = "non-private",
+    prob: float = 0.95,
+    ax: Any = None,
+) -> Any:
     """Means and equal-tailed intervals, one row of the picture a group, one colour an analysis.
 
     Parameters
@@ -26,6 +41,7 @@ def plot_intervals(estimates, *, reference=None, reference_label="non-private", 
     prob : float
         Probability of the intervals.
     ax : matplotlib.axes.Axes, optional
+        What is drawn on; by default the current one.
 
     Returns
     -------
@@ -49,7 +65,7 @@ def plot_intervals(estimates, *, reference=None, reference_label="non-private", 
             va="bottom",
             color=COLOURS["non-private"],
         )
-    labelled = set()
+    labelled: set[str] = set()
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
             mean, low, high = _interval(draws, prob)
@@ -77,7 +93,15 @@ def plot_intervals(estimates, *, reference=None, reference_label="non-private", 
     return ax
 
 
-def plot_shares(x, shares, *, truth=None, labels_at=None, prob=0.95, ax=None):
+def plot_shares(
+    x: ArrayLike,
+    shares: Mapping[str, Any],
+    *,
+    truth: ArrayLike | None = None,
+    labels_at: Mapping[str, tuple[float, float]] | None = None,
+    prob: float = 0.95,
+    ax: Any = None,
+) -> Any:
     """Estimates and intervals of a probability mass function, an analysis beside the other.
 
     Parameters
@@ -94,6 +118,7 @@ def plot_shares(x, shares, *, truth=None, labels_at=None, prob=0.95, ax=None):
     prob : float
         Probability of the intervals.
     ax : matplotlib.axes.Axes, optional
+        What is drawn on; by default the current one.
 
     Returns
     -------
@@ -124,7 +149,7 @@ def plot_shares(x, shares, *, truth=None, labels_at=None, prob=0.95, ax=None):
     return ax
 
 
-def plot_release(release, *, bins=60, ax=None):
+def plot_release(release: "Release", *, bins: int | ArrayLike = 60, ax: Any = None) -> Any:
     """Histogram of the released values, with the range that the original records can have had.
 
     Parameters
@@ -134,6 +159,7 @@ def plot_release(release, *, bins=60, ax=None):
     bins : int or array_like
         As in ``numpy.histogram``.
     ax : matplotlib.axes.Axes, optional
+        What is drawn on; by default the current one.
 
     Returns
     -------
@@ -141,7 +167,7 @@ def plot_release(release, *, bins=60, ax=None):
     """
     ax = _axes(ax)
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
-    domain = release.mechanism.domain
+    domain: Any = release.mechanism.domain
     low, high = float(np.min(domain.lower_bound)), float(np.max(domain.upper_bound))
     ax.axvspan(low, high, color=COLOURS["noise-aware"], alpha=0.25, linewidth=0)
     ax.set_xlabel("released value")
@@ -150,7 +176,9 @@ def plot_release(release, *, bins=60, ax=None):
     return ax
 
 
-def plot_tradeoffs(curves, *, envelopes=(), ax=None):
+def plot_tradeoffs(
+    curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: Any = None
+) -> Any:
     """Trade-off curves: for each rate of false alarms the least rate of misses that any test can have.
 
     Parameters
@@ -160,6 +188,7 @@ def plot_tradeoffs(curves, *, envelopes=(), ax=None):
     envelopes : sequence of Tradeoff
         Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
     ax : matplotlib.axes.Axes, optional
+        What is drawn on; by default the current one.
 
     Returns
     -------
@@ -173,7 +202,8 @@ def plot_tradeoffs(curves, *, envelopes=(), ax=None):
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=grey, linewidth=0.8)
     for (name, curve), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
-        ax.plot(alpha, getattr(curve, "tradeoff", curve)(alpha), color=colour, linewidth=2, label=name)
+        tradeoff: Any = getattr(curve, "tradeoff", curve)
+        ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
@@ -184,27 +214,27 @@ def plot_tradeoffs(curves, *, envelopes=(), ax=None):
     return ax
 
 
-def _cycle(count):
+def _cycle(count: int) -> list[str]:
     wheel = (COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS)
     return [wheel[i % len(wheel)] for i in range(count)]
 
 
-def _interval(draws, prob):
-    draws = np.ravel(draws)
-    low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2])
-    return draws.mean(), low, high
+def _interval(draws: ArrayLike, prob: float) -> tuple[float, float, float]:
+    flat = np.ravel(draws)
+    low, high = np.quantile(flat, [(1 - prob) / 2, (1 + prob) / 2])
+    return flat.mean(), low, high
 
 
-def _colours(names):
+def _colours(names: Sequence[str]) -> dict[str, str]:
     more = iter(_MORE_COLOURS * (1 + len(names) // len(_MORE_COLOURS)))
     return {name: COLOURS[name] if name in COLOURS else next(more) for name in names}
 
 
-def _axes(ax):
+def _axes(ax: Any) -> Any:
     return pyplot().gca() if ax is None else ax
 
 
-def pyplot():
+def pyplot() -> Any:
     """``matplotlib.pyplot``, or an ImportError that says how to get it."""
     try:
         from matplotlib import pyplot
@@ -213,5 +243,5 @@ def pyplot():
     return pyplot
 
 
-def _bare(ax):
+def _bare(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)

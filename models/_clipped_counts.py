@@ -1,15 +1,19 @@
 """Counts (visits, purchases, ...), clipped from above and released with noise."""
 
+from collections.abc import Callable
+
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
 
 __all__ = ["clipped_counts"]
 
 
-def clipped_counts(mean=dist.LogNormal(0, 2), concentration=dist.LogNormal(0, 1)):
+def clipped_counts(
+    mean: dist.Distribution = dist.LogNormal(0, 2), concentration: dist.Distribution = dist.LogNormal(0, 1)
+) -> Callable[[Release | Sketch], None]:
     """Posterior of a negative binomial's mean and concentration; its variance is mean + mean²/concentration.
 
     Parameters
@@ -23,7 +27,7 @@ def clipped_counts(mean=dist.LogNormal(0, 2), concentration=dist.LogNormal(0, 1)
         model(release) with sites ``mean``, ``concentration`` and ``z``; TypeError for releases of anything but numbers.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("clipped_counts", release, "numbers")
         observe(
             "z",

@@ -1,16 +1,18 @@
 """Exponential records (waiting times, say), clipped from above and released with noise."""
 
+from collections.abc import Callable
+
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
 
 __all__ = ["clipped_exponential"]
 
 
-def clipped_exponential(rate=dist.Gamma(2, 1)):
-    """Posterior of an exponential rate (Kulkarni et al., sec. 3.2.1 and Figure 8).
+def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
+    """Posterior of an exponential rate ([KJDS] sec. 3.2.1 and Figure 8).
 
     Parameters
     ----------
@@ -23,7 +25,7 @@ def clipped_exponential(rate=dist.Gamma(2, 1)):
         model(release) with sites ``rate`` and ``z``; TypeError for releases of anything but numbers.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("clipped_exponential", release, "numbers")
         observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 

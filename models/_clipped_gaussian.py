@@ -1,16 +1,20 @@
 """Normal records, clipped to the mechanism's bounds and released with noise."""
 
+from collections.abc import Callable
+
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
 
 __all__ = ["clipped_gaussian"]
 
 
-def clipped_gaussian(mu=dist.Normal(0, 5), sigma=dist.Gamma(2, 1)):
-    """Posterior of a normal mean and standard deviation (Kulkarni et al., sec. 3.2.1 and Figure 8).
+def clipped_gaussian(
+    mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a normal mean and standard deviation ([KJDS] sec. 3.2.1 and Figure 8).
 
     Parameters
     ----------
@@ -23,7 +27,7 @@ def clipped_gaussian(mu=dist.Normal(0, 5), sigma=dist.Gamma(2, 1)):
         model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for releases of anything but numbers.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("clipped_gaussian", release, "numbers")
         observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 

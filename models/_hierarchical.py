@@ -1,5 +1,7 @@
 """Group means with partial pooling, each group released under its own budget."""
 
+from collections.abc import Callable, Sequence
+
 import numpyro
 import numpyro.distributions as dist
 
@@ -9,7 +11,11 @@ from ldpbayes.models._kinds import check_kind
 __all__ = ["hierarchical"]
 
 
-def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(2, 1)):
+def hierarchical(
+    mu: dist.Distribution = dist.Normal(0, 5),
+    tau: dist.Distribution = dist.HalfNormal(2),
+    sigma: dist.Distribution = dist.Gamma(2, 1),
+) -> Callable[[Sequence[Release | Sketch]], None]:
     """Posterior of normal group means that share a population mean and spread.
 
     Parameters
@@ -27,7 +33,7 @@ def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(
         none, or one of anything but numbers.
     """
 
-    def model(releases):
+    def model(releases: Sequence[Release | Sketch]) -> None:
         if isinstance(releases, (Release, Sketch)):
             raise TypeError(f"hierarchical takes a sequence of releases, one a group, got a {type(releases).__name__}")
         if not len(releases):
@@ -37,7 +43,7 @@ def hierarchical(mu=dist.Normal(0, 5), tau=dist.HalfNormal(2), sigma=dist.Gamma(
         population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
         within = numpyro.sample("sigma", sigma)
         with numpyro.plate("group", len(releases)):
-            # non-centred: privacy noise often leaves little to tell the groups apart
+            # The parametrisation is non-centred, since privacy noise often leaves little to tell the groups apart.
             offset = numpyro.sample("offset", dist.Normal(0, 1))
         theta = numpyro.deterministic("theta", population_mean + spread * offset)
         observe("z", dist.Normal(theta, within), list(releases))

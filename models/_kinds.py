@@ -1,10 +1,13 @@
 """What kind of release a model is for: with another kind some models would give a wrong answer without an error."""
 
+from collections.abc import Callable
+from typing import Any
+
 from ldpbayes import PureProtocol, Release, Sketch
 
 __all__ = ["check_kind"]
 
-KINDS = {
+KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
     "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
     "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
@@ -12,7 +15,7 @@ KINDS = {
 }
 
 
-def check_kind(factory, release, kind):
+def check_kind(factory: str, release: Any, kind: str) -> None:
     """Refuse what a model is not for.
 
     Parameters
@@ -20,7 +23,9 @@ def check_kind(factory, release, kind):
     factory : str
         Name of the model's factory, for the message.
     release : Release or Sketch
+        What the model is given.
     kind : {"numbers", "categories", "yes-or-no answers", "rows"}
+        What the model is for.
 
     Raises
     ------

@@ -1,16 +1,22 @@
 """Normal rows, released with symmetric or zero-inflated Laplace noise."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
 
 __all__ = ["multivariate_normal"]
 
 
-def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concentration=2.0):
+def multivariate_normal(
+    mean: dist.Distribution = dist.Normal(0, 1),
+    scale: dist.Distribution = dist.HalfNormal(1),
+    concentration: float = 2.0,
+) -> Callable[[Release | Sketch], None]:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
 
     With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
@@ -21,7 +27,7 @@ def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concen
     mean, scale : numpyro.distributions.Distribution
         Priors of each column, in the units of the data.
     concentration : float
-        Of the LKJ prior of the correlations.
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; 1 is uniform.
 
     Returns
     -------
@@ -30,7 +36,7 @@ def multivariate_normal(mean=dist.Normal(0, 1), scale=dist.HalfNormal(1), concen
         TypeError for releases of anything but rows.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("multivariate_normal", release, "rows")
         columns = release.mechanism.record_shape[0]
         m = numpyro.sample("mean", mean.expand([columns]).to_event(1))

@@ -1,22 +1,24 @@
 """A histogram of categories released under optimal unary encoding, or any other pure protocol."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
 
 __all__ = ["oue_histogram"]
 
 
-def oue_histogram(theta=None):
-    """Posterior of the shares of the categories: none is negative, and they sum to one (Kulkarni et al., sec. 3.2.2).
+def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
+    """Posterior of the shares of the categories: none is negative, and they sum to one ([KJDS] sec. 3.2.2).
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution, optional
-        Prior on the simplex. Default: uniform, a Dirichlet with all concentrations one (ibid., Figure 8).
+        Prior on the simplex. Default: uniform, a Dirichlet with all concentrations one ([KJDS] Figure 8).
 
     Returns
     -------
@@ -25,7 +27,7 @@ def oue_histogram(theta=None):
         ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol; TypeError for other releases.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("oue_histogram", release, "categories")
         prior = dist.Dirichlet(jnp.ones(release.mechanism.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)

@@ -1,10 +1,13 @@
 """Logistic regression on covariates that were released with symmetric or zero-inflated Laplace noise."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import observe
+from ldpbayes import Release, Sketch, observe
 from ldpbayes.likelihood import RegressionRows
 from ldpbayes.models._kinds import check_kind
 
@@ -12,13 +15,13 @@ __all__ = ["perturbed_covariates"]
 
 
 def perturbed_covariates(
-    slope=dist.Normal(0, 2),
-    intercept=dist.Normal(0, 2),
-    mean=dist.Normal(0, 1),
-    scale=dist.HalfNormal(1),
-    concentration=2.0,
-    response=dist.BernoulliLogits,
-):
+    slope: dist.Distribution = dist.Normal(0, 2),
+    intercept: dist.Distribution | None = dist.Normal(0, 2),
+    mean: dist.Distribution = dist.Normal(0, 1),
+    scale: dist.Distribution = dist.HalfNormal(1),
+    concentration: float | None = 2.0,
+    response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
+) -> Callable[[Release | Sketch], None]:
     """Posterior of a regression whose covariates are normal and seen with noise only.
 
     Start the chains from ``init_to_median``: from a narrow start, among the rows that are released as they are, they
@@ -29,7 +32,7 @@ def perturbed_covariates(
     slope, intercept, mean, scale : numpyro.distributions.Distribution
         Priors of each slope, of the intercept (None for none), and of each covariate's mean and standard deviation.
     concentration : float or None
-        Of the LKJ prior of the covariates' correlations; None for independent covariates.
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; None for independent covariates.
     response : callable
         Linear predictor → distribution of the response.
 
@@ -37,11 +40,11 @@ def perturbed_covariates(
     -------
     callable
         model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``; the release has one column that is not perturbed, the response. TypeError for releases
-        of anything but rows.
+        ``z``; the release has one column that is not perturbed, the response. TypeError for releases of anything but
+        rows.
     """
 
-    def model(release):
+    def model(release: Release | Sketch) -> None:
         check_kind("perturbed_covariates", release, "rows")
         d = release.mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))

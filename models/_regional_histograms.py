@@ -1,5 +1,8 @@
 """A histogram of categories for each region, with partial pooling."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import jax
 import numpyro
 import numpyro.distributions as dist
@@ -10,7 +13,9 @@ from ldpbayes.models._kinds import check_kind
 __all__ = ["regional_histograms"]
 
 
-def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
+def regional_histograms(
+    mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
+) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:
     """Posterior of the shares of the categories in each region, logistic-normal around those of the population.
 
     Parameters
@@ -27,7 +32,7 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
         ones.
     """
 
-    def model(regions):
+    def model(regions: Any) -> None:
         grouped = isinstance(regions, Sketch) and regions.law_shape != ()
         if isinstance(regions, (Release, Sketch)) and not grouped:
             raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
@@ -42,7 +47,7 @@ def regional_histograms(mu=dist.Normal(0, 2), tau=dist.HalfNormal(1)):
         with numpyro.plate("category", categories):
             population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
             with numpyro.plate("region", count):
-                # non-centred: privacy noise often leaves little to tell the regions apart
+                # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
                 offset = numpyro.sample("offset", dist.Normal(0, 1))
         theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
         observe("z", dist.Categorical(theta), regions if grouped else list(regions))

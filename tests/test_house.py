@@ -20,7 +20,8 @@ FLOORS = [
     {"likelihood"},
     {"inference", "estimation"},
     {"studies"},
-    {"cli", "plots"},
+    {"plots"},
+    {"cli"},
 ]
 """From the ground up: a module imports from floors below its own, and from its own folder."""
 FREE = {"__init__", "_moved", "_compiled_code", "models"}
@@ -111,7 +112,7 @@ def test_every_parameter_in_a_docstring_is_described():
             doc = "\n" + (ast.get_docstring(node) or "")
             section = re.search(r"\nParameters\n-+\n(.*?)(?=\n\w[\w ]*\n-+\n|\Z)", doc, flags=re.S)
             lines = [line for line in section.group(1).splitlines() if line.strip()] if section else []
-            for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            for line, following in zip(lines, [*lines[1:], ""], strict=False):
                 if not line.startswith(" ") and not following.startswith(" "):
                     wrong.append(f"{file}: {node.name}: {line}")
     assert not wrong

@@ -1,4 +1,4 @@
-"""``python -m ldpbayes.cli``."""
+"""Lets ``python -m ldpbayes.cli`` run the command line."""
 
 import sys
 

@@ -5,7 +5,10 @@ original data, which an analyst would not have. All three use the same model and
 """
 
 import dataclasses
+import pathlib
 import time
+from collections.abc import Callable
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,7 @@ import numpyro
 import numpyro.distributions as dist
 from scipy import stats
 
-from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
+from ldpbayes import LaplaceMechanism, Mechanism, RandomizedResponse, Release, fit, models
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares, pyplot
 
 __all__ = ["Demo", "draw", "fair", "load_fair", "load_randhie", "randhie", "table", "write"]
@@ -27,7 +30,7 @@ BETA_DRAWS = 4000
 
 @dataclasses.dataclass
 class Demo:
-    """What a part of the demo found.
+    """Results of one of the demo's two parts.
 
     Attributes
     ----------
@@ -37,29 +40,30 @@ class Demo:
         The noise-aware fits, by the name of the file they are written to.
     release : Release
         The (last) release.
-    records : int
+    records : array of int (N,)
+        The original data.
     average : tuple of three floats
         Mean of the released values with its 95 % normal interval; only for numbers.
     """
 
-    estimates: dict
-    posteriors: dict
+    estimates: dict[str, dict[str, Any]]
+    posteriors: dict[str, Any]
     release: Release
     records: np.ndarray
-    average: tuple | None = None
+    average: Any = None
 
 
-def load_fair():
+def load_fair() -> np.ndarray:
     """Whether each of 6,366 respondents reports an affair (Fair 1978), integers 0 and 1, shape (6366,)."""
     return (np.asarray(_datasets().fair.load_pandas().data["affairs"]) > 0).astype(int)
 
 
-def load_randhie():
+def load_randhie() -> np.ndarray:
     """Outpatient visits to a doctor in a year (RAND health insurance experiment), integers, shape (20190,)."""
     return np.asarray(_datasets().randhie.load_pandas().data["mdvis"]).astype(int)
 
 
-def _datasets():
+def _datasets() -> Any:
     try:
         from statsmodels import datasets
     except ImportError:
@@ -67,16 +71,17 @@ def _datasets():
     return datasets
 
 
-def fair(records, key, log, **options):
+def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
     """Randomized response at three budgets, and the share of true "yes" answers.
 
     Parameters
     ----------
     records : array (N,)
         Zeros and ones.
-    key : jax.random.key
+    key : jax.Array
+        A JAX random key.
     log : callable
-        Called as ``log(what)`` before each step, as a context manager.
+        Called with a text that names a step; returns a context manager, in which the step is made.
     **options
         Passed on to `fit`.
 
@@ -84,10 +89,12 @@ def fair(records, key, log, **options):
     -------
     Demo
     """
-    estimates, posteriors = {}, {}
+    estimates: dict[str, dict[str, Any]] = {}
+    posteriors: dict[str, Any] = {}
     rng = np.random.default_rng(options["seed"])
 
-    def beta(answers):  # the posterior of `models.warner` for answers without noise, under its Beta(1, 1) prior
+    def beta(answers: np.ndarray) -> np.ndarray:
+        """Draws of the posterior of `models.warner` for answers without noise, under its Beta(1, 1) prior."""
         return rng.beta(1 + answers.sum(), 1 + (1 - answers).sum(), BETA_DRAWS)
 
     original = beta(records)
@@ -104,21 +111,30 @@ def fair(records, key, log, **options):
     return Demo(estimates, posteriors, release, records)
 
 
-def randhie(records, key, log, **options):
+def randhie(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
     """Doctor visits with Laplace noise, and their mean and the share without any visit.
 
-    Parameters and result as in `fair`; the records are counts.
+    Parameters
+    ----------
+    records : array (N,)
+        Counts.
+    key, log, **options
+        As in `fair`.
+
+    Returns
+    -------
+    Demo
     """
     release = simulate(VISITS, key, records.astype(float))
     with log("doctor visits: noise-aware"):
         posterior = fit(models.clipped_counts(), release.sketch(), **options)
-    # what becomes of them if one wants counts and ignores the noise: rounded, and nothing below 0
+    # Who ignores the noise, and wants counts, rounds the released values and replaces negative ones by 0.
     face_value = np.maximum(np.round(release.values), 0).astype(int)
     fits = {"noise-aware": posterior}
     for name, counts, top in (("naive", face_value, face_value.max() + 1), ("non-private", records, int(VISITS.upper))):
         with log(f"doctor visits: {name}"):
             fits[name] = fit(noiseless_counts, _frequencies(counts, top), **options)
-    estimates = {"mean visits": {}, "no visit": {}, "concentration": {}}
+    estimates: dict[str, dict[str, Any]] = {"mean visits": {}, "no visit": {}, "concentration": {}}
     for name in ANALYSES:
         mean, concentration = _draws(fits[name], "mean"), _draws(fits[name], "concentration")
         estimates["mean visits"][name] = mean
@@ -129,7 +145,7 @@ def randhie(records, key, log, **options):
     return Demo(estimates, {"randhie": posterior}, release, records, average)
 
 
-def noiseless_counts(frequencies):
+def noiseless_counts(frequencies: np.ndarray) -> None:
     """The model of `models.clipped_counts` for counts without noise.
 
     Parameters
@@ -142,12 +158,12 @@ def noiseless_counts(frequencies):
         numpyro.sample("concentration", dist.LogNormal(0, 1)),
     )
     below = jnp.exp(dist.NegativeBinomial2(mean, concentration).log_prob(np.arange(len(frequencies) - 1)))
-    rest = jnp.maximum(1 - below.sum(), 1e-12)  # floored, since far from the data it is rounding error
+    rest = jnp.maximum(1 - below.sum(), 1e-12)  # far from the data the difference may be a rounding error below 0
     shares = jnp.append(below, rest)
     numpyro.sample("x", dist.MultinomialProbs(shares, int(frequencies.sum())), obs=frequencies)
 
 
-def visit_shares(mean, concentration):
+def visit_shares(mean: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     """Shares of records with 0, 1, ..., 19 and with 20 or more visits, shape (draws, 21)."""
     below = stats.nbinom.pmf(
         np.arange(VISITS.upper), concentration[:, None], (concentration / (concentration + mean))[:, None]
@@ -155,18 +171,19 @@ def visit_shares(mean, concentration):
     return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
 
 
-def simulate(mechanism, key, records):
+def simulate(mechanism: Mechanism, key: jax.Array, records: np.ndarray) -> Release:
     """A release of the records, in double precision; a real one needs a cryptographically secure sampler."""
     with jax.enable_x64(True):
         return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
-def table(*parts):
+def table(*parts: Demo) -> str:
     """The estimates as text: a row a quantity, a column an analysis.
 
     Parameters
     ----------
     *parts : Demo
+        Results, whose quantities follow one another.
 
     Returns
     -------
@@ -180,19 +197,20 @@ def table(*parts):
     return "\n".join(lines)
 
 
-def summary(draws):
+def summary(draws: np.ndarray) -> str:
     """Mean and 95 % equal-tailed interval, as in ``0.32 [0.28, 0.37]``, to three significant digits of the mean."""
     mean, (low, high) = np.mean(draws), np.quantile(draws, [0.025, 0.975])
     digits = 3 if abs(mean) < 1 else 2
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def draw(affairs, visits):
+def draw(affairs: Demo, visits: Demo) -> Any:
     """The demo's picture.
 
     Parameters
     ----------
     affairs, visits : Demo
+        Of `fair` and of `randhie`.
 
     Returns
     -------
@@ -237,12 +255,13 @@ def draw(affairs, visits):
     return figure
 
 
-def write(affairs, visits, out):
+def write(affairs: Demo, visits: Demo, out: pathlib.Path) -> list[pathlib.Path]:
     """Write the picture and the noise-aware posteriors.
 
     Parameters
     ----------
     affairs, visits : Demo
+        Of `fair` and of `randhie`.
     out : pathlib.Path
         An existing folder.
 
@@ -258,30 +277,30 @@ def write(affairs, visits, out):
     return paths
 
 
-def _frequencies(counts, top=int(VISITS.upper)):
+def _frequencies(counts: np.ndarray, top: int = int(VISITS.upper)) -> np.ndarray:
     return np.bincount(np.minimum(counts, top), minlength=top + 1)
 
 
-def _draws(posterior, name):
+def _draws(posterior: Any, name: str) -> np.ndarray:
     return np.ravel(posterior["posterior"][name].values)
 
 
 class Steps:
     """Context managers that print what is being done, and then how long it took."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def __call__(self, what):
+    def __call__(self, what: str) -> "Steps":
         """Announce a step."""
         self.what = what
         return self
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         """Print the step and start the clock."""
         print(f"  {self.what} ... ", end="", file=self.stream, flush=True)
         self.start = time.perf_counter()
 
-    def __exit__(self, exc_type, exc_value, traceback):
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         """Print the time, or nothing but the end of the line after an error."""
         print(f"{time.perf_counter() - self.start:.0f} s" if exc_type is None else "", file=self.stream, flush=True)

@@ -1,39 +1,76 @@
-"""What the command line is given: release files and models, and what is said where they cannot be used."""
+"""What the command line is given, release files and models, and the messages where they cannot be used."""
 
 import contextlib
 import importlib.util
 import os
 import pathlib
 import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ldpbayes import Release, Sketch
 
 __all__ = ["BadInput", "as_sketch", "blaming", "load_model", "load_release"]
 
 
 class BadInput(Exception):
-    """What the user gave cannot be used; the message says why."""
+    """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
 
 
-def load_release(path):
-    """The release in a file."""
+def load_release(path: pathlib.Path) -> "Release":
+    """The release in a file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of an ``.npz`` or ``.parquet`` file as `Release.save` writes it.
+
+    Returns
+    -------
+    Release
+
+    Raises
+    ------
+    BadInput
+        If there is no such file, it is not of this form, or the release in it is invalid.
+    """
     from ldpbayes import Release
 
     try:
         return Release.load(path)
     except FileNotFoundError as error:
-        raise BadInput(error) from None
+        raise BadInput(str(error)) from None
     except (ValueError, TypeError, OSError) as error:
         raise BadInput(f"{path} is not a valid release file: {error}") from None
 
 
-def as_sketch(path, release, say):
-    """The release as a sketch, or as it is where there is none, saying why."""
-    import jax
+def as_sketch(path: pathlib.Path, release: "Release", say: Callable[[str], object]) -> "Release | Sketch":
+    """The release as a sketch, or as it is where there is none.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of its file, for the message.
+    release : Release
+        With values.
+    say : callable
+        Is called with the reason where there is no sketch.
+
+    Returns
+    -------
+    Release or Sketch
+
+    Raises
+    ------
+    BadInput
+        If the mechanism cannot have released the values.
+    """
     discrete = release.mechanism.support.is_discrete
-    if not discrete and any(getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(release.mechanism)):
+    if not discrete and release.mechanism.batch_shape:
         say("  personal budgets: the model gets the records themselves")
         return release
-    if not discrete and release.mechanism.released_range is None:
+    if not discrete and release.mechanism.released_range is None:  # type: ignore[attr-defined]
         say("  the mechanism has no sketch: the model gets the records themselves")
         return release
     try:
@@ -42,8 +79,24 @@ def as_sketch(path, release, say):
         raise BadInput(f"{path}: {error}") from None
 
 
-def load_model(name):
-    """The model of that name, or the one that a Python file defines."""
+def load_model(name: str) -> Callable:
+    """The model of that name, with its default priors, or the one that a Python file defines.
+
+    Parameters
+    ----------
+    name : str
+        Of a factory in `ldpbayes.models`, or a path that ends in ``.py``.
+
+    Returns
+    -------
+    callable
+        NumPyro model of a release.
+
+    Raises
+    ------
+    BadInput
+        If there is no such factory or file, or the file fails or defines no ``model``.
+    """
     from ldpbayes import models
 
     if name in models.__all__:
@@ -54,6 +107,8 @@ def load_model(name):
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"--model: {path} cannot be read as a Python file")
     module = importlib.util.module_from_spec(spec)
     with blaming(name):
         spec.loader.exec_module(module)
@@ -64,8 +119,19 @@ def load_model(name):
 
 
 @contextlib.contextmanager
-def blaming(model):
-    """Turn what a model raises into a message; for a user's file, with the line that raised it."""
+def blaming(model: str) -> Iterator[None]:
+    """Turn errors of a model into messages; for a user's file, with the line that raised them.
+
+    Parameters
+    ----------
+    model : str
+        What the user gave as ``--model``.
+
+    Raises
+    ------
+    BadInput
+        For an error in a user's file, or a ValueError or TypeError of the package's own models.
+    """
     try:
         yield
     except (OSError, MemoryError):

@@ -15,22 +15,19 @@ import os
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from ldpbayes._checks import is_integer
 from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model, load_release
+from ldpbayes.cli._parser import parser
 
 __all__ = ["main"]
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-EXIT_CODES = """exit codes:
-  0  done
-  1  an optional dependency is missing, or another problem at run time
-  2  bad usage or bad input
-  3  done, but not to be trusted (the warnings say why): chains have not converged, or the release is hardly one of
-     the stated mechanism
-"""
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Parameters
@@ -43,11 +40,10 @@ def main(argv=None):
     int
         The exit code.
     """
-    parser = _parser()
     try:
-        args = parser.parse_args(argv)
+        args = parser(_demo, _fit, _mechanisms).parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else BAD_INPUT
+        return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
     try:
         return args.run(args)
     except BadInput as error:
@@ -58,125 +54,15 @@ def main(argv=None):
         return _fail("interrupted", 130)
 
 
-def _fail(message, code):
+def _fail(message: object, code: int) -> int:
     print(f"ldpbayes: error: {message}", file=sys.stderr)
     return code
-
-
-def _parser():
-    def command(name, run, text, examples, parents=()):
-        sub = commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=f"examples:\n{examples}\n{EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=parents,
-        )
-        sub.set_defaults(run=run)
-        return sub
-
-    from ldpbayes import __version__
-
-    parser = argparse.ArgumentParser(
-        prog="ldpbayes",
-        description="Bayesian inference from locally differentially private releases.",
-        epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    sampler = argparse.ArgumentParser(add_help=False)
-    group = sampler.add_argument_group("sampler (NUTS)")
-    group.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="random seed (default: 0)")
-    group.add_argument("--chains", type=_integer(1), default=4, metavar="N", help="chains (default: 4)")
-    group.add_argument(
-        "--warmup", type=_integer(0), default=1000, metavar="N", help="warm-up draws a chain (default: 1000)"
-    )
-    group.add_argument(
-        "--samples", type=_integer(1), default=1000, metavar="N", help="draws kept a chain (default: 1000)"
-    )
-    group.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)",
-    )
-
-    demo = command(
-        "demo",
-        _demo,
-        "Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.",
-        "  ldpbayes demo\n  ldpbayes demo --out results --seed 7\n",
-        [sampler],
-    )
-    demo.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("ldpbayes-demo"),
-        metavar="DIR",
-        help="default: ./ldpbayes-demo",
-    )
-
-    fit = command(
-        "fit",
-        _fit,
-        "Sample the posterior of a model, given release files.",
-        "  ldpbayes fit visits.npz --model clipped_counts --out visits.nc\n"
-        "  ldpbayes fit answers.parquet --model warner\n"
-        "  ldpbayes fit north.npz south.npz --model hierarchical\n"
-        "  ldpbayes fit telemetry.npz --model oue_histogram\n"
-        "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n",
-        [sampler],
-    )
-    fit.add_argument(
-        "release",
-        nargs="+",
-        type=pathlib.Path,
-        metavar="RELEASE",
-        help=".npz or .parquet file; see docs/command_line.md",
-    )
-    fit.add_argument(
-        "--model",
-        required=True,
-        metavar="NAME_OR_FILE",
-        help="a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
-        "with several RELEASEs the model gets a list",
-    )
-    fit.add_argument("--out", type=pathlib.Path, metavar="FILE.nc", help="write the posterior as NetCDF, for ArviZ")
-    fit.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
-    fit.add_argument(
-        "--no-progress", action="store_true", help="no progress bar (default where stderr is not a terminal)"
-    )
-    fit.add_argument("--quiet", action="store_true", help="print the summary and warnings only")
-
-    mechanisms = command(
-        "mechanisms",
-        _mechanisms,
-        "List all registered mechanisms, those of installed third parties included.",
-        "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
-    )
-    mechanisms.add_argument("--json", action="store_true", help="as JSON, for programs")
-    return parser
-
-
-def _integer(least):
-    def parse(text):
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
-        return value
-
-    return parse
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-def _demo(args):
+def _demo(args: argparse.Namespace) -> int:
     _needs("statsmodels", "matplotlib", "h5netcdf", "h5py")
     import jax
 
@@ -185,18 +71,18 @@ def _demo(args):
     _use_compilation_cache(args)
     _make_folder(args.out)
     options = _sampler_options(args) | {"progress_bar": False}
-    affairs, visits = demo.load_fair(), demo.load_randhie()
+    answers, counts = demo.load_fair(), demo.load_randhie()
     print(
         f"Two real data sets, privatized here by simulation (seed {args.seed}):\n"
-        f"  fair     {len(affairs):,} people, an affair or not; randomized response, epsilon = 0.5, 1, 2\n"
-        f"  randhie  {len(visits):,} people, doctor visits clipped to 0..20; Laplace noise, epsilon = 1\n",
+        f"  fair     {len(answers):,} people, an affair or not; randomized response, epsilon = 0.5, 1, 2\n"
+        f"  randhie  {len(counts):,} people, doctor visits clipped to 0..20; Laplace noise, epsilon = 1\n",
         flush=True,
     )
     key_affairs, key_visits = jax.random.split(jax.random.key(args.seed))
     log = demo.Steps(sys.stderr)
     with _plain_warnings():
-        affairs = demo.fair(affairs, key_affairs, log, **options)
-        visits = demo.randhie(visits, key_visits, log, **options)
+        affairs = demo.fair(answers, key_affairs, log, **options)
+        visits = demo.randhie(counts, key_visits, log, **options)
     clipped = visits.records.clip(max=20)
     average = "{:.2f} [{:.2f}, {:.2f}]".format(*visits.average)
     print(f"\nPosterior mean and 95 % interval\n\n{demo.table(affairs, visits)}\n")
@@ -212,9 +98,9 @@ def _demo(args):
     return _exit_code([*affairs.posteriors.values(), *visits.posteriors.values()])
 
 
-def _fit(args):
+def _fit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        _needs("h5netcdf", "h5py")  # h5netcdf alone brings no backend
+        _needs("h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
         if args.out.is_dir():
             raise BadInput(f"--out {args.out} is a folder; give the name of a file")
         if not args.out.absolute().parent.is_dir():
@@ -226,10 +112,14 @@ def _fit(args):
         return _fit_releases(args, model)
 
 
-def _fit_releases(args, model):
+def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     releases = [load_release(path) for path in args.release]
-    say = (lambda text: None) if args.quiet else (lambda text: print(text, flush=True))
-    data = []
+
+    def say(text: str) -> None:
+        if not args.quiet:
+            print(text, flush=True)
+
+    data: list[Any] = []
     for path, release in zip(args.release, releases, strict=True):
         say(f"{path}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
         data.append(release if args.no_sketch else as_sketch(path, release, say))
@@ -248,12 +138,12 @@ def _fit_releases(args, model):
     return _exit_code([result])
 
 
-def _mechanisms(args):
+def _mechanisms(args: argparse.Namespace) -> int:
     from ldpbayes.mechanisms import mechanism_class, mechanism_names
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in mechanism_names():
-        cls = mechanism_class(name)
+        cls: Any = mechanism_class(name)
         parameters = []
         for field in dataclasses.fields(cls):
             if field.init:
@@ -283,34 +173,34 @@ def _mechanisms(args):
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
-def _needs(*modules):
+def _needs(*modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f"this needs {' and '.join(missing)}: pip install 'ldpbayes[demo]'")
 
 
-def _make_folder(path):
+def _make_folder(path: pathlib.Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise BadInput(f"--out {path} is not a folder") from None
 
 
-def _sampler_options(args):
+def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     return {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
 
 
 @contextlib.contextmanager
-def _plain_warnings():
-    """The package's warnings as one line each on stderr, none twice; others as they are."""
+def _plain_warnings() -> Iterator[None]:
+    """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
     from ldpbayes import LdpBayesWarning
 
-    said = set()
+    said: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
         warnings.simplefilter("always", LdpBayesWarning)
 
-        def plain(message, category, *args, **kwargs):
+        def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             if issubclass(category, LdpBayesWarning):
                 if str(message) not in said:
                     print(f"ldpbayes: warning: {message}", file=sys.stderr)
@@ -318,31 +208,27 @@ def _plain_warnings():
             else:
                 show(message, category, *args, **kwargs)
 
-        warnings.showwarning = plain
+        warnings.showwarning = plain  # `catch_warnings` puts the old one back
         yield
 
 
-def _summary(result):
+def _summary(result: Any) -> str:
     import arviz as az
 
-    # ArviZ 0.2x and 1.x name the interval's probability differently
+    # ArviZ 0.2x and 1.x name the interval's probability differently.
     old = "hdi_prob" in inspect.signature(az.summary).parameters
     frame = az.summary(result, **({"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}))
     return frame.to_string()
 
 
-def _exit_code(results):
+def _exit_code(results: Iterable[Any]) -> int:
     kinds = ("convergence_warnings", "release_warnings")
     return DOUBTFUL if any(json.loads(r.attrs[kind]) for r in results for kind in kinds) else OK
 
 
-def _use_compilation_cache(args):
-    """Keep compiled code between runs, unless it is not wanted."""
+def _use_compilation_cache(args: argparse.Namespace) -> None:
+    """Keep compiled code between runs, unless the user does not want that."""
     from ldpbayes._compiled_code import keep_compiled_code
 
     if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
         keep_compiled_code()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

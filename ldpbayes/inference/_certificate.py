@@ -55,12 +55,10 @@ class Certificate:
         self._weights = self._weightings(coarse, fine)
 
         def difference(_: Any, weightings: Any, parameters: Any) -> Any:
-            sides = []
-            for of, *side in zip((density, exact), (coarse, fine), (nodes, others), weightings, strict=True):
-                parts = iter(map(_Reweighted, *side))
-                args, kwargs = map_sketches(lambda _, parts=parts: next(parts), (of.args, of.kwargs))
-                sides.append(measure(Density(of.model, args, kwargs), parameters))
-            return sides[0] - sides[1]
+            mine, theirs = weightings
+            return measure(_reweighted(density, coarse, nodes, mine), parameters) - measure(
+                _reweighted(exact, fine, others, theirs), parameters
+            )
 
         one = jax.tree.map(lambda each: each[0], self._weights)
         traced, (self._arrays,) = trace(difference, one, example)
@@ -131,6 +129,12 @@ def _(sketch: _Reweighted, base_dist: dist.Distribution) -> dict[str, Any]:
     return method_at_nodes(sketch.of, base_dist)
 
 
+def _reweighted(density: Density, sketches: list[PanelSketch], nodes: list[Any], weights: list[Any]) -> Density:
+    """A density whose sketches have other nodes and weights, under the laws of these sketches."""
+    parts = iter(map(_Reweighted, sketches, nodes, weights))
+    return map_sketches(lambda _: next(parts), density)
+
+
 def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]:
     """Sketches on fewer panels, with which sampling begins: the matrices of all of them stay in a core's cache.
 
@@ -154,13 +158,14 @@ def leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)))
 
 
-def map_sketches(function: Callable[[PanelSketch], Any], tree: Any) -> Any:
-    """A tree with ``function(sketch)`` in the place of each sketch on panels."""
-    return jax.tree.map(
+def map_sketches(function: Callable[[PanelSketch], Any], density: Density) -> Density:
+    """A density with ``function(sketch)`` in the place of each sketch on panels."""
+    args, kwargs = jax.tree.map(
         lambda leaf: function(leaf) if isinstance(leaf, PanelSketch) else leaf,
-        tree,
+        (density.args, density.kwargs),
         is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)),
     )
+    return Density(density.model, args, kwargs)
 
 
 def panel_sketches(density: Density) -> list[PanelSketch]:

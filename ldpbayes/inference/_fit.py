@@ -14,7 +14,7 @@ from numpyro.infer import NUTS
 
 from ldpbayes._checks import at_least
 from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.data import PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.inference._bar import Bar
 from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser, leaves, map_sketches, panel_sketches
 from ldpbayes.inference._chains import Chains, takes
@@ -191,7 +191,7 @@ def _by_chains(
     if all(own is other for own, other in zip(fewer, sketches, strict=True)):
         return sampled(given, np.inf)
     parts = iter(fewer)
-    return sampled(_mapped(lambda _: next(parts), given), COARSE_TOLERANCE) or sampled(given, np.inf)
+    return sampled(map_sketches(lambda _: next(parts), given), COARSE_TOLERANCE) or sampled(given, np.inf)
 
 
 def _by_mcmc(
@@ -217,12 +217,6 @@ def _error(density: Density, samples: dict[str, Any], sites: dict[str, Site]) ->
     return Certificate(density, density, example, Density.log_density).error(values)
 
 
-def _mapped(function: Callable[[PanelSketch], PanelSketch], density: Density) -> Density:
-    """A density with ``function(sketch)`` in the place of each sketch on panels."""
-    args, kwargs = map_sketches(function, (density.args, density.kwargs))
-    return Density(density.model, args, kwargs)
-
-
 def _panels(density: Density) -> list[int]:
     return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
 
@@ -237,7 +231,7 @@ def _refined(density: Density, samples: dict[str, Any], sites: dict[str, Site]) 
     """A density with sketches fine enough at these draws, or as fine as they get; None where no records were kept."""
     lattice = True if any(site.discrete_base for site in sites.values()) else None
     for _ in range(REFINEMENTS):
-        finer = _mapped(lambda sketch: sketch.refine(lattice=lattice) or sketch, density)
+        finer = map_sketches(lambda sketch: sketch.refine(lattice=lattice) or sketch, density)
         if _panels(finer) == _panels(density):
             return None
         density = finer

@@ -45,7 +45,7 @@ class Privatized(dist.Distribution):
 
     Notes
     -----
-    Source: Kulkarni et al., sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
+    Source: [KJDS] sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
     `ldpbayes.likelihood.channel`.
     """
 

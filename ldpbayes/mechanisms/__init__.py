@@ -1,6 +1,7 @@
 """What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
 
 from ldpbayes.mechanisms._additive import Additive, AdditiveMechanism
+from ldpbayes.mechanisms._discrete import DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 from ldpbayes.mechanisms._gaussian import GaussianMechanism
 from ldpbayes.mechanisms._hadamard_response import HadamardResponse
 from ldpbayes.mechanisms._independent_laplace import IndependentLaplaceMechanism
@@ -25,6 +26,8 @@ from ldpbayes.mechanisms._zero_inflated_laplace import ZeroInflatedLaplaceMechan
 __all__ = [
     "Additive",
     "AdditiveMechanism",
+    "DiscreteGaussianMechanism",
+    "DiscreteLaplaceMechanism",
     "DiscreteMechanism",
     "GaussianMechanism",
     "HadamardResponse",

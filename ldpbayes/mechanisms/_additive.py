@@ -21,7 +21,7 @@ from ldpbayes.mechanisms._registry import register
 from ldpbayes.mechanisms._validation import checked_integers
 from ldpbayes.noise import Noise, Omitted
 from ldpbayes.numerics._rounding import snapped
-from ldpbayes.privacy import Guarantee, LaplaceTradeoff, PureProtocolTradeoff
+from ldpbayes.privacy import DiscreteLaplaceTradeoff, Guarantee, LaplaceTradeoff, PureProtocolTradeoff
 
 __all__ = ["Additive", "AdditiveMechanism"]
 
@@ -111,10 +111,13 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
         x = jnp.asarray(x)
         self._check_event("x", x)
-        x = x.astype(jnp.result_type(x, float))
+        given, x = x.dtype, x.astype(jnp.result_type(x, float))
+        if self.noise.discrete and is_concrete(x):
+            checked("x", x, "a whole number", lambda a: a == np.round(a))
         clipped = self._clip(self._columns.split(x))
         shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
-        return self._columns.join(x, clipped + self.noise.sample(key, (*shape, self.dimension), x.dtype))
+        z = self._columns.join(x, clipped + self.noise.sample(key, (*shape, self.dimension), x.dtype))
+        return z.astype(given) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Log p(z | x), with respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise.
@@ -208,7 +211,7 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     def _guarantee(self, distance: np.ndarray, unit: str) -> Guarantee:
         tradeoff = self.noise.tradeoff(distance)
-        pure = isinstance(tradeoff, (LaplaceTradeoff, PureProtocolTradeoff))
+        pure = isinstance(tradeoff, (DiscreteLaplaceTradeoff, LaplaceTradeoff, PureProtocolTradeoff))
         return Guarantee(
             tradeoff,
             unit=unit,

@@ -70,7 +70,7 @@ class GaussianMechanism(Additive):
         if not self.bounded:
             distance = self.sensitivity
         else:
-            distance = self.upper - self.lower if self.columns is None else np.linalg.norm(self.ranges)
+            distance = self.upper - self.lower if self.columns is None else float(np.linalg.norm(self.ranges))
         with np.errstate(over="ignore"):
             object.__setattr__(self, "scale", distance * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()

@@ -79,7 +79,7 @@ class LaplaceMechanism(Additive):
             return self.sensitivity / self.epsilon
         if self.columns is None:
             return (self.upper - self.lower) / self.epsilon
-        return self.ranges.sum() / self.epsilon
+        return float(self.ranges.sum()) / self.epsilon
 
     @property
     def noise(self) -> Laplace:  # type: ignore[override]

@@ -142,7 +142,7 @@ class LocalHashing(PureProtocol):
             # the released values are there, even if this is reached while something else is being traced
             with jax.ensure_compile_time_eval():
                 supported = np.asarray(self.equivalence(values))
-            self._check_possible(np.any(supported, axis=1), "a seed with the hash of a category")
+            self._check_possible(supported.any(axis=1), "a seed with the hash of a category")
         return values
 
 

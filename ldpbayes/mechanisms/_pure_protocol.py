@@ -33,13 +33,30 @@ class PureProtocol(DiscreteMechanism):
     epsilon: Any
     categories: int
 
+    _independent_bits: ClassVar[bool] = False
+    """Whether codes are in S(z) independently of each other, given x."""
+
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether the code x is in S(z), in the broadcast shape of x and the batch shape of z."""
+        """Whether the code x is in S(z), in the broadcast shape of x and the batch shape of z.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        x : array_like
+            Codes, integers or floats.
+        """
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log p(z | x) for the codes x in S(z), in the batch shape of z; nothing of the model enters it."""
+        """Log p(z | x) for the codes x in S(z), in the batch shape of z; nothing of the model enters it.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        """
 
     @property
     @abc.abstractmethod
@@ -56,14 +73,20 @@ class PureProtocol(DiscreteMechanism):
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Which codes are in S(z): zeros and ones, the codes along a new last axis."""
+        """Which codes are in S(z): zeros and ones, the codes along a new last axis.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        """
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """The released values themselves; see `DiscreteMechanism.equivalence`.
 
-        A protocol with several released values of the same S(z) compresses better if it says so here.
+        It is worth a method of its own where several released values have the same S(z): a sketch then keeps one.
         """
         return np.asarray(z).reshape(len(z), -1)
 
@@ -97,9 +120,6 @@ class PureProtocol(DiscreteMechanism):
         bits = (n * self.categories, n * (p + (self.categories - 1) * q)) if self._independent_bits else None
         return implausible_support(counts, n, p, q, bits)
 
-    _independent_bits: ClassVar[bool] = False
-    """Whether codes are in S(z) independently of each other, given x."""
-
     def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
         """How many of the released values (NumPy) support each code; None where that takes too long to look at."""
         return None
@@ -111,7 +131,7 @@ class PureProtocol(DiscreteMechanism):
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
 
-    def _check_possible(self, possible: np.ndarray, what: str) -> None:
+    def _check_possible(self, possible: Any, what: str) -> None:
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
         if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
             return

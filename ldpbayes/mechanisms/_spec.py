@@ -36,7 +36,7 @@ def to_json(value: Any) -> Any:
         A number, an array, a name, None, a tuple of these or a noise.
     """
     if isinstance(value, Noise):
-        return {"noise": type(value).__name__} | {name: to_json(part) for name, part in shown_fields(value)}
+        return {"law": type(value).__name__} | {name: to_json(part) for name, part in shown_fields(value)}
     return np.asarray(value).tolist()
 
 
@@ -55,11 +55,11 @@ def from_json(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         return value
-    cls = getattr(ldpbayes.noise, str(value.get("noise")), None)
+    cls = getattr(ldpbayes.noise, str(value.get("law")), None)
     if not (isinstance(cls, type) and issubclass(cls, Noise)):
-        raise ValueError(f'a noise is a dict with the name of one of ldpbayes.noise under "noise", got {value!r}')
+        raise ValueError(f'a noise is a dict with the name of one of ldpbayes.noise under "law", got {value!r}')
     try:
-        return cls(**{name: from_json(part) for name, part in value.items() if name != "noise"})
+        return cls(**{name: from_json(part) for name, part in value.items() if name != "law"})
     except TypeError as error:
         raise ValueError(f"{value!r} does not make a noise: {error}") from None
 

@@ -61,7 +61,8 @@ class _UnaryEncoding(BitVectorProtocol):
     def support_probabilities(self) -> tuple[Any, Any]:
         """The probabilities p and q; see `PureProtocol.support_probabilities`."""
         with jax.enable_x64(True):
-            return tuple(np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
+            p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
+        return p, q
 
     @property
     def separation(self) -> Any:

@@ -2,8 +2,8 @@
 
 A mass is written by deviances and errors of Stirling's formula, in which nothing large cancels (Loader 2000, "Fast and
 accurate computation of binomial probabilities"). A tail is its first mass times an integral over (0, ∞) whose integrand
-falls from 1; one rule serves all of them. Its nodes are spread evenly over the logarithm from the width of the integrand
-on, so that slow tails, powers and exponentials alike, are met on every scale.
+falls from 1; one rule serves all of them. Its nodes are spread evenly over the logarithm, from the width of the
+integrand on, so that slow tails, powers and exponentials alike, are met on every scale.
 
 In all functions counts are non-negative whole numbers in floating point, and arrays broadcast; derivatives are in the
 parameters of the laws.
@@ -11,7 +11,7 @@ parameters of the laws.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def _stirling_error(x):
 
 
 def _deviance(x, excess, log_ratio):
-    """x log(x/m) + m − x for m = x + excess, x > 0, log_ratio = log(m/x)."""
+    """The deviance x log(x/m) + m − x for m = x + excess, x > 0, log_ratio = log(m/x)."""
     relative = excess / x
     near = jnp.abs(relative) < 0.1
     r = jnp.where(near, relative, 0.0)
@@ -215,7 +215,7 @@ def negative_binomial_tail(z, concentration, log_q, log_p, tilt, side):
         growth = jnp.where(below[..., None], rise * (r - 1.0), rise * b)
         small = growth > -0.5
         log_growth = jnp.where(
-            small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(jnp.where(small, 1.0, 1.0 - rise + rise * r))
+            small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(jnp.where(small, 1.0, jnp.exp(-v) + rise * r))
         )
         return jnp.where(below[..., None], at * log_growth - a * v, (a - 1.0) * log_growth - (at + 1.0) * v)
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import brentq, elementwise
 
-from ldpbayes._checks import at_least, checked
+from ldpbayes._checks import checked, is_integer
 from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy._tradeoff import Tradeoff, _gaussian_log_delta
 from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff
@@ -150,7 +150,8 @@ def zil_parameters(
         raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from None
     lower, upper = checked("lower", lower, "finite", np.isfinite), checked("upper", upper, "finite", np.isfinite)
     if dimension is not None:
-        at_least(1, "dimension", dimension)
+        if not (is_integer(dimension) and dimension >= 1):
+            raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
         if np.ndim(lower) or np.ndim(upper):
             raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
     lower, upper, _ = np.broadcast_arrays(lower, upper, np.zeros(dimension or 1))

@@ -5,16 +5,20 @@ import io
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from importlib.metadata import version
+from types import ModuleType
+from typing import IO, Any
 
 import jax
 import numpy as np
 
 from ldpbayes.studies._fingerprint import model_fingerprint
 
+fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # Windows: that two studies use one file is not noticed there
+except ImportError:  # on Windows, where it is not noticed that two studies use one file
     fcntl = None
 
 __all__ = ["Checkpoint"]
@@ -31,11 +35,12 @@ class Checkpoint(dict):
     Parameters
     ----------
     path : path or None
-        Without one nothing is written.
+        The ``.npz`` file; without one nothing is written.
     settings : dict
-        What the results depend on; JSON-able. The versions of the libraries and the platform are added.
+        What the results depend on, JSON-able. The versions of the libraries and the platform are added.
     model : tuple (model, mechanism, count), optional
-        A NumPyro model that they depend on, and what it is a model of: its fingerprint is added.
+        A NumPyro model that the results depend on, with the mechanism and the number of records of the release that it
+        is a model of. Its fingerprint is added to the settings.
 
     Raises
     ------
@@ -46,57 +51,59 @@ class Checkpoint(dict):
         damaged, or if another study that is running has it. It is left as it is.
     """
 
-    def __init__(self, path, settings, model=None):
+    def __init__(
+        self, path: str | os.PathLike | None, settings: dict[str, Any], model: tuple[Any, Any, int] | None = None
+    ) -> None:
         super().__init__()
         self.path = None if path is None else pathlib.Path(path).resolve()
-        self.settings, self._model, self._lock = settings, model, None
+        self.settings, self._model = settings, model
+        self._lock: IO | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> "Checkpoint":
         """Take the file, and read what is in it."""
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
-            self._lock = _locked(self._beside(".lock"), self.path)
+            self._lock = _locked(_beside(self.path, ".lock"), self.path)
             try:
                 self._complete_settings()
-                self._read()
+                self._read(self.path)
             except BaseException:
                 self.__exit__()
                 raise
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         """Let others have the file."""
-        if self._lock is not None:
-            self._beside(".lock").unlink(missing_ok=True)  # while it is held, so that nobody else's is removed
+        if self._lock is not None and self.path is not None:
+            # It is removed before it is closed, so that what is removed cannot be the lock of another study.
+            _beside(self.path, ".lock").unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
-    def save(self):
-        """Write everything; whatever stops this in between leaves the old file."""
+    def save(self) -> None:
+        """Write everything; an interrupted write leaves the old file as it is."""
         if self.path is None:
             return
-        # by number, since a site may be called anything
+        # Arrays are stored by number, since a site may have any name, also one that no file in an archive can have.
         header = json.dumps({"format": FORMAT, "settings": self.settings, "names": list(self)})
         arrays = {str(i): array for i, array in enumerate(self.values())}
-        with open(self._beside(".part"), "wb") as file:
-            np.savez(file, header=np.array(header), **arrays)
+        part = _beside(self.path, ".part")
+        with open(part, "wb") as file:
+            np.savez(file, header=np.array(header), **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        self._beside(".part").replace(self.path)
+        part.replace(self.path)
 
-    def _complete_settings(self):
+    def _complete_settings(self) -> None:
         model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
         self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
 
-    def _beside(self, ending):
-        return self.path.with_name(self.path.name + ending)
-
-    def _read(self):
-        if not self.path.exists():
+    def _read(self, path: pathlib.Path) -> None:
+        if not path.exists():
             return
-        damaged = f"checkpoint {self.path} is damaged, or no checkpoint; move it away to start afresh"
-        content = self.path.read_bytes()
+        damaged = f"checkpoint {path} is damaged, or no checkpoint; move it away to start afresh"
+        content = path.read_bytes()
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 stored = {name: file[name] for name in file.files}
@@ -107,14 +114,14 @@ class Checkpoint(dict):
             form, settings, names = header["format"], header["settings"], header["names"]
         except (KeyError, TypeError, ValueError):
             if "settings" in stored:
-                raise ValueError(f"checkpoint {self.path} was written by an earlier version of ldpbayes") from None
+                raise ValueError(f"checkpoint {path} was written by an earlier version of ldpbayes") from None
             raise ValueError(damaged) from None
         if form != FORMAT:
-            raise ValueError(f"checkpoint {self.path} has format {form!r}, written by another version of ldpbayes")
+            raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
         differences = _differences(settings, self.settings)
         if differences:
             raise ValueError(
-                f"checkpoint {self.path} belongs to a study with other settings: {'; '.join(differences)}; give this "
+                f"checkpoint {path} belongs to a study with other settings: {'; '.join(differences)}; give this "
                 "one another file"
             )
         if set(stored) != {"header", *(str(i) for i in range(len(names)))}:
@@ -122,13 +129,17 @@ class Checkpoint(dict):
         self.update({name: stored[str(i)] for i, name in enumerate(names)})
 
 
+def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:
+    return path.with_name(path.name + ending)
+
+
 @functools.cache
-def _versions():
+def _versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
 
 
-def _locked(lock, path):
-    """An open file that no other process has; the system takes it from a process that ends, however it does."""
+def _locked(lock: pathlib.Path, path: pathlib.Path) -> IO:
+    """An open file that no other process has locked; when a process ends, however it does, the system unlocks it."""
     while True:
         file = open(lock, "a")  # noqa: SIM115  (it stays open)
         if fcntl is None:
@@ -144,21 +155,21 @@ def _locked(lock, path):
             ) from None
         except FileNotFoundError:
             pass
-        file.close()  # whoever had it has removed it in between
+        file.close()  # the study that had locked this file has just removed it
 
 
-def _differences(stored, mine, prefix=""):
-    """What differs between two JSON-able dicts, in words."""
+def _differences(stored: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """In which entries two JSON-able dicts differ, in words."""
     said = []
     for name in sorted({*stored, *mine}):
         a, b = stored.get(name), mine.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             said += _differences(a, b, f"{prefix}{name}.")
-        elif json.dumps(a) != json.dumps(b):  # as text, since NaN is not equal to itself
+        elif json.dumps(a) != json.dumps(b):  # NaN is not equal to itself, but its text is
             said.append(f"{prefix}{name} is {_abridged(a)} there, {_abridged(b)} here")
     return said
 
 
-def _abridged(value):
+def _abridged(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"

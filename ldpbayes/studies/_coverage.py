@@ -1,6 +1,9 @@
 """Coverage of posterior intervals: parameters from the prior, a release from the model, and back."""
 
 import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,8 +11,10 @@ import numpyro
 from numpyro.infer import Predictive
 from scipy import stats
 
-from ldpbayes.data._release import Release
-from ldpbayes.likelihood._privatized import Privatized, unwrapped
+from ldpbayes.data import Release
+from ldpbayes.likelihood import Privatized
+from ldpbayes.likelihood._privatized import unwrapped
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._replicates import ReplicatedFit
 
@@ -27,9 +32,9 @@ class Coverage:
         that the model fixes, such as the diagonal of a correlation matrix's root, are left out.
     """
 
-    quantiles: dict
+    quantiles: dict[str, np.ndarray]
 
-    def covered(self, level):
+    def covered(self, level: float) -> dict[str, int]:
         """Number of replicates whose central interval of this level covers the truth, by parameter.
 
         Parameters
@@ -43,14 +48,21 @@ class Coverage:
         """
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.quantiles.items()}
 
-    def table(self, levels=(0.5, 0.8, 0.95), confidence=0.99):
-        """Rows (parameter, level, share covered, band low, band high, inside), as a list of dicts.
+    def table(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> list[dict[str, Any]]:
+        """How many intervals cover the truth, beside how many may.
 
         Parameters
         ----------
         levels : sequence of float
+            Nominal coverages in (0, 1).
         confidence : float
-            Of the binomial band that a calibrated posterior's count falls into.
+            Probability of the binomial band that a calibrated posterior's count falls into.
+
+        Returns
+        -------
+        list of dict
+            A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
+            band, and whether the share is ``inside``.
         """
         rows = []
         for level in levels:
@@ -64,14 +76,17 @@ class Coverage:
         return rows
 
 
-def binomial_band(n, level, confidence=0.99):
+def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
     """Central interval of a binomial count: the two tails outside hold at most 1 − confidence together.
 
     Parameters
     ----------
     n : int
-    level, confidence : float
-        Success probability; probability of the band.
+        Number of trials.
+    level : float
+        Probability of success.
+    confidence : float
+        Probability of the band.
 
     Returns
     -------
@@ -82,8 +97,17 @@ def binomial_band(n, level, confidence=0.99):
 
 
 def coverage(
-    model, mechanism, count, *, replicates=200, seed=0, num_warmup=500, num_samples=500, batch=50, checkpoint=None
-):
+    model: Callable,
+    mechanism: Mechanism,
+    count: int,
+    *,
+    replicates: int = 200,
+    seed: int = 0,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    batch: int = 50,
+    checkpoint: str | os.PathLike | None = None,
+) -> Coverage:
     """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
 
     The model is its own simulator: it is run on a release without values. The fits of a batch run in one compiled call,
@@ -94,14 +118,15 @@ def coverage(
     model : callable
         NumPyro model of one release. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
     mechanism : Mechanism
-        With one budget; for discrete outputs, personal budgets too.
+        What makes the releases, with one budget; for discrete outputs, personal budgets too.
     count : int
         Records a release.
     replicates, batch : int
         Number of prior draws, and how many run together.
     seed : int
+        Results are a function of the seed and the library versions.
     num_warmup, num_samples : int
-        NUTS iterations a fit.
+        NUTS iterations of a fit that adapt it and are discarded, and that are kept.
     checkpoint : path, optional
         An ``.npz`` file to which every finished batch is added, and from which a study that was interrupted resumes.
 
@@ -113,13 +138,13 @@ def coverage(
     ------
     ValueError
         If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
-        or in use (see `ldpbayes.studies.checkpoint.Checkpoint`), or the model has not exactly one privatized site.
+        or in use (see `Checkpoint`), or the model has not exactly one privatized site.
     FileNotFoundError
         If there is no folder for the checkpoint.
 
     Notes
     -----
-    Source: Kulkarni et al., sec. 4.4 and Figures 1 and 10.
+    Source: [KJDS] sec. 4.4 and Figures 1 and 10.
     """
     plan = Release(None, mechanism, count)
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
@@ -149,11 +174,11 @@ def coverage(
     return Coverage(quantiles)
 
 
-def _released_site(model, plan):
+def _released_site(model: Callable, plan: Release) -> str:
     """Name of the model's privatized site."""
-    released = []
+    released: list[str] = []
 
-    def run():
+    def run() -> None:
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
         released.extend(name for name, site in trace.items() if isinstance(unwrapped(site.get("fn"))[0], Privatized))
 

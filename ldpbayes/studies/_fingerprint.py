@@ -1,25 +1,28 @@
-"""What a model computes, as a short text: by it a study knows its own results again."""
+"""What a model computes, as a short text, by which a study recognises results of its own."""
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 import numpyro
 from numpyro.infer.util import log_density
 
-from ldpbayes.data import CountSketch, sketch
-from ldpbayes.data._release import Release
+from ldpbayes.data import CountSketch, PanelSketch, Release
+from ldpbayes.mechanisms import Mechanism
 
 __all__ = ["fingerprint", "model_fingerprint"]
 
 
-def fingerprint(function, *arguments):
+def fingerprint(function: Callable, *arguments: Any) -> str:
     """Digest of all that a JAX function computes, with every constant that it holds.
 
     Parameters
     ----------
     function : callable
+        As `jax.jit` takes it.
     *arguments
         Arrays or `jax.ShapeDtypeStruct`; only their shapes and types matter.
 
@@ -31,7 +34,7 @@ def fingerprint(function, *arguments):
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def model_fingerprint(model, mechanism, count):
+def model_fingerprint(model: Callable, mechanism: Mechanism, count: int) -> str:
     """Digest of a model of one release: how it simulates, and its log density given released values.
 
     Parameters
@@ -39,6 +42,7 @@ def model_fingerprint(model, mechanism, count):
     model : callable
         NumPyro model of one release.
     mechanism : Mechanism
+        What made the release.
     count : int
         Records a release.
 
@@ -48,10 +52,10 @@ def model_fingerprint(model, mechanism, count):
         The same for two models with the same sites that draw and weigh them by the same operations and constants.
     """
 
-    def seeded(key):
+    def seeded(key: jax.Array) -> Callable:
         return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
 
-    def simulate(key):
+    def simulate(key: jax.Array) -> dict[str, Any]:
         trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
         return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
 
@@ -59,16 +63,16 @@ def model_fingerprint(model, mechanism, count):
         key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
         shapes, released = _released(mechanism, count, key)
 
-        def weigh(key, arrays):
+        def weigh(key: jax.Array, arrays: Any) -> Any:
             return log_density(seeded(key), (released(*arrays),), {}, {})[0]
 
         return f"{fingerprint(simulate, key)}-{fingerprint(weigh, key, shapes)}"
 
 
-def _released(mechanism, count, key):
-    """Shapes of the arrays in what a study gives its model, and what puts them there."""
+def _released(mechanism: Any, count: int, key: Any) -> tuple[list[jax.ShapeDtypeStruct], Callable]:
+    """Shapes of the arrays in a study's release or sketch, and the function that makes it from such arrays."""
     if not mechanism.record_shape and not mechanism.support.is_discrete:
-        one = sketch(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
+        one = PanelSketch.of(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
         arrays = [getattr(one, name) for name in one.arrays]
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         return shapes, lambda *arrays: dataclasses.replace(one, **dict(zip(one.arrays, arrays, strict=True)))

@@ -1,12 +1,14 @@
 """Posteriors of many releases of one kind, from one compiled chain."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from numpyro.infer import NUTS
 
-from ldpbayes.data import PanelSketch
+from ldpbayes.data import PanelSketch, Release
 from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._density import Density, sites_of
@@ -15,26 +17,27 @@ __all__ = ["ReplicatedFit"]
 
 
 class ReplicatedFit:
-    """NUTS, one chain a release: on sketches with common nodes, for rows on the records.
+    """NUTS, one chain a release: on sketches with common nodes, or on the records where these are rows.
 
-    Compiled for the first batch, and again only when later ones bring released values that no earlier one had.
+    It is compiled for the first batch, and again only when later ones bring released values that no earlier one had.
 
     Parameters
     ----------
     model : callable
         NumPyro model of one release or sketch.
     num_warmup, num_samples : int
-        Iterations a release.
+        Iterations a release that adapt the kernel and are discarded, and that are kept.
     **options
         Of ``numpyro.infer.NUTS``.
     """
 
-    def __init__(self, model, *, num_warmup=500, num_samples=500, **options):
+    def __init__(self, model: Callable, *, num_warmup: int = 500, num_samples: int = 500, **options: Any) -> None:
         self._model, self._iterations = model, (num_warmup, num_samples)
         self._kernel = NUTS(model, **options)
-        self._known = self._lattice = None
+        self._known: Any = 0  # a sketch of weight 0, with a node for each released value that there has been
+        self._lattice: bool | None = None
 
-    def __call__(self, key, releases):
+    def __call__(self, key: jax.Array, releases: Sequence[Release]) -> dict[str, Any]:
         """Sample the posteriors, in double precision.
 
         Parameters
@@ -42,7 +45,7 @@ class ReplicatedFit:
         key : jax.Array
             A JAX random key.
         releases : sequence of Release
-            Of one mechanism.
+            Made by one mechanism.
 
         Returns
         -------
@@ -52,14 +55,17 @@ class ReplicatedFit:
             keys = jax.random.split(key, len(releases))
             if releases[0].mechanism.record_shape:
                 return self._samples(keys, releases[0], [{"values": release.values} for release in releases])
-            sketches = [release.sketch(keep_records=False) for release in releases]
+            sketches: list[Any] = [release.sketch(keep_records=False) for release in releases]
             if isinstance(sketches[0], PanelSketch):
                 return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches])
-            self._known = nothing = _without_records(sum(sketches, self._known or 0))
-            return self._samples(keys, nothing, [{"weights": (nothing + sketch).weights} for sketch in sketches])
+            together = sum(sketches, self._known)
+            # Added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes.
+            self._known = dataclasses.replace(together, weights=np.zeros(len(together.nodes)))
+            weights = [(self._known + sketch).weights for sketch in sketches]
+            return self._samples(keys, self._known, [{"weights": each} for each in weights])
 
-    def _on_panels(self, keys, sketches):
-        """On as few panels as `fit` begins with, and where its certificate finds them too few on those there are."""
+    def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch]) -> dict[str, Any]:
+        """Samples on coarser sketches, as in `fit`, and again on those given where they are off by too much."""
         if self._lattice is None:
             sites = sites_of(Density(self._model, (sketches[0],), {}))
             self._lattice = any(site.discrete_base for site in sites.values())
@@ -67,15 +73,16 @@ class ReplicatedFit:
         if coarse[0] is sketches[0]:
             return self._samples(keys, sketches[0], _moments(sketches))
 
-        def too_coarse(positions, example):
-            pair = (Density(self._model, (of[0],), {}) for of in (coarse, sketches))
-            certificate = Certificate(*pair, example)
+        again: list[int] = []
+
+        def too_coarse(positions: dict[str, Any], example: dict[str, Any]) -> None:
+            first = [Density(self._model, (of[0],), {}) for of in (coarse, sketches)]
+            certificate = Certificate(first[0], first[1], example)
             for i, both in enumerate(zip(coarse, sketches, strict=True)):
                 draws = {name: values[i : i + 1] for name, values in positions.items()}
                 if certificate.error(draws, [[one] for one in both]) > COARSE_TOLERANCE:
                     again.append(i)
 
-        again = []
         samples = self._samples(keys, coarse[0], _moments(coarse), too_coarse)
         if again:
             finer = self._samples(keys[np.array(again)], sketches[0], _moments([sketches[i] for i in again]))
@@ -83,10 +90,12 @@ class ReplicatedFit:
                 samples[name][again] = values
         return samples
 
-    def _samples(self, keys, template, data, look=lambda positions, example: None):
-        """Samples on the template with each of the data in place of its own."""
+    def _samples(
+        self, keys: jax.Array, template: Any, data: list[dict[str, Any]], look: Callable = lambda *_: None
+    ) -> dict[str, Any]:
+        """Samples on the template with each of the data in place of its own; `look` is shown the positions."""
 
-        def density(data):
+        def density(data: dict[str, Any]) -> Density:
             return Density(self._model, (dataclasses.replace(template, **data),), {})
 
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
@@ -96,9 +105,5 @@ class ReplicatedFit:
         return chains.constrained(positions)
 
 
-def _moments(sketches):
+def _moments(sketches: Sequence[PanelSketch]) -> list[dict[str, Any]]:
     return [{name: getattr(sketch, name) for name in PanelSketch.arrays} for sketch in sketches]
-
-
-def _without_records(sketch):
-    return dataclasses.replace(sketch, weights=np.zeros(len(sketch.nodes)))

@@ -66,7 +66,7 @@ def test_names_find_their_classes():
     [
         (
             {"mechanism": "laplce"},
-            "mechanism must be one of additive, .*gaussian, hadamard_response, independent_laplace, laplace, .*, got 'laplce'",
+            "mechanism must be one of additive, .*gaussian, hadamard_response, independent_laplace, .*, got 'laplce'",
         ),
         ({"epsilon": 1.0}, 'spec must be a dict with the mechanism\'s name under "mechanism"'),
         ("laplace", "spec must be a dict"),

@@ -1,4 +1,4 @@
-"""Reproductions for Kulkarni, Jälkö, Kaski & Honkela, *Locally differentially private Bayesian inference*: histograms.
+"""Reproductions for Kulkarni et al. [KJDS], *Locally differentially private Bayesian inference*: histograms.
 
 Figures 2, 3 and 9; Figure 10 is `ldpbayes.studies.coverage` of `ldpbayes.models.oue_histogram`.
 """
@@ -6,12 +6,15 @@ Figures 2, 3 and 9; Figure 10 is `ldpbayes.studies.coverage` of `ldpbayes.models
 import collections
 import os
 import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from scipy import stats
 
-from ldpbayes.data._release import Release
+from ldpbayes.data import Release
 from ldpbayes.estimation import frequencies
 from ldpbayes.mechanisms import OptimalUnaryEncoding
 from ldpbayes.studies._checkpoint import Checkpoint
@@ -21,17 +24,17 @@ __all__ = ["histogram_distance", "histogram_error", "kosarak_records"]
 
 
 def histogram_error(
-    model,
-    theta=(0.7, 0.2, 0.1),
+    model: Callable,
+    theta: Sequence[float] = (0.7, 0.2, 0.1),
     *,
-    epsilons=(0.25, 0.5, 1.0, 2.0),
-    counts=(100, 200, 500, 1000, 2000, 5000),
-    replicates=200,
-    seed=0,
-    num_warmup=500,
-    num_samples=500,
-    checkpoint=None,
-):
+    epsilons: Sequence[float] = (0.25, 0.5, 1.0, 2.0),
+    counts: Sequence[int] = (100, 200, 500, 1000, 2000, 5000),
+    replicates: int = 200,
+    seed: int = 0,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    checkpoint: str | os.PathLike | None = None,
+) -> list[dict[str, Any]]:
     """Error of the posterior mean against that of the point estimate projected onto the simplex (Figures 3 and 9).
 
     Parameters
@@ -44,8 +47,10 @@ def histogram_error(
         Budgets, and numbers of records.
     replicates : int
         Releases a cell.
-    seed, num_warmup, num_samples : int
-        Of the posteriors; one NUTS chain each.
+    seed : int
+        Results are a function of the seed and the library versions.
+    num_warmup, num_samples : int
+        Iterations of each posterior's one NUTS chain.
     checkpoint : path, optional
         An ``.npz`` file to which every finished cell is added, and from which an interrupted study resumes.
 
@@ -56,34 +61,34 @@ def histogram_error(
         square over categories, averaged over replicates) and their ``ratio`` with its standard error (delta method);
         the shares of ``trivial`` (a category at exactly zero) and ``unordered`` estimates of both.
     """
-    theta = np.asarray(theta, float)
-    settings = {"theta": theta.tolist(), "replicates": replicates, "seed": seed}
+    truth = np.asarray(theta, float)
+    settings = {"theta": truth.tolist(), "replicates": replicates, "seed": seed}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     rows = []
-    with Checkpoint(checkpoint, settings, _looked_at(model, len(theta))) as done:
+    with Checkpoint(checkpoint, settings, _looked_at(model, len(truth))) as done:
         for epsilon in epsilons:
-            mechanism = OptimalUnaryEncoding(epsilon, len(theta))
+            mechanism = OptimalUnaryEncoding(epsilon, len(truth))
             fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
             for count in counts:
                 cell = f"{epsilon} {count}"
                 if cell not in done:
                     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), count), round(1e6 * epsilon))
                     keys = jax.random.split(key, 3)
-                    x = jax.random.choice(keys[0], len(theta), (replicates, count), p=theta)
+                    x = jax.random.choice(keys[0], len(truth), (replicates, count), p=truth)
                     releases = [Release(z, mechanism) for z in np.asarray(mechanism.randomize(keys[1], x))]
                     projected = [frequencies(release, method="projection").estimate for release in releases]
                     done[cell] = np.stack([fit(keys[2], releases)["theta"].mean(axis=1), projected])
                     done.save()
-                rows.append({"epsilon": epsilon, "count": count} | _errors(done[cell], theta))
+                rows.append({"epsilon": epsilon, "count": count} | _errors(done[cell], truth))
     return rows
 
 
-def _looked_at(model, categories):
-    """The model of a checkpoint whose cells differ in budgets and counts, at one of each."""
+def _looked_at(model: Callable, categories: int) -> tuple[Callable, OptimalUnaryEncoding, int]:
+    """The model of a `Checkpoint`, at one budget and count: cells differ in these alone."""
     return model, OptimalUnaryEncoding(1.0, categories), 10
 
 
-def _errors(estimates, theta):
+def _errors(estimates: np.ndarray, theta: np.ndarray) -> dict[str, float]:
     """A row of `histogram_error` from estimates (2, replicates, categories)."""
     error = np.sqrt(np.mean((estimates - theta) ** 2, axis=-1))
     posterior, projection = error.mean(axis=1)
@@ -98,7 +103,9 @@ def _errors(estimates, theta):
     return {name: float(value) for name, value in row.items()}
 
 
-def kosarak_records(items=10, top=100, total=11_000, path=None):
+def kosarak_records(
+    items: int = 10, top: int = 100, total: int = 11_000, path: str | os.PathLike | None = None
+) -> np.ndarray:
     """Clicks on a few items, one record a click, from the head of the Kosarak click-streams.
 
     The paper draws 10 of the 10,000 most frequent items of all 990,000 streams, about 11,000 records. The head of the
@@ -127,7 +134,7 @@ def kosarak_records(items=10, top=100, total=11_000, path=None):
         if folder is None:
             raise FileNotFoundError("set LDPBAYES_DATA to the folder with kosarak_head.dat, or give path=")
         path = pathlib.Path(folder) / "kosarak_head.dat"
-    clicks = collections.Counter()
+    clicks: collections.Counter[str] = collections.Counter()
     with open(path) as file:
         for line in file:
             clicks.update(set(line.split()))
@@ -140,16 +147,16 @@ def kosarak_records(items=10, top=100, total=11_000, path=None):
 
 
 def histogram_distance(
-    model,
-    records,
+    model: Callable,
+    records: ArrayLike,
     *,
-    epsilons=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0),
-    replicates=50,
-    seed=0,
-    num_warmup=500,
-    num_samples=1000,
-    checkpoint=None,
-):
+    epsilons: Sequence[float] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0),
+    replicates: int = 50,
+    seed: int = 0,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    checkpoint: str | os.PathLike | None = None,
+) -> dict[float, np.ndarray]:
     """Distance between private and non-private posteriors of a histogram under a uniform prior (Figure 2).
 
     Parameters
@@ -159,10 +166,13 @@ def histogram_distance(
     records : array_like of int (N,)
         Codes 0, ..., d − 1.
     epsilons : sequence of float
+        Budgets.
     replicates : int
         Releases of the same records, at each budget.
-    seed, num_warmup, num_samples : int
-        Of the posteriors; one NUTS chain each.
+    seed : int
+        Results are a function of the seed and the library versions.
+    num_warmup, num_samples : int
+        Iterations of each posterior's one NUTS chain.
     checkpoint : path, optional
         An ``.npz`` file to which every finished budget is added, and from which an interrupted study resumes.
 
@@ -173,8 +183,8 @@ def histogram_distance(
         probability (their Wasserstein distance, in units of probability): F from draws, G the beta law of the
         non-private posterior through its quantiles.
     """
-    records = np.asarray(records)
-    counts = np.bincount(records)
+    codes = np.asarray(records)
+    counts = np.bincount(codes)
     d, alpha = len(counts), 1.0 + counts
     settings = {"counts": counts.tolist(), "replicates": replicates, "seed": seed}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
@@ -187,10 +197,10 @@ def histogram_distance(
                 continue
             mechanism = OptimalUnaryEncoding(epsilon, d)
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), round(1e6 * epsilon)), replicates + 1)
-            releases = [Release(mechanism.randomize(key, records), mechanism) for key in keys[1:]]
+            releases = [Release(mechanism.randomize(key, codes), mechanism) for key in keys[1:]]
             fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
             draws = np.sort(fit(keys[0], releases)["theta"], axis=1)
-            # between sorted samples of equal size the area between the cdfs is the mean difference of order statistics
+            # The area between the cdfs of two samples of n is the mean of |x_(i) − y_(i)| over their order statistics.
             done[cell] = np.mean(np.abs(draws - exact), axis=1)
             done.save()
         return {epsilon: done[str(epsilon)] for epsilon in epsilons}

@@ -82,8 +82,11 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
     Parameters
     ----------
     setting : Setting
+        What is simulated and estimated.
     replicates : int
+        How often.
     seed : int
+        For records, their release and the analyst's own noise.
     batch : int
         Replications that are vectorised together.
 

@@ -1,0 +1,150 @@
+"""What can be typed: commands, their options, and the help on them."""
+
+import argparse
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["parser"]
+
+EXIT_CODES = """exit codes:
+  0  done
+  1  an optional dependency is missing, or another problem at run time
+  2  bad usage or bad input
+  3  done, but not to be trusted (the warnings say why): chains have not converged, or the release is hardly one of
+     the stated mechanism
+"""
+
+
+def parser(
+    demo: Callable[[argparse.Namespace], int],
+    fit: Callable[[argparse.Namespace], int],
+    mechanisms: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """The parser of the command line, in whose result ``run`` is the command.
+
+    Parameters
+    ----------
+    demo, fit, mechanisms : callable
+        The commands, from parsed arguments to an exit code.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
+
+    def command(
+        name: str,
+        run: Callable[[Any], int],
+        text: str,
+        examples: str,
+        parents: Sequence[argparse.ArgumentParser] = (),
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog=f"examples:\n{examples}\n{EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=parents,
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    from ldpbayes import __version__
+
+    top = argparse.ArgumentParser(
+        prog="ldpbayes",
+        description="Bayesian inference from locally differentially private releases.",
+        epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    sampler = argparse.ArgumentParser(add_help=False)
+    group = sampler.add_argument_group("sampler (NUTS)")
+    group.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="random seed (default: 0)")
+    group.add_argument("--chains", type=_integer(1), default=4, metavar="N", help="chains (default: 4)")
+    group.add_argument(
+        "--warmup", type=_integer(0), default=1000, metavar="N", help="warm-up draws a chain (default: 1000)"
+    )
+    group.add_argument(
+        "--samples", type=_integer(1), default=1000, metavar="N", help="draws kept a chain (default: 1000)"
+    )
+    group.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)",
+    )
+
+    demo_parser = command(
+        "demo",
+        demo,
+        "Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.",
+        "  ldpbayes demo\n  ldpbayes demo --out results --seed 7\n",
+        [sampler],
+    )
+    demo_parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("ldpbayes-demo"),
+        metavar="DIR",
+        help="default: ./ldpbayes-demo",
+    )
+
+    fit_parser = command(
+        "fit",
+        fit,
+        "Sample the posterior of a model, given release files.",
+        "  ldpbayes fit visits.npz --model clipped_counts --out visits.nc\n"
+        "  ldpbayes fit answers.parquet --model warner\n"
+        "  ldpbayes fit north.npz south.npz --model hierarchical\n"
+        "  ldpbayes fit telemetry.npz --model oue_histogram\n"
+        "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n",
+        [sampler],
+    )
+    fit_parser.add_argument(
+        "release",
+        nargs="+",
+        type=pathlib.Path,
+        metavar="RELEASE",
+        help=".npz or .parquet file; see docs/command_line.md",
+    )
+    fit_parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME_OR_FILE",
+        help="a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
+        "with several RELEASEs the model gets a list",
+    )
+    fit_parser.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE.nc", help="write the posterior as NetCDF, for ArviZ"
+    )
+    fit_parser.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
+    fit_parser.add_argument(
+        "--no-progress", action="store_true", help="no progress bar (default where stderr is not a terminal)"
+    )
+    fit_parser.add_argument("--quiet", action="store_true", help="print the summary and warnings only")
+
+    mechanisms_parser = command(
+        "mechanisms",
+        mechanisms,
+        "List all registered mechanisms, those of installed third parties included.",
+        "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
+    )
+    mechanisms_parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    return top
+
+
+def _integer(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+        return value
+
+    return parse

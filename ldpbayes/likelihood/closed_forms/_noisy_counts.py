@@ -1,0 +1,249 @@
+"""Counts under discrete noise: sums over all counts that there may have been.
+
+p(z) = Σ_k p(k) P(noise = z − k). Under discrete Laplace noise the sums over k ≤ z and k > z are tails of tilted laws,
+which need no enumeration; under discrete Gaussian noise the terms that count lie in windows of known size; a count that
+has a finite number of values, or is clipped, is enumerated. Each is right for every rate, however far from z.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax, nn
+
+from ldpbayes._tracing import is_concrete
+from ldpbayes.likelihood._dispatch import register_closed_form
+from ldpbayes.likelihood._masses import (
+    _negative_binomial,
+    aligned,
+    log_mass_beyond,
+    log_prob_on_support,
+    support_ends,
+    unexpanded,
+)
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
+from ldpbayes.numerics._chunks import CHUNK, by_rows
+from ldpbayes.numerics._counts import (
+    negative_binomial_log_mass,
+    negative_binomial_tail,
+    poisson_log_mass,
+    poisson_tail,
+)
+from ldpbayes.numerics._logs import log_or_nothing
+from ldpbayes.numerics._special import log1mexp, log_sum
+
+__all__ = ["noisy_count"]
+
+NODES = 200  # of an integral that stands for a tail
+REACH = 10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
+HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
+
+_COUNTS = (
+    dist.Poisson,
+    dist.GammaPoisson,
+    dist.GeometricProbs,
+    dist.GeometricLogits,
+    dist.discrete.ZeroInflatedProbs,
+    dist.BinomialProbs,
+    dist.BinomialLogits,
+    dist.BetaBinomial,
+    dist.BernoulliProbs,
+    dist.BernoulliLogits,
+    dist.CategoricalProbs,
+    dist.CategoricalLogits,
+    dist.DiscreteUniform,
+)
+
+
+class _Family(NamedTuple):
+    """A law on 0, 1, 2, ... whose sums are known, as functions of its parameters.
+
+    Attributes
+    ----------
+    log_mass : callable
+        Of (k, *parameters).
+    log_step : callable
+        Log of the mass at k over that at k − 1, for real k ≥ 1: of (k, *parameters).
+    peak : callable
+        Beyond this the masses fall: of the parameters.
+    tail : callable
+        See `ldpbayes.numerics._counts.Tail`: of (z, *parameters, tilt, side).
+    log_concave : bool
+        Whether masses are, whatever the parameters.
+    """
+
+    log_mass: Callable
+    log_step: Callable
+    peak: Callable
+    tail: Callable
+    log_concave: bool
+
+
+_POISSON = _Family(
+    poisson_log_mass,
+    lambda k, rate: jnp.log(rate) - jnp.log(k),
+    lambda rate: rate,
+    poisson_tail,
+    log_concave=True,
+)
+_NEGATIVE_BINOMIAL = _Family(
+    negative_binomial_log_mass,
+    lambda k, alpha, log_q, log_p: log_q + jnp.log1p((alpha - 1.0) / k),
+    lambda alpha, log_q, log_p: alpha * jnp.exp(log_q - log_p),
+    negative_binomial_tail,
+    log_concave=False,  # it is not where the concentration is below 1
+)
+
+
+def noisy_count(base, mechanism, z):
+    """A count, clipped or not, with discrete Laplace or discrete Gaussian noise.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        On integers: Poisson, negative binomial, geometric, one of these with more zeros, or of finite support.
+    mechanism : Mechanism
+        Additive, of such noise.
+    z : array_like
+        Released integers, of any sign.
+
+    Returns
+    -------
+    Array
+        Log probabilities in the broadcast shape; −inf where z is no integer.
+
+    Raises
+    ------
+    ValueError
+        If the size of a sum is not known before tracing, or the base is none of these.
+    """
+    law, noise = unexpanded(base), mechanism.noise
+    z = jnp.asarray(z, jnp.result_type(z, float))
+    if mechanism.bounded or not _is_open(law):
+        return _enumerated(law, mechanism, z)
+    if isinstance(law, dist.discrete.ZeroInflatedProbs):
+        inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
+        return jnp.logaddexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
+    if isinstance(law, dist.Poisson):
+        family, parameters = _POISSON, (law.rate,)
+    elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
+        family, parameters = _NEGATIVE_BINOMIAL, _shape_and_odds(law)
+    else:
+        raise ValueError(
+            f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
+            "or geometric, or clipped by the mechanism's bounds"
+        )
+    scale = jnp.asarray(noise.scale, z.dtype)
+    shape = lax.broadcast_shapes(*(jnp.shape(array) for array in (z, scale, *parameters)))
+    arrays = [jnp.broadcast_to(jnp.asarray(array, z.dtype), shape).ravel() for array in (z, scale, *parameters)]
+    if isinstance(noise, DiscreteLaplace):
+        width, function = NODES, lambda *rows: _under_laplace(family, *rows)
+    else:
+        half = _half_width(noise)
+        width, function = 3 * half, lambda *rows: _under_gaussian(family, half, *rows)
+    log_prob = by_rows(function, 8 * CHUNK // width)(*arrays).reshape(shape)
+    return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
+
+
+for _law in _COUNTS:
+    register_closed_form(_law, DiscreteLaplace)(noisy_count)
+    register_closed_form(_law, DiscreteGaussian)(noisy_count)
+
+
+def _shape_and_odds(law):
+    """Concentration α, log q and log(1 − q) of a negative binomial law, of which a geometric one is that with α = 1."""
+    if isinstance(law, dist.GeometricProbs):
+        return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
+    if isinstance(law, dist.GeometricLogits):
+        return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
+    return _negative_binomial(law)
+
+
+def _is_open(law):
+    """Whether the support is known to have no upper end."""
+    high = support_ends(law)[1]
+    return is_concrete(high) and bool(np.any(np.isinf(high)))
+
+
+def _under_laplace(family, z, scale, *parameters):
+    """Both sides of z, on each of which the noise's probabilities are exponential."""
+    rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
+    log_mass = family.log_mass(count, *parameters)
+    sides = []
+    for side in (1, -1):
+        tail = family.tail(count, *parameters, side * rate, side)
+        part = log_mass + tail.log_ratio
+        # what is left of the tilted law by its other side
+        other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
+        sides.append(jnp.where(tail.direct, part, tail.log_whole + log1mexp(other)))
+    # all counts are further from a negative z than from 0, by as much
+    log_prob = jnp.logaddexp(*sides) + jnp.minimum(z, 0.0) * rate
+    return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
+
+
+def _half_width(noise):
+    if not is_concrete(noise.scale):
+        raise ValueError(
+            "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close over "
+            "the mechanism instead of passing it to the traced function"
+        )
+    return math.ceil(REACH * np.max(noise.scale)) + 2
+
+
+def _under_gaussian(family, half, z, scale, *parameters):
+    """Windows around the largest term, the log of which is more concave than that of the noise's probabilities.
+
+    That of a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up
+    to the first window's end are all summed, and the second window is around the largest term beyond.
+    """
+    first = 0 if family.log_concave else half + 1
+    at, width, fixed = (lax.stop_gradient(value) for value in (z, scale, parameters))
+
+    def halved(_, ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        k = jnp.exp(middle)
+        # terms grow up to k
+        grow = family.log_step(k, *fixed) + (at + 0.5 - k) / width**2 > 0
+        return jnp.where(grow, middle, low), jnp.where(grow, high, middle)
+
+    least = jnp.full_like(at, math.log(max(first, 1)))
+    most = jnp.log(jnp.maximum(jnp.maximum(at, family.peak(*fixed)), first) + 2.0)
+    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halved, (least, most))[0]))
+    counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
+    if first:
+        near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)
+        counts = jnp.concatenate([near, counts], axis=1)
+    log_mass = family.log_mass(counts, *(parameter[:, None] for parameter in parameters))
+    return log_sum(log_mass + DiscreteGaussian(scale).log_prob((z[:, None] - counts)[..., None]))
+
+
+def _enumerated(law, mechanism, z):
+    """All counts of a law of finite support, or all between a mechanism's bounds."""
+    low, high = support_ends(law)
+    bounds = (mechanism.lower, mechanism.upper) if mechanism.bounded else (low, high)
+    if not is_concrete(low, high, bounds):
+        raise ValueError(
+            f"the sum over a {type(law).__name__} needs a support, and bounds, that are known before tracing"
+        )
+    ends = float(np.min(low)), float(np.max(high))
+    open_ends = tuple(math.isinf(end) for end in ends)
+    start = math.ceil(np.min(bounds[0])) if open_ends[0] else int(ends[0])
+    stop = math.ceil(np.max(bounds[1])) - 1 if open_ends[1] else int(ends[1])
+    nodes = np.arange(start, max(start, stop) + 1, dtype=float)  # one at least, which is clipped
+    inside = log_prob_on_support(law, nodes)
+    beyond = log_mass_beyond(law, nodes, open_ends, inside)
+    masses = jnp.concatenate([inside, jnp.broadcast_to(beyond, (2, *inside.shape[1:]))])
+    bounds = [np.asarray(bound, float) for bound in bounds]
+    rank = 1 + max(z.ndim, inside.ndim - 1, len(mechanism.batch_shape))
+    places = aligned(nodes, rank)
+    if mechanism.bounded:
+        places = np.clip(places, *bounds)
+    # where a law ends by itself nothing is beyond, and any place will do
+    edges = [bound if is_open else 0.0 for bound, is_open in zip(bounds, open_ends, strict=True)]
+    places = np.concatenate([places, *(np.broadcast_to(edge, (1, *places.shape[1:])) for edge in edges)])
+    kernel = mechanism.noise.log_prob((z - places.astype(z.dtype))[..., None])
+    return log_sum(aligned(masses, rank) + kernel, axis=0)

@@ -1,0 +1,167 @@
+"""What somebody else's mechanism, noise and closed form get from the protocols, and what they must say for it."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate, stats
+
+import ldpbayes as ldp
+from ldpbayes._pytree import pytree
+from ldpbayes.likelihood import _dispatch, law_of_nodes
+from ldpbayes.mechanisms import _registry
+
+SOURCE = pathlib.Path(__file__).parent.parent / "third_party" / "logistic.py"
+
+
+@pytest.fixture(scope="module")
+def mechanism():
+    """Somebody's mechanism, known to the registry while these tests run."""
+    known = dict(_registry._registry)
+    spec = importlib.util.spec_from_file_location("third_party_logistic", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module.LogisticMechanism(2.0, -2.0, 3.0)
+    _registry._registry.clear()
+    _registry._registry.update(known)
+
+
+@pytest.fixture(scope="module")
+def release(mechanism):
+    x = np.random.default_rng(0).normal(0.4, 1.1, 2000)
+    with jax.enable_x64(True):
+        return ldp.Release(mechanism.randomize(jax.random.key(1), x), mechanism)
+
+
+def total(base, data):
+    law = law_of_nodes(data, base) if isinstance(data, ldp.Sketch) else ldp.Privatized(base, data.mechanism)
+    values, weights = (data.nodes, data.weights) if isinstance(data, ldp.Sketch) else (data.values, 1.0)
+    return jnp.sum(weights * law.log_prob(values))
+
+
+def test_it_takes_forty_lines():
+    assert len([line for line in SOURCE.read_text().splitlines() if line.strip()]) <= 40
+
+
+def test_a_mechanism_that_forgets_a_trait_cannot_be_made_and_is_told_which(mechanism):
+    kept = {name: value for name, value in vars(type(mechanism)).items() if name not in ("breakpoints", "resolution")}
+    for name in ("__dict__", "__weakref__", "name"):
+        kept.pop(name, None)
+    forgetful = type("Forgetful", (ldp.mechanisms.NumericMechanism,), kept)
+    with pytest.raises(TypeError, match=r"abstract .*breakpoints.*resolution"):
+        forgetful(2.0, -2.0, 3.0)
+
+
+def test_a_mechanism_that_does_not_say_what_it_releases_is_not_registered():
+    @dataclasses.dataclass(frozen=True)
+    class Vague(ldp.Mechanism):
+        scale: Any
+
+    with pytest.raises(TypeError, match=r"NumericMechanism \(and give linear_tails, .*\) or DiscreteMechanism"):
+        ldp.register("test_vague")(Vague)
+
+
+def test_a_noise_that_forgets_a_trait_is_told_which():
+    with pytest.raises(TypeError, match="must say linear_tails, kinks"):
+        type("Forgetful", (ldp.noise.Laplace.__mro__[1],), {**_methods(), "standard_deviation": 1.0})
+
+
+def _methods():
+    return {
+        name: getattr(ldp.noise.Laplace, name)
+        for name in ("sample", "log_prob", "resolution", "reach", "depth", "tradeoff")
+    }
+
+
+def test_it_gets_a_likelihood_a_sketch_and_a_guarantee(mechanism, release, x64):
+    base = dist.Normal(0.4, 1.1)
+    z = np.array([-6.0, -1.3, 0.2, 2.9, 8.0])
+    density = stats.truncnorm((-2 - 0.4) / 1.1, (3 - 0.4) / 1.1, 0.4, 1.1).pdf
+    inside = np.diff(stats.norm(0.4, 1.1).cdf([-2, 3]))[0]
+    for at, got in zip(z, ldp.Privatized(base, mechanism).log_prob(z), strict=True):
+        kernel = stats.logistic(at, 2.0).pdf
+        smooth = inside * integrate.quad(lambda x, k=kernel: density(x) * k(x), -2, 3, epsabs=1e-13)[0]
+        atoms = stats.norm(0.4, 1.1).cdf(-2) * kernel(-2) + stats.norm(0.4, 1.1).sf(3) * kernel(3)
+        assert float(got) == pytest.approx(np.log(smooth + atoms), abs=1e-9)  # what quad promises, against exp(-10)
+    # the certificate lets pass 1e-3 nats; with a smooth kernel the panels do far better
+    assert float(total(base, release.sketch())) == pytest.approx(float(total(base, release)), abs=1e-6)
+    assert "epsilon = 2.5 " in mechanism.guarantee.statement()
+    again = ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec())))
+    assert again == mechanism
+
+
+def test_it_gets_a_certified_posterior(release):
+    def model(data):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        ldp.observe("z", dist.Normal(mu, 1.1), data)
+
+    posterior = ldp.fit(model, release.sketch(panels=80), seed=0, num_warmup=200, num_samples=200, progress_bar=False)
+    draws = np.asarray(posterior["posterior"]["mu"])
+    # 2,000 numbers of variance 1.1² + (2 π)²/3, hardly clipped: five standard deviations leave one seed in 2e6
+    assert abs(draws.mean() - 0.4) < 5 * np.sqrt((1.1**2 + (2 * np.pi) ** 2 / 3) / 2000)
+    assert json.loads(posterior.attrs["certificates"])[0]["error_nats"] < 1e-3
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Uniform(ldp.noise.Noise):
+    """Noise with a jump on either side: density 1/(2 width) between −width and width."""
+
+    width: Any
+
+    linear_tails = False
+    kinks = (-1.0, 1.0)  # of width 1, which is all that is tried here
+    resolution = standard_deviation = property(lambda self: self.width / np.sqrt(3))
+    reach = property(lambda self: self.width)
+
+    def sample(self, key, shape, dtype):
+        return self.width * jax.random.uniform(key, shape, dtype, -1, 1)
+
+    def log_prob(self, value):
+        return jnp.sum(jnp.where(jnp.abs(value) <= self.width, -jnp.log(2 * self.width), -jnp.inf), axis=-1)
+
+    def depth(self, distance):
+        return -np.log2(np.maximum(0.5 - distance / (2 * np.sqrt(3)), np.finfo(float).tiny))
+
+    def tradeoff(self, distance):
+        return ldp.privacy.approximate_tradeoff(1.0, 0.5)
+
+
+def test_a_noise_of_ones_own_is_enough_for_an_additive_mechanism(x64):
+    mechanism = ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
+    law, z = stats.norm(0.4, 1.1), np.array([-1.7, 0.2, 1.9])
+    # a record below −2 is clipped to −2, which is within 1 of the first value
+    want = np.log((law.cdf(z + 1) - [0.0, *law.cdf(z[1:] - 1)]) / 2)
+    np.testing.assert_allclose(ldp.Privatized(dist.Normal(0.4, 1.1), mechanism).log_prob(z), want, atol=1e-12)
+
+
+def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkeypatch, x64):
+    monkeypatch.setattr(_dispatch, "_OWN", {})
+    mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
+    release = ldp.Release(np.linspace(-9.0, 9.0, 50), mechanism)
+
+    @ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)
+    def mine(base, mechanism, z):
+        return jnp.full(jnp.shape(z), 0.25) * base.scale
+
+    with pytest.raises(ValueError, match="registered for Normal under Laplace already"):
+        ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)(lambda base, mechanism, z: z)
+
+    def model(data):
+        ldp.observe("z", dist.Normal(0.0, 2.0), data)
+
+    for data in (release, release.sketch()):
+        log_density = numpyro.infer.util.log_density(model, (data,), {}, {})[0]
+        assert float(log_density) == pytest.approx(25.0, rel=1e-12)  # 50 records of 0.25 × 2
+    channel = ldp.Privatized(dist.Normal(0.0, 2.0), mechanism, method="channel").log_prob(0.0)
+    assert float(channel) != pytest.approx(0.5)
