@@ -93,8 +93,8 @@ def pytree(cls: T) -> T:
     def flatten_with_keys(tree: Any) -> tuple:
         return tuple((GetAttrKey(name), getattr(tree, name)) for name in leaves), structure(tree)
 
-    def unflatten(aux: tuple, children: tuple) -> Any:
-        tree = object.__new__(cls)
+    def unflatten(aux: tuple, children: Any) -> Any:
+        tree: Any = object.__new__(cls)
         values = dict(zip(leaves, children, strict=True)) | dict(zip(fixed, aux[: len(fixed)], strict=True))
         if hosted:
             values |= dict(zip(hosted, aux[-1].values if is_concrete(children) else gone, strict=True))
@@ -116,7 +116,7 @@ def unchecked(cls: type, *values: Any) -> Any:
     *values
         Its fields, all of them, in their order.
     """
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     for field, value in zip(dataclasses.fields(cls), values, strict=True):
         object.__setattr__(made, field.name, value)
     return made

@@ -39,14 +39,13 @@ def frequencies(
         Of a pure protocol, with one budget or one a record; a release is sketched first.
     method : str
         - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
-          mechanism's `support_probabilities` (Wang, Blocki, Li & Jha 2017, Section 3). With personal budgets w_i is the
-          inverse of a term's variance if all categories were equally frequent.
+          mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
+          variance if all categories were equally frequent.
         - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
           of the estimate of a category that does not occur.
         - ``norm_sub``: negative estimates are set to 0 and the same number is subtracted from the others, again and
           again, until none is negative and they sum to one. That is the projection, and computed as such.
-        - ``projection``: the point of the simplex that is closest to the unbiased estimate (Hay, Rastogi, Miklau &
-          Suciu 2010; Wang & Carreira-Perpiñán 2013).
+        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]).
         - ``mle``: maximum likelihood; see Notes.
     alpha : float
         Of ``base_cut``: bounds the expected number of categories that do not occur but are kept. Positive, and less
@@ -75,16 +74,12 @@ def frequencies(
 
     Notes
     -----
-    ``base_cut`` and ``norm_sub`` are those of Wang, Lopuhaä-Zwakenberg, Li, Škorić & Li (2020, "Locally differentially
-    private frequency estimation with consistency").
+    ``base_cut`` and ``norm_sub`` are those of [WLLSL].
 
     ``mle`` repeats EM steps θ_k ← θ_k g_k, where g_k is the mean of p(z_i | k)/p(z_i | θ), extrapolated by SQUAREM
-    (Varadhan & Roland 2008, "Simple and globally convergent methods for accelerating the convergence of any EM
-    algorithm"). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton
-    step over θ ≥ 0, which sets them (Kim, Carbonetto, Stephens & Anitescu 2020, "A fast algorithm for maximum
-    likelihood estimation of mixture proportions using sequential quadratic programming"). The log-likelihood of N
-    records is concave and its maximum at most N (max g_k − 1) above the present value (Lindsay 1983, "The geometry of
-    mixture likelihoods"): this `gap` ends the iterations.
+    ([VR]). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton step over
+    θ ≥ 0, which sets them ([KCSA]). The log-likelihood of N records is concave and its maximum at most N (max g_k − 1)
+    above the present value ([Lindsay]): this `gap` ends the iterations.
 
     Its standard errors come from the observed information about the positive frequencies, with their sum held at one.
     There are none (NaN) for a frequency estimated as 0, at the edge of the simplex, where normal theory fails and
@@ -164,7 +159,7 @@ def _linear(sample: Sample) -> tuple[np.ndarray, LinearVariance]:
 
 
 def _project(x: np.ndarray) -> np.ndarray:
-    """Closest point of the simplex, by sorting: Wang & Carreira-Perpiñán (2013), Algorithm 1."""
+    """Closest point of the simplex, by sorting ([WC] Algorithm 1)."""
     descending = np.sort(x)[::-1]
     shift = (1 - np.cumsum(descending)) / np.arange(1, len(x) + 1)
     return np.maximum(x + shift[np.flatnonzero(descending + shift > 0)[-1]], 0.0)

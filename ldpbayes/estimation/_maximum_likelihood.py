@@ -94,7 +94,7 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
 def _squarem(
     theta: np.ndarray, at: Evaluated, likelihood: Callable[[np.ndarray], Evaluated], slack: float
 ) -> tuple[np.ndarray, Evaluated]:
-    """Two EM steps, extrapolated if that does not make the log-likelihood smaller: Varadhan & Roland, scheme S3."""
+    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3)."""
     mean, gradient = at
     first = theta * gradient
     second = first * likelihood(first)[1]

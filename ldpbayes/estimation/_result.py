@@ -147,7 +147,7 @@ class MEstimate:
             return solver.solve(records, self.params, seed, self)
 
     def bootstrap(self, replicates: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimate":
-        """Covariance from the bootstrap with exponential weights of records (Rubin 1981; Chatterjee & Bose 2005).
+        """Covariance from the bootstrap with exponential weights of records ([Rubin]; [CB]).
 
         Every replicate starts from the estimate and uses the same draws of the analyst's own noise.
 

@@ -4,20 +4,20 @@ Panels of fixed nodes represent a density that is smooth between their edges. A 
 parameters put it, so the panels that hold one are cut there, anew for every value of the parameters.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
-from ldpbayes.likelihood._masses import aligned, is_infinite, support_ends, unexpanded
+from ldpbayes._tracing import is_concrete
+from ldpbayes.likelihood._families import family_of
+from ldpbayes.likelihood._masses import aligned, is_infinite
 
-__all__ = ["cut_panels", "density_breaks"]
-
-_KINKED = (dist.Laplace, dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
-_TRUNCATED = (dist.LeftTruncatedDistribution, dist.RightTruncatedDistribution, dist.TwoSidedTruncatedDistribution)
+__all__ = ["cut_panels", "density_breaks", "is_end"]
 
 
-def density_breaks(base):
+def density_breaks(base: Any) -> jax.Array | None:
     """Points at which a continuous density is not smooth, besides the ends of its support.
 
     Parameters
@@ -30,45 +30,26 @@ def density_breaks(base):
     Array (m, *base.batch_shape) or None
         In ascending order, some of them possibly outside the support or infinite; None where there are none.
     """
-    points = _breaks(unexpanded(base))
+    points = family_of(base).breaks()
     if not points:
         return None
     return jnp.sort(jnp.stack([jnp.broadcast_to(point, base.batch_shape) for point in points]), axis=0)
 
 
-def _breaks(base):
-    """List of arrays that broadcast with the batch shape of an unexpanded law."""
-    if isinstance(base, _KINKED):
-        return [base.loc]
-    if isinstance(base, _TRUNCATED):
-        return _breaks(unexpanded(base.base_dist))
-    if isinstance(base, dist.MixtureSameFamily):  # whose components have one support
-        batch = (*base.batch_shape, base.mixture_size)
-        points = [jnp.broadcast_to(point, batch) for point in _breaks(unexpanded(base.component_distribution))]
-        return [point[..., k] for point in points for k in range(base.mixture_size)]
-    if isinstance(base, dist.MixtureGeneral):
-        own, parts = support_ends(base), [unexpanded(part) for part in base.component_distributions]
-        points = [point for part in parts for point in (*support_ends(part), *_breaks(part))]
-        return [point for point in points if not any(_is_end(point, end) for end in own)]
-    if isinstance(base, dist.TransformedDistribution):
-        part = unexpanded(base.base_dist)
-        points = _breaks(part)
-        if type(base) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
-            points += [end for end in support_ends(part) if not is_infinite(end)]
-        for transform in base.transforms:
-            points = [transform(point) for point in points]
-        return [point for point in points if not any(_is_end(point, end) for end in support_ends(base))]
-    return []
+def is_end(point: Any, end: Any) -> bool:
+    """Whether a point is known to be infinite or this end of the support.
 
-
-def _is_end(point, end):
-    """Whether a point is known to be infinite or this end of the support."""
-    if isinstance(point, jax.core.Tracer) or isinstance(end, jax.core.Tracer):
+    Parameters
+    ----------
+    point, end : array_like
+        Numbers, or arrays that broadcast.
+    """
+    if not is_concrete(point, end):
         return point is end or is_infinite(point)
     return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
 
 
-def cut_panels(edges, breaks):
+def cut_panels(edges: Any, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Replace the panels that hold a break by pieces, two a break, which end there.
 
     Parameters

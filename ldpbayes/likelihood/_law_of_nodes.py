@@ -2,11 +2,13 @@
 
 import functools
 import math
+import warnings
+from typing import Any
 
 import numpy as np
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import CountSketch, PanelSketch
+from ldpbayes.data import CountSketch, PanelSketch, Sketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._dispatch import is_own
@@ -86,3 +88,14 @@ def _check_counts(sketch):
             f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
             "some of them released without noise; fit the release itself"
         )
+
+
+def _former(sketch: Sketch, base_dist: Any, **options: Any) -> Privatized:
+    """Deprecated: ``ldpbayes.likelihood.law_of_nodes(sketch, base_dist)``."""
+    warnings.warn(
+        "sketch.law_of_nodes(base) is now ldpbayes.likelihood.law_of_nodes(sketch, base)", DeprecationWarning, 2
+    )
+    return law_of_nodes(sketch, base_dist, **options)
+
+
+Sketch.law_of_nodes = _former  # type: ignore[attr-defined]  # a sketch itself knows no likelihood

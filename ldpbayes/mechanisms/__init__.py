@@ -50,5 +50,3 @@ __all__ = [
     "mechanism_names",
     "register",
 ]
-
-RowMechanism = Additive

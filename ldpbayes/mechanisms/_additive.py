@@ -87,10 +87,6 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
 
     @property
-    def kept(self) -> Any:
-        return self.noise.chance if isinstance(self.noise, Omitted) else 0.0
-
-    @property
     def has_atoms(self) -> bool:
         """Whether released numbers may be exactly one of the bounds; see `NumericMechanism.has_atoms`."""
         return self.columns is None and isinstance(self.noise, Omitted)
@@ -147,8 +143,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     def breakpoints(self, z: ArrayLike) -> Any:
         """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
-        z = array_of(z)[..., None]
-        return z - np.array(self.noise.kinks, z.dtype) if any(self.noise.kinks) else z[..., : len(self.noise.kinks)]
+        at = array_of(z)[..., None]
+        return at - np.array(self.noise.kinks, at.dtype) if any(self.noise.kinks) else at[..., : len(self.noise.kinks)]
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""

@@ -135,12 +135,12 @@ class Bounded(Mechanism):
 
         Both in the shape of `z`, and False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
         """
-        z = array_of(z)
-        z = z if z.dtype.kind == "f" else z.astype(float)
+        given = array_of(z)
+        values = given if given.dtype.kind == "f" else given.astype(float)
 
         def at(bound: Any) -> Any:
-            xp = np if isinstance(z, np.ndarray) and is_concrete(bound) else jnp
-            return (z == xp.asarray(bound, z.dtype)) | (z == rounded(xp, bound, z.dtype))
+            xp: Any = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
+            return (values == xp.asarray(bound, values.dtype)) | (values == rounded(xp, bound, values.dtype))
 
         lower, upper = (at(bound) for bound in self._full_bounds)
         return lower, upper

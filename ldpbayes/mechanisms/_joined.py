@@ -1,20 +1,25 @@
 """One mechanism of the records of several."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._tracing import is_concrete
+from ldpbayes.mechanisms._mechanism import Mechanism
 
 __all__ = ["joined_mechanism"]
 
 
-def joined_mechanism(mechanisms, counts=None):
+def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:
     """One mechanism of the records of several, whose tree structures are equal.
 
     Parameters
     ----------
     mechanisms : sequence of Mechanism
+        Of one kind, in the order of their records.
     counts : sequence of int, optional
         How many records each of them is of. Default: one.
 
@@ -24,11 +29,11 @@ def joined_mechanism(mechanisms, counts=None):
         Parameters that are one number for all stay one.
     """
 
-    def join(*leaves):
+    def join(*leaves: Any) -> Any:
         first, known = leaves[0], is_concrete(leaves)
         if np.ndim(first) == 0 and all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
             return first
-        xp = np if known else jnp
+        xp: Any = np if known else jnp
         if counts is None:
             return xp.stack(leaves)
         return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])

@@ -210,7 +210,7 @@ class Mechanism(abc.ABC):
         """Compare class and fields; fields being traced are equal only if they are the same object."""
         return equal(self, other) if type(self) is type(other) else NotImplemented
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # as of any class with an == of its own and mutable fields
 
     def __repr__(self) -> str:
         """Return the call that makes the mechanism, long arrays abridged."""

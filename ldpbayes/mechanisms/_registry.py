@@ -43,7 +43,7 @@ def register(name: str) -> Callable[[_M], _M]:
                 f"mechanism {name!r} must say what it releases: derive {cls.__name__} from NumericMechanism (and give "
                 "linear_tails, resolution, released_range and breakpoints) or DiscreteMechanism (equivalence)"
             )
-        if "__dataclass_params__" not in cls.__dict__ or not cls.__dataclass_params__.frozen:
+        if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
             raise TypeError(
                 f"mechanism {name!r} must be a frozen dataclass: @dataclasses.dataclass(frozen=True), got {cls!r}"
             )
@@ -141,7 +141,7 @@ def _load_entry_points() -> None:
         register(point.name)(cls)
 
 
-def _parameters(cls: type[Mechanism] | Mechanism) -> dict[str, bool]:
+def _parameters(cls: Any) -> dict[str, bool]:
     """Names of the constructor's arguments, and whether each is required."""
     missing = dataclasses.MISSING
     return {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}

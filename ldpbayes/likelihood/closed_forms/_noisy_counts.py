@@ -218,7 +218,7 @@ def _under_gaussian(family, half, z, scale, *parameters):
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
     log_mass = family.log_mass(counts, *(parameter[:, None] for parameter in parameters))
-    return log_sum(log_mass + DiscreteGaussian(scale).log_prob((z[:, None] - counts)[..., None]))
+    return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))
 
 
 def _enumerated(law, mechanism, z):

@@ -382,7 +382,7 @@ def median_regression(
     """Median regression on six perturbed covariates, intercept and slopes 1, zero probability 0.2 (Table 3).
 
     Errors are normal with standard deviation `spread`: 0.8 reproduces the paper's oracle, its stated 1 does not.
-    ``scl w`` is the corrected loss of Wang, Stefanski & Zhu (2012): the SL correction of an absolute loss that is
+    ``scl w`` is the corrected loss of [WSZ]: the symmetric Laplace correction of an absolute loss that is
     smoothed over a width w. They choose the width by simulation; here it is fixed.
 
     Other parameters and returned rows are as for `nonsmooth_means`.

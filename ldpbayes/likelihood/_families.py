@@ -1,0 +1,160 @@
+"""What is known of a family of distributions besides what NumPyro says of it: one object, taught in one place.
+
+Any univariate distribution has a likelihood by the generic ways of `_masses` and `_breaks`: quadrature, its own ``cdf``,
+differences. A `Family` says where something better is known. Those of this package are in `closed_forms`, together with
+the closed forms of the same base.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+
+from ldpbayes.likelihood._registry import Registry
+from ldpbayes.numerics._special import log1mexp, log_sum
+
+__all__ = ["Family", "family_of", "register_family", "unexpanded"]
+
+F = TypeVar("F", bound="type[Family]")
+_FAMILIES = Registry()
+
+
+class Family:
+    """What the likelihood may ask of a law, and the answers that hold for any.
+
+    Subclasses say what they know better and are registered with `register_family`. Whatever they return is traced and
+    differentiated in the law's parameters.
+
+    Parameters
+    ----------
+    law : numpyro.distributions.Distribution
+        Univariate, without expansions.
+    """
+
+    tame: ClassVar[bool] = False
+    """Whether log density and derivatives neither overflow nor are NaN, wherever in the support: guards are left out."""
+
+    def __init__(self, law: Any) -> None:
+        self.law = law
+
+    def breaks(self) -> list[Any]:
+        """Points inside the support of a continuous law where its density has a kink or a jump.
+
+        Returns
+        -------
+        list of array_like
+            Of shapes that broadcast to the batch shape, in any order.
+        """
+        return []
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """P(X ≤ x) of a continuous law, differentiable in its parameters.
+
+        One that raises, or that JAX cannot differentiate, is not used: quadrature takes its place.
+
+        Parameters
+        ----------
+        x : array_like
+            Inside the support.
+        """
+        return self.law.cdf(x)
+
+    def log_mass_outside(self, first: Any, last: Any) -> Any:
+        """Log P(X < first) and log P(X > last) of a continuous law, with relative accuracy however small they are.
+
+        Parameters
+        ----------
+        first, last : array
+            Of shapes that broadcast with the batch shape.
+
+        Returns
+        -------
+        Array (2, *batch) or None
+            −inf where there is no mass. None where it is not known: the `cdf` serves where it is large, and quadrature.
+        """
+        return None
+
+    def log_mass(self, counts: Any) -> Any:
+        """Log mass of a discrete law.
+
+        Parameters
+        ----------
+        counts : array of int (n, *batch)
+            In the support; 0, 1, 2, ... along the first axis for a law on all natural numbers.
+        """
+        return self.law.log_prob(counts)
+
+    def log_mass_above(self, nodes: Any, log_masses: Any) -> Any:
+        """Log P(X > last node) of a law on 0, 1, 2, ..., with relative accuracy however small it is.
+
+        Parameters
+        ----------
+        nodes : array (n,)
+            0, 1, ..., n − 1.
+        log_masses : array (n, *batch)
+            At the nodes. Here what they leave of 1, which loses its digits where it is small.
+        """
+        return log1mexp(log_sum(log_masses, axis=0))
+
+
+def register_family(*base_types: type) -> Callable[[F], F]:
+    """Class decorator: what a `Family` says holds for these distributions and their subclasses.
+
+    Parameters
+    ----------
+    *base_types : type
+        NumPyro distribution classes. The nearest base class of a law counts, and yours before one of ours.
+
+    Returns
+    -------
+    callable
+        Decorator for a subclass of `Family`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no class, or what is decorated is no `Family`.
+    ValueError
+        When another family has been registered for one of them.
+    """
+    if not base_types or not all(isinstance(kind, type) for kind in base_types):
+        raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")
+
+    def decorate(family: F) -> F:
+        if not (isinstance(family, type) and issubclass(family, Family)):
+            raise TypeError(f"register_family decorates subclasses of Family, got {family!r}")
+        for kind in base_types:
+            _FAMILIES.add(kind, family, kind.__name__)
+        return family
+
+    return decorate
+
+
+def family_of(base: Any) -> Family:
+    """What is known of a law.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        Possibly expanded.
+    """
+    law = unexpanded(base)
+    for table in _FAMILIES.tables:
+        for kind in type(law).__mro__:
+            if kind in table:
+                return table[kind](law)
+    return Family(law)
+
+
+def unexpanded(base: Any) -> Any:
+    """A distribution without its expansions, which only repeat it.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        Any.
+    """
+    while isinstance(base, dist.ExpandedDistribution):
+        base = base.base_dist
+    return base
