@@ -13,6 +13,7 @@ from typing import Any
 
 from ldpbayes import noise, privacy
 from ldpbayes._compiled_code import keep_compiled_code
+from ldpbayes._moved import former_modules
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
@@ -90,6 +91,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = ("models", "plots", "studies")
+
+former_modules()
 
 
 def __getattr__(name: str) -> Any:

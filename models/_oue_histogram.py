@@ -1,6 +1,7 @@
 """A histogram of categories released under optimal unary encoding, or any other pure protocol."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpyro
@@ -29,7 +30,8 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
 
     def model(release: Release | Sketch) -> None:
         check_kind("oue_histogram", release, "categories")
-        prior = dist.Dirichlet(jnp.ones(release.mechanism.categories)) if theta is None else theta
+        protocol: Any = release.mechanism
+        prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
     return model

@@ -46,7 +46,8 @@ def perturbed_covariates(
 
     def model(release: Release | Sketch) -> None:
         check_kind("perturbed_covariates", release, "rows")
-        d = release.mechanism.dimension
+        mechanism: Any = release.mechanism
+        d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
         m = numpyro.sample("mean", mean.expand([d]).to_event(1))
@@ -54,7 +55,7 @@ def perturbed_covariates(
         independent = concentration is None or d == 1
         root = jnp.eye(d) if independent else numpyro.sample("root", dist.LKJCholesky(d, concentration))
         covariates = dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
-        place = next(j for j in range(d + 1) if j not in release.mechanism.index)
+        place = next(j for j in range(d + 1) if j not in mechanism.index)
         observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
 
     return model

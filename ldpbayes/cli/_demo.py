@@ -54,7 +54,7 @@ class Demo:
 
 
 def load_fair() -> np.ndarray:
-    """Whether each of 6,366 respondents reports an affair (Fair 1978), integers 0 and 1, shape (6366,)."""
+    """Whether each of 6,366 respondents reports an affair ([Fair]), integers 0 and 1, shape (6366,)."""
     return (np.asarray(_datasets().fair.load_pandas().data["affairs"]) > 0).astype(int)
 
 

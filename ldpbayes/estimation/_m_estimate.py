@@ -108,7 +108,7 @@ def m_estimate(
 
     Notes
     -----
-    Standard errors are those of the sandwich formula (`ldpbayes.estimation._sandwich`), with the curvature of a smooth
+    Standard errors are those of the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the curvature of a smooth
     version of a loss that has kinks; `MEstimate.bootstrap` makes others.
     """
     said: dict[str, Any] = {} if support is _DEFAULT else {"support": support}

@@ -59,7 +59,7 @@ class Chains:
         JAX random keys.
     num_warmup, num_samples : int
         Iterations that adapt the kernel, and draws of a chain that `constrained` is compiled for.
-    method : {"threads", "vectorized"}, optional
+    chain_method : {"threads", "vectorized"}, optional
         By default in threads on a CPU, and vectorised, spread over all devices, on accelerators.
     data : sequence of pytrees of arrays, optional
         An entry for each chain's density, all of one structure; or, by default, one entry for all chains.
@@ -77,11 +77,11 @@ class Chains:
         keys: jax.Array,
         num_warmup: int,
         num_samples: int,
-        method: str | None = None,
+        chain_method: str | None = None,
         data: Sequence[Any] = ((),),
     ) -> None:
         self._density, self._kernel, self._keys, self._data = density, kernel, keys, data
-        self._vectorized = method == "vectorized" if method else jax.default_backend() != "cpu"
+        self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
         self._warmup = num_warmup
 
         def start(data: Any, key: jax.Array) -> Any:

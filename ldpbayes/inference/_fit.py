@@ -152,7 +152,7 @@ def _posterior(run: _Run, density: Density, sites: dict[str, Site]) -> tuple[dic
 
 def _by_chains(
     kernel: Any,
-    method: str | None,
+    chain_method: str | None,
     key: jax.Array,
     numbers: tuple[int, int, int],
     shown: bool,
@@ -171,7 +171,7 @@ def _by_chains(
 
     def sampled(density: Density, tolerance: float) -> Any:
         """What the function returns for this density, or None where its sketches are off by more than a tolerance."""
-        chains = Chains(lambda _: density, kernel, keys, num_warmup, num_samples, method)
+        chains = Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
         certificate = Certificate(density, given, chains.example) if panel_sketches(density) else None
         arviz()  # imported while the programs are being compiled
         with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:

@@ -1,5 +1,6 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
+from ldpbayes._moved import former
 from ldpbayes.likelihood._channel import Channel, channel
 from ldpbayes.likelihood._dispatch import closed_form, register_closed_form
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
@@ -19,3 +20,7 @@ __all__ = [
     "privatized",
     "register_closed_form",
 ]
+
+__getattr__ = former(
+    __name__, {name: f"ldpbayes.data.{name}" for name in ("CountSketch", "PanelSketch", "Sketch", "sketch")}
+)

@@ -7,7 +7,9 @@ distribution and any mechanism, at the price of one small matrix product.
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +41,18 @@ class Channel:
     log_scale : array (*z)
         Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
     mechanism : Mechanism
+        What has been discretised.
     z : array (*z, *event)
-        What the rows of pieces are computed from, for a base density with kinks or jumps.
+        Released values: with them rows are computed of panels that a kink or a jump of a base density cuts.
     """
 
     latent: Latent
-    matrix: object
-    log_scale: object
-    mechanism: object
-    z: object
+    matrix: Any
+    log_scale: Any
+    mechanism: Any
+    z: Any
 
-    def log_prob(self, base):
+    def log_prob(self, base: Any) -> jax.Array:
         """Log density of the released values when x ~ base.
 
         Parameters
@@ -72,7 +75,7 @@ class Channel:
             total = _product(of_nodes, self.matrix) + _product(density[fixed:-2], self._rows(*grid.pieces[:2]))
         return self.log_scale + jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny))
 
-    def _rows(self, left, right):
+    def _rows(self, left: Any, right: Any) -> jax.Array:
         """Rows of the matrix for panels that are only known now, (panels, *batch), and need not touch each other."""
         log_kernel = _log_kernel(jnp, self.mechanism, self.z)
         batch = np.broadcast_shapes(self.matrix.shape[1:], left.shape[1:])
@@ -83,7 +86,7 @@ class Channel:
         return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, held)
 
 
-def _product(density, matrix):
+def _product(density: Any, matrix: Any) -> jax.Array:
     """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
     rows = matrix.T  # as they lie in memory: see `channel`
     if density.ndim == 1:
@@ -96,7 +99,7 @@ def _product(density, matrix):
     return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
 
 
-def channel(base, mechanism, z, panels=None):
+def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Channel:
     """Build the channel of a mechanism for a base distribution's support, at released values z.
 
     Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
@@ -105,11 +108,13 @@ def channel(base, mechanism, z, panels=None):
     Parameters
     ----------
     base : numpyro.distributions.Distribution
+        Law of a record, whose support the nodes are chosen for.
     mechanism : Mechanism
+        What released the values.
     z : array_like
         Released values.
     panels : int, optional
-        Panels on the latent domain; see `ldpbayes.likelihood.latent.latent`.
+        Panels of 8 nodes each on the latent domain. By default 40, or as many as the mechanism's noise asks for.
 
     Returns
     -------
@@ -118,7 +123,8 @@ def channel(base, mechanism, z, panels=None):
     Raises
     ------
     ValueError
-        If the matrix would be larger than a gigabyte: sketch the release instead.
+        If the matrix would be larger than a gigabyte: sketch the release instead. And if the base has no nodes under
+        the mechanism: it is continuous and the mechanism takes categories, or there are no bounds.
     """
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
@@ -140,7 +146,7 @@ def channel(base, mechanism, z, panels=None):
         if not shape:
             return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
         # products of laws that several values share read all nodes of a value after those of another
-        order = "F" if len(base.batch_shape) < len(shape) else "C"
+        order: Literal["F", "C"] = "F" if len(base.batch_shape) < len(shape) else "C"
         matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
         width = max(1, CHUNK // (n * BUILD * math.prod(shape[:-1])))
         for start in range(0, shape[-1], width):
@@ -151,24 +157,24 @@ def channel(base, mechanism, z, panels=None):
     return Channel(grid, matrix, log_scale, mechanism, z)
 
 
-def _cut(grid, mechanism, size, part):
+def _cut(grid: Latent, mechanism: Any, size: int, part: slice) -> tuple[Latent, Any]:
     """Points and mechanism of some columns of a batch, where there are any of its last axis."""
 
-    def cut(leaf):
+    def cut(leaf: Any) -> Any:
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
 
     if grid.nodes.ndim > 1:
         edges = None if grid.edges is None else cut(grid.edges)
-        grid = replace(grid, nodes=cut(grid.nodes), ends=tuple(cut(end) for end in grid.ends), edges=edges)
+        grid = replace(grid, nodes=cut(grid.nodes), ends=(cut(grid.ends[0]), cut(grid.ends[1])), edges=edges)
     return grid, jax.tree.map(cut, mechanism)
 
 
-def _matrix(xp, grid, mechanism, z):
+def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Any) -> tuple[Any, Any]:
     """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
     log_kernel = _log_kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
 
-    def align(array):  # one axis of nodes or edges, then batch axes
+    def align(array: Any) -> Any:  # one axis of nodes or edges, then batch axes
         return array.reshape(array.shape[:1] + (1,) * (1 + len(batch) - array.ndim) + array.shape[1:])
 
     ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
@@ -191,31 +197,36 @@ def _matrix(xp, grid, mechanism, z):
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
 
 
-def _log_kernel(xp, mechanism, z):
+def _log_kernel(xp: Any, mechanism: Any, z: Any) -> Callable[[Any], Any]:
     """Log p(z | x) as a function of x that broadcasts with z."""
     return lambda x: xp.asarray(_log_prob(mechanism, z, x))
 
 
-def _cuts(xp, mechanism, z):
+def _cuts(xp: Any, mechanism: Any, z: Any) -> Any:
     """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
     return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
 
 
-def _gauss_points(left, right):
+def _gauss_points(left: Any, right: Any) -> Any:
     """Nodes of the rule that integrates a smooth kernel over panels (panels, *batch), shape (panels, 12, *batch)."""
     t, _ = gauss_legendre(INTEGRATION_ORDER)
     return left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1)))
 
 
-def _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held):
+def _integrals(
+    xp: Any,
+    log_kernel: Callable[[Any], Any],
+    log_scale: Any,
+    log_values: Any,
+    left: Any,
+    right: Any,
+    cuts: Any,
+    held: list[Any],
+) -> Any:
     """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z).
 
-    Parameters
-    ----------
-    log_values : array (panels, 12, *z)
-        Of the kernel at `_gauss_points`.
-    held : list of boolean arrays (panels, *z)
-        Which panel each of the cuts is in, if it is in one.
+    Given are the logs of the kernel at `_gauss_points` (panels, 12, *z) and, for each of the cuts, which panel it is in
+    (panels, *z), if it is in one.
     """
     # every panel by one Gauss rule whose nodes all released values share ...
     t, w = gauss_legendre(INTEGRATION_ORDER)
@@ -231,7 +242,9 @@ def _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held):
     return inside.reshape((-1,) + batch)
 
 
-def _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts):
+def _integrate_pieces(
+    xp: Any, log_kernel: Callable[[Any], Any], log_scale: Any, start: Any, stop: Any, cuts: Any
+) -> Any:
     """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
     bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
     t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
@@ -248,5 +261,5 @@ def _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts):
 
 
 @jax.jit
-def _log_prob(mechanism, z, x):
+def _log_prob(mechanism: Any, z: Any, x: Any) -> jax.Array:
     return mechanism.log_prob(z, x)

@@ -8,19 +8,21 @@ or of noises, and serves their subclasses.
 from collections.abc import Callable
 from typing import Any
 
-from ldpbayes.likelihood._masses import unexpanded
+from ldpbayes.likelihood._families import unexpanded
+from ldpbayes.likelihood._registry import Registry
 from ldpbayes.likelihood._unperturbed import with_unperturbed
 from ldpbayes.noise import Noise, Omitted
 
-__all__ = ["closed_form", "is_own", "register_closed_form"]
+__all__ = ["ClosedForm", "closed_form", "is_own", "register_closed_form"]
 
 ClosedForm = Callable[[Any, Any, Any], Any]
 
-_OURS: dict[tuple[type, type], ClosedForm] = {}
-_OWN: dict[tuple[type, type], ClosedForm] = {}  # a user's, which always win
+_FORMS = Registry()
 
 
-def register_closed_form(base_type: type, kind: type) -> Callable[[ClosedForm], ClosedForm]:
+def register_closed_form(
+    base_type: type, kind: type, *, bounded: bool | None = None
+) -> Callable[[ClosedForm], ClosedForm]:
     """Decorator: use the function for `base_type` under mechanisms, or noises, of a class and its subclasses.
 
     Parameters
@@ -31,6 +33,9 @@ def register_closed_form(base_type: type, kind: type) -> Callable[[ClosedForm], 
         A class of noises (of `ldpbayes.noise`), for any mechanism that adds such noise; or a class of mechanisms. A
         form for a noise serves also where that noise is left out for some records: these are mixed in. A form for a
         mechanism has to say all of it.
+    bounded : bool, optional
+        Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
+        are statistics. By default both: the function then looks at ``mechanism.bounded``.
 
     Returns
     -------
@@ -41,7 +46,7 @@ def register_closed_form(base_type: type, kind: type) -> Callable[[ClosedForm], 
     Raises
     ------
     TypeError
-        If one of the arguments is not a class.
+        If one of the first two arguments is not a class.
     ValueError
         When another function has been registered for the pair.
     """
@@ -49,12 +54,8 @@ def register_closed_form(base_type: type, kind: type) -> Callable[[ClosedForm], 
         raise TypeError(f"register_closed_form takes two classes, got {base_type!r} and {kind!r}")
 
     def decorate(function: ClosedForm) -> ClosedForm:
-        forms = _OURS if function.__module__.startswith("ldpbayes.") else _OWN
-        known = forms.get((base_type, kind), function)
-        # running a notebook cell again defines the same function anew
-        if (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
-            raise ValueError(f"{known!r} is registered for {base_type.__name__} under {kind.__name__} already")
-        forms[base_type, kind] = function
+        for clips in (True, False) if bounded is None else (bounded,):
+            _FORMS.add((base_type, kind, clips), function, f"{base_type.__name__} under {kind.__name__}")
         return function
 
     return decorate
@@ -77,7 +78,7 @@ def closed_form(base: Any, mechanism: Any) -> ClosedForm | None:
     callable or None
         Maps (base, mechanism, z) to the log density of z, records without noise included.
     """
-    for forms in (_OWN, _OURS):
+    for forms in _FORMS.tables:
         found = _found(forms, base, mechanism)
         if found is not None:
             return found
@@ -92,20 +93,22 @@ def is_own(base: Any, mechanism: Any) -> bool:
     base, mechanism
         See `closed_form`.
     """
-    return _found(_OWN, base, mechanism) is not None
+    return _found(_FORMS.own, base, mechanism) is not None
 
 
-def _found(forms: dict[tuple[type, type], ClosedForm], base: Any, mechanism: Any) -> ClosedForm | None:
+def _found(forms: dict[Any, ClosedForm], base: Any, mechanism: Any) -> ClosedForm | None:
     noise = getattr(mechanism, "noise", None)
     left_out = isinstance(noise, Omitted)
-    law = noise.noise if left_out else noise
+    law = noise.noise if isinstance(noise, Omitted) else noise
+    clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
     for base_type in type(unexpanded(base)).__mro__:
         for kind in type(mechanism).__mro__:
-            if (base_type, kind) in forms:
-                return forms[base_type, kind]
+            if (base_type, kind, clips) in forms:
+                return forms[base_type, kind, clips]
         for kind in type(law).__mro__ if isinstance(law, Noise) else ():
-            if (base_type, kind) in forms:
-                return _mixed(forms[base_type, kind]) if left_out else forms[base_type, kind]
+            if (base_type, kind, clips) in forms:
+                form = forms[base_type, kind, clips]
+                return _mixed(form) if left_out else form
     return None
 
 

@@ -1,7 +1,7 @@
 """What is known of a family of distributions besides what NumPyro says of it: one object, taught in one place.
 
-Any univariate distribution has a likelihood by the generic ways of `_masses` and `_breaks`: quadrature, its own ``cdf``,
-differences. A `Family` says where something better is known. Those of this package are in `closed_forms`, together with
+Any univariate distribution has a likelihood by the generic ways of `_masses` and `_breaks`: by quadrature, and by its
+own ``cdf``. A `Family` says where something better is known. Those of this package are in `closed_forms`, together with
 the closed forms of the same base.
 """
 
@@ -14,10 +14,11 @@ from jax.typing import ArrayLike
 from ldpbayes.likelihood._registry import Registry
 from ldpbayes.numerics._special import log1mexp, log_sum
 
-__all__ = ["Family", "family_of", "register_family", "unexpanded"]
+__all__ = ["COMPLEMENT_SUFFICES", "Family", "family_of", "register_family", "unexpanded"]
 
 F = TypeVar("F", bound="type[Family]")
 _FAMILIES = Registry()
+COMPLEMENT_SUFFICES = -9.0  # a tail of exp(-9) as what other masses leave of 1 is good to 1e-12, relatively
 
 
 class Family:
@@ -33,7 +34,7 @@ class Family:
     """
 
     tame: ClassVar[bool] = False
-    """Whether log density and derivatives neither overflow nor are NaN, wherever in the support: guards are left out."""
+    """Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed."""
 
     def __init__(self, law: Any) -> None:
         self.law = law
@@ -91,7 +92,7 @@ class Family:
         Parameters
         ----------
         nodes : array (n,)
-            0, 1, ..., n − 1.
+            0, 1, ..., n − 1: all that is not above.
         log_masses : array (n, *batch)
             At the nodes. Here what they leave of 1, which loses its digits where it is small.
         """

@@ -6,7 +6,9 @@ panels.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ import numpy as np
 
 from ldpbayes._tracing import is_concrete
 from ldpbayes.likelihood._breaks import cut_panels, density_breaks
+from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._masses import (
     aligned,
     is_infinite,
@@ -22,12 +25,14 @@ from ldpbayes.likelihood._masses import (
     log_prob_on_support,
     support_ends,
 )
+from ldpbayes.mechanisms import Additive
 from ldpbayes.numerics._quadrature import gauss_legendre
 
-__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "latent"]
+__all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "check_nodes", "latent"]
 
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 QUADRATURE_ORDER = 8
+MOST_COUNTS = 1 << 24  # values of a law that is not clipped are added up, at most
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 
 
@@ -52,19 +57,20 @@ class Latent:
         What `cut_panels` returned: the last nodes are those of the pieces, and only panels that are whole count.
     """
 
-    nodes: object
-    ends: tuple
-    volume: object
-    edges: object
-    open_ends: tuple
-    pieces: object = None
+    nodes: Any
+    ends: tuple[Any, Any]
+    volume: Any
+    edges: Any
+    open_ends: tuple[bool, bool]
+    pieces: tuple[Any, Any, Any] | None = None
 
-    def cut(self, base):
+    def cut(self, base: Any) -> "Latent":
         """These points, with pieces that end at a base's kinks and jumps in place of the panels that hold them.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
+            Law of a record.
 
         Returns
         -------
@@ -92,7 +98,7 @@ class Latent:
             pieces=(left, right, whole),
         )
 
-    def density(self, base):
+    def density(self, base: Any) -> jax.Array:
         """Density (mass, for a discrete base) at the nodes and mass at both ends, normalised on the points.
 
         Normalisation changes nothing, to rounding, where the nodes resolve the base. Where they do not (a standard
@@ -101,6 +107,7 @@ class Latent:
         Parameters
         ----------
         base : numpyro.distributions.Distribution
+            Law of a record.
 
         Returns
         -------
@@ -113,7 +120,7 @@ class Latent:
         total = jnp.sum(density * aligned(self.volume, density.ndim), axis=0)
         return density / jnp.maximum(total, jnp.finfo(density.dtype).tiny)
 
-    def _log_points(self, base):
+    def _log_points(self, base: Any) -> jax.Array:
         """Log density (mass) at the nodes and log mass at both ends, as they are."""
         inside = log_prob_on_support(base, self.nodes)
         if self.pieces is not None:
@@ -126,17 +133,24 @@ class Latent:
             ends = log_mass_outside(base, self.edges[0], self.edges[-1])
         return jnp.concatenate([inside, jnp.broadcast_to(ends, (2, *inside.shape[1:]))])
 
-    def log_masses(self, base):
-        """Log of `density` for a discrete base, however small the masses are, shape (n + 2, *base.batch_shape)."""
+    def log_masses(self, base: Any) -> jax.Array:
+        """Log of `density` for a discrete base, however small the masses are, shape (n + 2, *base.batch_shape).
+
+        Parameters
+        ----------
+        base : numpyro.distributions.Distribution
+            Law of a record.
+        """
         masses = self._log_points(base)
         return masses - jax.nn.logsumexp(masses, axis=0)
 
-    def expectation(self, base, function, rank=1):
+    def expectation(self, base: Any, function: Callable[[Any], Any], rank: int = 1) -> jax.Array:
         """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*batch, *event)``.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
+            Law of a record.
         function : callable
             Maps points (n + 2, *batch) to values (n + 2, *batch, *event).
         rank : int
@@ -151,7 +165,50 @@ class Latent:
         return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - rank)) * values, axis=0)
 
 
-def latent(base, mechanism, panels=None):
+def check_nodes(base: Any, mechanism: Any) -> None:
+    """ValueError unless a likelihood without a closed form is possible: clipped numbers, counts or categories.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        Law of a record.
+    mechanism : Mechanism
+        What perturbs it.
+
+    Raises
+    ------
+    ValueError
+        If a continuous base is to be released by a mechanism for categories or whole numbers; if the base can take
+        values that a mechanism for categories does not; or if there are no clipping bounds, and more values than can
+        be added up.
+    """
+    law, kind = type(unexpanded(base)).__name__, type(mechanism).__name__
+    takes_integers = mechanism.domain.is_discrete
+    low, high = _known_ends(base)
+    lower, upper = _bounds(mechanism)
+    if takes_integers and not base.support.is_discrete:
+        takes = "adds discrete noise to whole numbers" if isinstance(mechanism, Additive) else "takes categories"
+        raise ValueError(f"{kind} {takes}, but the base {law} is continuous")
+    if takes_integers and not isinstance(mechanism, Additive) and is_concrete(lower, upper):
+        least, most = float(np.min(lower)), float(np.max(upper))
+        if not (low >= least and high <= most):
+            raise ValueError(
+                f"{kind} takes values {int(least)}..{int(most)}, but the base distribution {law} has support "
+                f"[{low:g}, {high:g}]"
+            )
+    if is_infinite(lower) or is_infinite(upper):
+        if not base.support.is_discrete or math.isinf(high - low):
+            raise ValueError(
+                f"{law} has no closed form under {kind} without bounds, and a channel needs them; give the mechanism "
+                "bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
+            )
+        if high - low > MOST_COUNTS:
+            raise ValueError(
+                f"a {law} on {high - low + 1:.0f} values has more than the {MOST_COUNTS} that are added up"
+            )
+
+
+def latent(base: Any, mechanism: Any, panels: int | None = None) -> Latent:
     """Choose the nodes for a base distribution under a mechanism.
 
     Parameters
@@ -159,28 +216,21 @@ def latent(base, mechanism, panels=None):
     base : numpyro.distributions.Distribution
         Univariate; its support may depend on parameters, even traced ones, but costs less where it does not.
     mechanism : Mechanism
+        With one set of bounds, or one a record.
     panels : int, optional
         Panels of 8 Gauss-Legendre nodes each inside the bounds. Default: 40, or as many as the mechanism's own noise
         scale asks for.
 
-    Returns
-    -------
-    Latent
-
     Raises
     ------
     ValueError
-        If a discrete base can take values outside a discrete mechanism's domain.
+        See `check_nodes`; and if the bounds of counts are not known before tracing.
     """
-    low, high = support_ends(base)
-    domain = mechanism.domain
-    lower, upper = domain.lower_bound, domain.upper_bound
+    check_nodes(base, mechanism)
     if base.support.is_discrete:
-        return _discrete_latent(base, mechanism, low, high, lower, upper)
-    if domain.is_discrete:
-        raise ValueError(
-            f"{type(mechanism).__name__} takes categories, but the base {type(base).__name__} is continuous"
-        )
+        return _discrete_latent(base, mechanism)
+    low, high = support_ends(base)
+    lower, upper = _bounds(mechanism)
     xp = np if is_concrete(low, high, lower, upper) else jnp
     if panels is None:
         panels = PANELS
@@ -209,7 +259,7 @@ def latent(base, mechanism, panels=None):
     return Latent(nodes, (start, stop), xp.concatenate([volume, xp.ones((2, *np.shape(span)))]), edges, (below, above))
 
 
-def _panel_nodes(left, right):
+def _panel_nodes(left: Any, right: Any) -> tuple[Any, Any]:
     """Nodes of panels (panels, *batch) and their weights, each of shape (8 panels, *batch)."""
     t, w = (array.reshape((-1,) + (1,) * (left.ndim - 1)) for array in gauss_legendre(QUADRATURE_ORDER))
     half = 0.5 * (right - left)[:, None]
@@ -217,17 +267,27 @@ def _panel_nodes(left, right):
     return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
-def _discrete_latent(base, mechanism, low, high, lower, upper):
+def _bounds(mechanism: Any) -> tuple[Any, Any]:
+    """Ends of the interval to which records are clipped, or of the codes that are taken; infinite without one."""
+    domain = mechanism.domain
+    return getattr(domain, "lower_bound", -math.inf), getattr(domain, "upper_bound", math.inf)
+
+
+def _known_ends(base: Any) -> tuple[float, float]:
+    """Ends of a support that hold for a whole batch, ±inf where they are being traced."""
+    low, high = support_ends(base)
+    return float(np.min(low)) if is_concrete(low) else -math.inf, float(np.max(high)) if is_concrete(high) else math.inf
+
+
+def _discrete_latent(base: Any, mechanism: Any) -> Latent:
+    """Whole numbers: all of a finite support, or those between the bounds."""
+    lower, upper = _bounds(mechanism)
     if not is_concrete(lower, upper):
         raise ValueError("a discrete base distribution needs a mechanism whose bounds are known before tracing")
+    low, high = _known_ends(base)
     lower, upper = float(np.min(lower)), float(np.max(upper))
-    low = float(np.min(low)) if is_concrete(low) else -math.inf
-    high = float(np.max(high)) if is_concrete(high) else math.inf
-    if mechanism.domain.is_discrete and not (low >= lower and high <= upper):
-        raise ValueError(
-            f"{type(mechanism).__name__} takes values {int(lower)}..{int(upper)}, "
-            f"but the base distribution {type(base).__name__} has support [{low:g}, {high:g}]"
-        )
+    if math.isinf(upper - lower):  # nothing is clipped, and nothing lies beyond a support that is finite
+        lower, upper = low, high
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     # one at least, even outside the bounds: the mechanism clips it

@@ -12,15 +12,16 @@ from ldpbayes.data import CountSketch, PanelSketch, Sketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._dispatch import is_own
-from ldpbayes.likelihood._privatized import Privatized
+from ldpbayes.likelihood._privatized import Privatized, law_of_records
 from ldpbayes.likelihood.closed_forms import Grouped
+from ldpbayes.mechanisms import Additive
 
 __all__ = ["law_of_nodes", "method_at_nodes"]
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 
 
-def law_of_nodes(sketch, base_dist, **options):
+def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized:
     """The law of a sketch's nodes when records follow ``base_dist``.
 
     Parameters
@@ -42,12 +43,13 @@ def law_of_nodes(sketch, base_dist, **options):
         For counts of which some are released without noise, where too many integers lie between the bounds.
     """
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
-        base_dist = Grouped(base_dist, sketch.groups)
+        grouped = law_of_records if isinstance(sketch.mechanism, Additive) else Grouped
+        base_dist = grouped(base_dist, sketch.groups)
     return Privatized(base_dist, sketch.mechanism, **method_at_nodes(sketch, base_dist) | options)
 
 
 @functools.singledispatch
-def method_at_nodes(sketch, base_dist):
+def method_at_nodes(sketch: Any, base_dist: Any) -> dict[str, Any]:
     """How the likelihood of a sketch's nodes is computed: options of `Privatized`.
 
     Parameters
@@ -56,16 +58,12 @@ def method_at_nodes(sketch, base_dist):
         What stands for the records.
     base_dist : numpyro.distributions.Distribution
         Law of the records.
-
-    Returns
-    -------
-    dict
     """
     return {}
 
 
 @method_at_nodes.register
-def _(sketch: PanelSketch, base_dist):
+def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
         _check_counts(sketch)
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
@@ -75,12 +73,12 @@ def _(sketch: PanelSketch, base_dist):
 
 
 @method_at_nodes.register
-def _(sketch: SideBySide, base_dist):
+def _(sketch: SideBySide, base_dist: Any) -> dict[str, Any]:
     own = [method_at_nodes(part, base_dist) for part in sketch.sketches]
     return max(own, key=lambda choice: choice.get("panels", 0))
 
 
-def _check_counts(sketch):
+def _check_counts(sketch: PanelSketch) -> None:
     between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
     share = sketch.mechanism.unperturbed
     if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):

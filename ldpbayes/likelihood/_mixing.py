@@ -5,6 +5,7 @@ normals over W, an integral in one dimension however long the row is.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ __all__ = [
 MIXING_NODES = 64
 
 
-def mixing_rule(nodes=MIXING_NODES):
+def mixing_rule(nodes: int = MIXING_NODES) -> tuple[Any, Any]:
     """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w.
 
     The double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has
@@ -35,18 +36,23 @@ def mixing_rule(nodes=MIXING_NODES):
     Parameters
     ----------
     nodes : int
-
-    Returns
-    -------
-    tuple of two arrays (nodes,)
+        How many.
     """
     t, step = np.linspace(-3.2, 4.3, nodes, retstep=True)
     w = np.exp(t - np.exp(-t))
     return w, np.log(step) + np.log1p(np.exp(-t)) + t - np.exp(-t) - w
 
 
-def normal_log_density(base, z):
-    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law."""
+def normal_log_density(base: dist.MultivariateNormal, z: Any) -> jax.Array:
+    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.MultivariateNormal
+        Of event shape (d,).
+    z : array (*batch, d)
+        Rows.
+    """
     if base.batch_shape:
         return base.log_prob(z)
     d = base.event_shape[0]
@@ -55,13 +61,15 @@ def normal_log_density(base, z):
     return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
 
 
-def conditional_normal(base, z, index):
+def conditional_normal(base: dist.MultivariateNormal, z: Any, index: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Law of some columns of a multivariate normal given the others, and the log density of those.
 
     Parameters
     ----------
     base : numpyro.distributions.MultivariateNormal
+        Of event shape (columns,).
     z : array (*batch, columns)
+        Rows, of which the other columns are looked at.
     index : tuple of int
         The columns whose law is wanted.
 
@@ -70,21 +78,21 @@ def conditional_normal(base, z, index):
     tuple
         Means (*batch, index), covariance (index, index), log density of the other columns (*batch).
     """
-    index = np.array(index)
-    others = np.setdiff1d(np.arange(base.event_shape[0]), index)
+    own = np.array(index)
+    others = np.setdiff1d(np.arange(base.event_shape[0]), own)
     loc, covariance = base.loc, base.covariance_matrix
     if not len(others):
         return loc, covariance, 0.0
     rest = dist.MultivariateNormal(loc[..., others], covariance[..., others[:, None], others])
-    cross = covariance[..., index[:, None], others]
+    cross = covariance[..., own[:, None], others]
     gain = jnp.swapaxes(cho_solve((rest.scale_tril, True), jnp.swapaxes(cross, -1, -2)), -1, -2)
     away = z[..., others] - loc[..., others]
-    mean = loc[..., index] + jnp.einsum("...ij,...j->...i", gain, away)
-    inner = covariance[..., index[:, None], index] - gain @ jnp.swapaxes(cross, -1, -2)
+    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, away)
+    inner = covariance[..., own[:, None], own] - gain @ jnp.swapaxes(cross, -1, -2)
     return mean, inner, normal_log_density(rest, z[..., others])
 
 
-def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
+def normal_mixture(away: Any, covariance: Any, scale: Any, nodes: int = MIXING_NODES) -> jax.Array:
     """Log density of normal vectors plus SL(scale² I), at a distance from their mean.
 
     To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the scale.
@@ -92,10 +100,11 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
     Parameters
     ----------
     away : array (*batch, d)
+        The vectors less their mean.
     covariance : array (d, d)
         Or one of each record, (*batch, d, d).
     scale : array_like
-        A number, or one a record.
+        Standard deviation of the noise in a column: a number, or one a record.
     nodes : int
         Of `mixing_rule`.
 
@@ -112,24 +121,42 @@ def normal_mixture(away, covariance, scale, nodes=MIXING_NODES):
     return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def mixing_precisions(covariance, scale, w):
-    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,)."""
+def mixing_precisions(covariance: Any, scale: Any, w: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
+
+    Parameters
+    ----------
+    covariance : array (d, d)
+        Without the noise.
+    scale : array_like
+        Standard deviation of the noise in a column.
+    w : array (nodes,)
+        See `mixing_rule`.
+    """
     roots = jnp.linalg.cholesky(covariance + (scale**2 * w)[:, None, None] * np.eye(covariance.shape[-1]))
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
 
 
-def squared_distances(away, precisions):
-    """awayᵀ P away for vectors (*batch, d) and matrices (nodes, d, d), shape (*batch, nodes), as one product."""
+def squared_distances(away: Any, precisions: Any) -> jax.Array:
+    """awayᵀ P away, shape (*batch, nodes), as one product.
+
+    Parameters
+    ----------
+    away : array (*batch, d)
+        Vectors.
+    precisions : array (nodes, d, d)
+        Matrices P.
+    """
     products = away[..., :, None] * away[..., None, :]
     return products.reshape((*away.shape[:-1], -1)) @ precisions.reshape(len(precisions), -1).T
 
 
-def _mixture_one_by_one(away, covariance, scale, w, log_weights):
+def _mixture_one_by_one(away: Any, covariance: Any, scale: Any, w: Any, log_weights: Any) -> jax.Array:
     """`normal_mixture` for personal scales and covariances: a factorisation for each record and node."""
 
-    def one(away, covariance, scale):
+    def one(away: Any, covariance: Any, scale: Any) -> jax.Array:
         total = covariance + (scale**2 * w)[:, None, None] * jnp.eye(len(away))
         roots = jnp.linalg.cholesky(total)
         white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)

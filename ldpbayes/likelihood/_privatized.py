@@ -2,19 +2,25 @@
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
+from jax.typing import ArrayLike
+from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._tracing import is_concrete
 from ldpbayes.likelihood._channel import channel
-from ldpbayes.likelihood._dispatch import closed_form
-from ldpbayes.likelihood._latent import latent
-from ldpbayes.likelihood._masses import unexpanded
+from ldpbayes.likelihood._dispatch import ClosedForm, closed_form
+from ldpbayes.likelihood._families import unexpanded
+from ldpbayes.likelihood._latent import check_nodes, latent
+from ldpbayes.likelihood._sums import log_sum_over_counts
 from ldpbayes.likelihood._unperturbed import with_unperturbed
+from ldpbayes.mechanisms import Additive
 from ldpbayes.noise import Omitted
 
 __all__ = ["Privatized", "law_of_records", "privatized", "unwrapped"]
@@ -49,12 +55,20 @@ class Privatized(dist.Distribution):
     `ldpbayes.likelihood.channel`.
     """
 
-    arg_constraints = {}
+    arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("base_dist", "mechanism")
     _validate_args = True  # released values are input; NumPyro's own default has changed between versions
     pytree_aux_fields = ("method", "panels")
 
-    def __init__(self, base_dist, mechanism, *, method="auto", panels=None, validate_args=None):
+    def __init__(
+        self,
+        base_dist: dist.Distribution,
+        mechanism: Any,
+        *,
+        method: str = "auto",
+        panels: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         if base_dist.event_shape != mechanism.record_shape:
             wanted = f"have event shape {mechanism.record_shape}" if mechanism.record_shape else "be univariate"
             raise ValueError(
@@ -68,43 +82,60 @@ class Privatized(dist.Distribution):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
-        if (method == "closed_form" or mechanism.record_shape) and self._closed_form() is None:
-            instead = (
-                "of rows only MultivariateNormal and RegressionRows have one"
-                if mechanism.record_shape
-                else "use method='channel'"
-            )
-            raise ValueError(
-                f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; {instead}"
-            )
+        if self._closed_form() is None:
+            if method == "closed_form" or mechanism.record_shape:
+                instead = (
+                    "of rows only MultivariateNormal and RegressionRows have one"
+                    if mechanism.record_shape
+                    else "use method='channel'"
+                )
+                raise ValueError(
+                    f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; {instead}"
+                )
+            check_nodes(self._law, mechanism)
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
-    def _closed_form(self):
+    def _closed_form(self) -> ClosedForm | None:
         return closed_form(self._law, self.mechanism) if METHODS[self.method] else None
 
     @property
-    def _law(self):
+    def _law(self) -> Any:
         """The base without its expansion, which only repeats it."""
         return unexpanded(self.base_dist)
 
     @property
-    def support(self):
+    def support(self) -> Constraint:
         """Support of the released values."""
         return self.mechanism.support
 
-    def sample(self, key, sample_shape=()):
-        """Draw released values: x from the base, then the mechanism; for simulation and studies."""
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw released values: x from the base, then the mechanism; for simulation and studies.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key.
+        sample_shape : tuple of int
+            Shape of the draws, before the batch.
+        """
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.randomize(z_key, x)
 
-    def _validate_sample(self, value):
+    def _validate_sample(self, value: Any) -> None:
         """Refuse values that the mechanism cannot have released, where they can be seen."""
         self.mechanism.validated_batch(value)
 
-    def log_prob(self, value, intermediates=None):
-        """Log density of released values ``(*batch, *event_shape)``, in the broadcast shape of both batches.
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        """Log density of released values, in the broadcast shape of both batches.
+
+        Parameters
+        ----------
+        value : array_like (*batch, *event_shape)
+            Released values.
+        intermediates : list, optional
+            Not used: NumPyro's own distributions have the argument.
 
         Raises
         ------
@@ -118,46 +149,58 @@ class Privatized(dist.Distribution):
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
-    def _moment(self, function):
+    def _moment(self, function: Callable[[Any], Any]) -> jax.Array:
         grid = latent(self._law, self.mechanism, self.panels)
         moment = grid.expectation(self._law, function, 1 + len(self.batch_shape))
         return jnp.broadcast_to(moment, self.batch_shape + self.event_shape)
 
     @property
-    def mean(self):
+    def _unclipped(self) -> bool:
+        """Whether moments leave out the clipping, or there is none."""
+        return bool(self.mechanism.record_shape) or not getattr(self.mechanism, "bounded", True)
+
+    @property
+    def mean(self) -> jax.Array:
         """E[z], by quadrature over the latent x; for rows without the clipping."""
-        if self.mechanism.record_shape:
+        if self._unclipped:
             return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
         return self._moment(lambda x: self.mechanism.moments(x)[0])
 
     @property
-    def variance(self):
+    def variance(self) -> jax.Array:
         """Var[z], by quadrature over the latent x; for rows without the clipping."""
         mean = self.mean
-        if self.mechanism.record_shape:
+        if self._unclipped:
             return self._law.variance + self.mechanism.moments(mean)[1]
         return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
 
 
-def _by_channel(base, mechanism, z, panels=None):
-    """The log density of any law of numbers or counts under any mechanism: see `channel`."""
+def _by_channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> jax.Array:
+    """The log density of any law of numbers or counts under any mechanism: by the channel, or a sum over counts."""
     left_out = isinstance(getattr(mechanism, "noise", None), Omitted)
     perturbing = mechanism.perturbing if left_out else mechanism
-    noisy = channel(base, perturbing, z, panels).log_prob(base)
+    # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
+    whole = isinstance(mechanism, Additive) and (mechanism.noise.discrete or not mechanism.bounded)
+    if whole and base.support.is_discrete:
+        noisy = log_sum_over_counts(base, perturbing, z)
+    else:
+        noisy = channel(base, perturbing, z, panels).log_prob(base)
     return with_unperturbed(base, mechanism, z, noisy) if left_out else noisy
 
 
-def _is_delta(part):
+def _is_delta(part: Any) -> bool:
     return isinstance(part, dist.Delta)
 
 
-def privatized(distribution, mechanism, **options):
+def privatized(distribution: dist.Distribution, mechanism: Any, **options: Any) -> dist.Distribution:
     """Wrap a distribution as it stands in a model: expanded by plates, masked or reinterpreted as an event.
 
     Parameters
     ----------
     distribution : numpyro.distributions.Distribution
+        Law of the records.
     mechanism : Mechanism
+        What perturbs them.
     **options
         Passed on to `Privatized`.
 
@@ -177,12 +220,13 @@ def privatized(distribution, mechanism, **options):
     return Privatized(distribution, mechanism, **options)
 
 
-def unwrapped(distribution):
+def unwrapped(distribution: Any) -> tuple[Any, Any]:
     """What `privatized` put its wrappers around, and which values of the batch a mask lets count.
 
     Parameters
     ----------
     distribution : numpyro.distributions.Distribution
+        With any wrappers.
 
     Returns
     -------
@@ -201,7 +245,7 @@ def unwrapped(distribution):
     return law, keep
 
 
-def law_of_records(law, groups):
+def law_of_records(law: Any, groups: ArrayLike) -> dist.Distribution:
     """The laws of records, each of which belongs to a group, from a law a group.
 
     Parameters
@@ -209,6 +253,7 @@ def law_of_records(law, groups):
     law : numpyro.distributions.Distribution
         Of batch shape (G,).
     groups : array of int (N,)
+        From 0 to G − 1, of each record.
 
     Returns
     -------
@@ -225,7 +270,7 @@ def law_of_records(law, groups):
     needed = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
     if not needed <= set(own.arg_constraints) or own.event_shape:
         raise TypeError(f"the records of several groups cannot follow a {type(own).__name__} each")
-    parameters = {}
+    parameters: dict[str, Any] = {}
     for name, constraint in own.arg_constraints.items():
         value = getattr(own, name)
         rank = jnp.ndim(value) - constraint.event_dim

@@ -1,5 +1,6 @@
 """What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
 
+from ldpbayes._moved import former
 from ldpbayes.mechanisms._additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms._discrete import DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 from ldpbayes.mechanisms._gaussian import GaussianMechanism
@@ -50,3 +51,5 @@ __all__ = [
     "mechanism_names",
     "register",
 ]
+
+__getattr__ = former(__name__, {"RowMechanism": "ldpbayes.mechanisms.Additive"})

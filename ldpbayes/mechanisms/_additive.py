@@ -197,7 +197,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in one perturbed column only, the one with the widest range."""
         ranges = self._distance()
-        return self._guarantee(np.where(np.arange(self.dimension) == np.argmax(ranges), ranges, 0.0), "attribute")
+        widest = np.arange(self.dimension) == np.argmax(ranges, axis=-1)[..., None]
+        return self._guarantee(np.where(widest, ranges, 0.0), "attribute")
 
     def _distance(self) -> np.ndarray:
         """How far apart the noise has to keep two inputs, shape (dimension,)."""

@@ -26,8 +26,8 @@ __all__ = ["DiscreteGaussian"]
 class DiscreteGaussian(Noise):
     """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently.
 
-    Source: Canonne, Kamath & Steinke (2020), "The discrete Gaussian for differential privacy", Definition 1. The scale
-    is that of OpenDP; the standard deviation is a little less, and much less where the scale is well below 1.
+    Source: [CKS] Definition 1. The scale is that of OpenDP; the standard deviation is nearly the same, and much less
+    where the scale is well below 1.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class DiscreteGaussian(Noise):
         """Draw integers, in a floating-point type; see `Noise.sample`.
 
         By rejection from discrete Laplace noise of scale t = ⌊scale⌋ + 1, k being accepted with probability
-        exp(−(|k| − scale²/t)²/(2 scale²)) (Canonne, Kamath & Steinke, Algorithm 3); about one half is.
+        exp(−(|k| − scale²/t)²/(2 scale²)) ([CKS] Algorithm 3); about one half is.
         """
         best = jnp.promote_types(dtype, jnp.result_type(float))
         scale = lax.stop_gradient(jnp.asarray(self.scale, best))[..., None]

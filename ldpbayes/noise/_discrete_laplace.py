@@ -24,7 +24,7 @@ class DiscreteLaplace(Noise):
     """P(k) = (1 − a)/(1 + a)·a^|k| on the integers, a = exp(−1/scale), in every column, independently.
 
     The scale is that of OpenDP: probabilities are proportional to exp(−|k|/scale). The law is also called geometric, or
-    two-sided geometric (Ghosh, Roughgarden & Sundararajan 2009, "Universally utility-maximizing privacy mechanisms").
+    two-sided geometric ([GRS]).
 
     Parameters
     ----------

@@ -67,4 +67,4 @@ class Gaussian(Noise):
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of two normal laws, their distance in standard deviations apart."""
-        return GaussianTradeoff(np.linalg.norm(distance) / np.asarray(self.standard_deviation))
+        return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))

@@ -71,7 +71,7 @@ class Laplace(Noise):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of inputs apart in one column; in several, what its epsilon alone implies, a little below it."""
         with np.errstate(divide="ignore"):
-            budget = np.sum(distance) / np.asarray(self.scale)
-        if np.count_nonzero(distance) == 1 and np.all(np.isfinite(budget)):
+            budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
+        if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
             return LaplaceTradeoff(budget)
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))

@@ -86,8 +86,8 @@ class Noise(abc.ABC):
 
         Parameters
         ----------
-        distance : array (columns,)
-            How far apart the inputs are, column by column.
+        distance : array (*batch, columns)
+            How far apart the inputs are, column by column; one pair for all records, or one a record.
         """
 
     @property

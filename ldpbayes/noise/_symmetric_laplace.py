@@ -76,5 +76,5 @@ class SymmetricLaplace(Noise):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of two symmetric Laplace laws in as many columns."""
         with np.errstate(divide="ignore"):
-            apart = np.linalg.norm(distance) / np.asarray(self.standard_deviation)
-        return SymmetricLaplaceTradeoff(apart, np.size(distance))
+            apart = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return SymmetricLaplaceTradeoff(apart, np.shape(distance)[-1])

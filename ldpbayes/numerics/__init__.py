@@ -1,1 +1,1 @@
-"""Special functions, quadrature, rounding, products of bits, chunks and the radial law: nothing about privacy."""
+"""Special functions, laws of counts and radii, quadrature, rounding, bits and chunks: nothing about privacy."""

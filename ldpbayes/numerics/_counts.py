@@ -1,9 +1,9 @@
 """Masses and tails of Poisson and negative binomial laws, to rounding however large or unlikely a count is.
 
-A mass is written by deviances and errors of Stirling's formula, in which nothing large cancels (Loader 2000, "Fast and
-accurate computation of binomial probabilities"). A tail is its first mass times an integral over (0, ∞) whose integrand
-falls from 1; one rule serves all of them. Its nodes are spread evenly over the logarithm, from the width of the
-integrand on, so that slow tails, powers and exponentials alike, are met on every scale.
+A mass is written by deviances and errors of Stirling's formula, in which nothing large cancels [Loader]. A tail is its
+first mass times an integral over (0, ∞) whose integrand falls from 1; one rule serves all of them. Its nodes are spread
+evenly over the logarithm, from the width of the integrand on, so that slow tails, powers and exponentials alike, are
+met on every scale.
 
 In all functions counts are non-negative whole numbers in floating point, and arrays broadcast; derivatives are in the
 parameters of the laws.
@@ -11,7 +11,8 @@ parameters of the laws.
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,6 @@ from ldpbayes.numerics._special import log1mexp, log_sum
 __all__ = ["Tail", "negative_binomial_log_mass", "negative_binomial_tail", "poisson_log_mass", "poisson_tail"]
 
 STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # the next is below 2e-18 from 16 on
-MOST = 600.0  # exponents, so that their products do not overflow either
 
 
 class Tail(NamedTuple):
@@ -45,11 +45,11 @@ class Tail(NamedTuple):
     log_whole: jax.Array
 
 
-def _stirling_error(x):
+def _stirling_error(x: Any) -> jax.Array:
     """Log Γ(x + 1) − (x + ½) log x + x − ½ log 2π for x > 0."""
     far = x > 16.0
     inverse = 1.0 / jnp.where(far, x, 16.0)
-    square, series = inverse * inverse, 0.0
+    square, series = inverse * inverse, jnp.zeros_like(inverse)
     for coefficient in reversed(STIRLING):
         series = series * square + coefficient
     near = jnp.where(far, 1.0, x)
@@ -57,20 +57,20 @@ def _stirling_error(x):
     return jnp.where(far, series * inverse, direct)
 
 
-def _deviance(x, excess, log_ratio):
+def _deviance(x: Any, excess: Any, log_ratio: Any) -> jax.Array:
     """The deviance x log(x/m) + m − x for m = x + excess, x > 0, log_ratio = log(m/x)."""
     relative = excess / x
     near = jnp.abs(relative) < 0.1
     r = jnp.where(near, relative, 0.0)
     h = r / (2.0 + r)
-    square, series = h * h, 0.0
+    square, series = h * h, jnp.zeros_like(h)
     # r − log(1 + r) = 2 h²/(1 − h) − 2 (h³/3 + h⁵/5 + ...)
     for odd in (15, 13, 11, 9, 7, 5, 3):
         series = series * square + 1.0 / odd
     return x * jnp.where(near, 2.0 * square * (1.0 / (1.0 - h) - h * series), relative - log_ratio)
 
 
-def poisson_log_mass(k, rate):
+def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
     """Log mass of a Poisson law.
 
     Parameters
@@ -91,7 +91,7 @@ def poisson_log_mass(k, rate):
     return jnp.where(positive, -deviance - _stirling_error(k) - 0.5 * jnp.log(2 * math.pi * k), -rate)
 
 
-def negative_binomial_log_mass(k, concentration, log_q, log_p):
+def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
     """Log mass of a negative binomial law, Γ(α + k)/(Γ(α) k!)·p^α q^k.
 
     Parameters
@@ -120,7 +120,7 @@ def negative_binomial_log_mass(k, concentration, log_q, log_p):
 
 
 @functools.cache
-def _rule(stop):
+def _rule(stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly.
 
     The trapezoidal rule in τ, the node being exp(τ − exp(−τ)) and more beyond exp(4), where all that is left are
@@ -133,14 +133,14 @@ def _rule(stop):
     return np.exp(log_node), log_node + np.log(step * slope)
 
 
-def _log_integral(exponent, slope, curvature, stop):
+def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, stop: int) -> jax.Array:
     """Log of ∫ exp(exponent(v)) dv over v > 0, given the first two derivatives of the exponent at 0, where it is 0."""
     width = lax.stop_gradient(1.0 / (jnp.abs(slope) + jnp.sqrt(jnp.maximum(-curvature, 0.0))))
     nodes, log_weights = (jnp.asarray(array, width.dtype) for array in _rule(stop))
     return log_sum(exponent(width[..., None] * nodes) + log_weights) + jnp.log(width)
 
 
-def poisson_tail(z, rate, tilt, side):
+def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
     """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; see `Tail`.
 
     The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is
@@ -165,19 +165,20 @@ def poisson_tail(z, rate, tilt, side):
     z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
     mean = rate * jnp.exp(tilt)
     below = z < mean
+    divisor = jnp.where(below & (z > 0), mean, 1.0)  # else nothing is divided by what may be tiny
 
-    def exponent(v):
-        at, mu = z[..., None], mean[..., None]
-        return jnp.where(below[..., None], at * jnp.log1p(v / mu) - v, -(at + 1.0) * v - mu * jnp.expm1(-v))
+    def exponent(v: Any) -> Any:
+        at, mu, over = (array[..., None] for array in (z, mean, divisor))
+        return jnp.where(below[..., None], at * jnp.log1p(v / over) - v, -(at + 1.0) * v - mu * jnp.expm1(-v))
 
-    slope = jnp.where(below, z / mean - 1.0, mean - z - 1.0)
-    log_ratio = _log_integral(exponent, slope, jnp.where(below, -z / mean**2, -mean), stop=4)
-    log_ratio += jnp.where(below, 0.0, jnp.log(mean))
+    slope = jnp.where(below, z / divisor - 1.0, mean - z - 1.0)
+    log_ratio = _log_integral(exponent, slope, jnp.where(below, -z / divisor / divisor, -mean), stop=4)
+    log_ratio += jnp.where(below, 0.0, jnp.log(rate) + tilt)
     log_whole = (rate - z) * tilt + rate * (jnp.expm1(tilt) - tilt)
     return Tail(log_ratio, below if side > 0 else ~below, log_whole)
 
 
-def negative_binomial_tail(z, concentration, log_q, log_p, tilt, side):
+def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
     """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a negative binomial law; see `Tail`.
 
     The tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z,
@@ -202,14 +203,16 @@ def negative_binomial_tail(z, concentration, log_q, log_p, tilt, side):
     Tail
     """
     z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
-    tilted = jnp.clip(log_q + tilt, -MOST, MOST)
+    most = _most(log_q, 0.45)  # odds are squared
+    tilted = jnp.clip(log_q + tilt, -most, most)
     summable = tilted < 0
     log_1mq = log1mexp(jnp.where(summable, tilted, -1.0))
-    rho, odds = jnp.exp(-tilted), jnp.exp(jnp.where(summable, tilted, -1.0) - log_1mq)
+    log_odds = jnp.where(summable, tilted, -1.0) - log_1mq
+    rho, odds = jnp.exp(-tilted), jnp.exp(log_odds)
     # the lower sum up to the mean; the upper one from the mode on, where it may be nearly all of a skewed law
     below = ~summable | (z * (rho - 1.0) < alpha if side > 0 else z + 1.0 <= (alpha - 1.0) * odds)
 
-    def exponent(v):
+    def exponent(v: Any) -> Any:
         at, a, r, b = (array[..., None] for array in (z, alpha, rho, odds))
         rise = -jnp.expm1(-v)
         growth = jnp.where(below[..., None], rise * (r - 1.0), rise * b)
@@ -222,10 +225,15 @@ def negative_binomial_tail(z, concentration, log_q, log_p, tilt, side):
     slope = jnp.where(below, z * (rho - 1.0) - alpha, (alpha - 1.0) * odds - z - 1.0)
     curvature = -jnp.where(below, z * (rho - 1.0) * rho, (alpha - 1.0) * odds * (1.0 + odds))
     log_ratio = jnp.log(alpha + z) + _log_integral(exponent, slope, curvature, stop=16)
-    log_ratio += jnp.where(below, 0.0, jnp.log(odds))
+    log_ratio += jnp.where(below, 0.0, log_odds)
     return Tail(log_ratio, below if side > 0 else ~below, alpha * (log_p - log_1mq) - z * tilt)
 
 
-def _bounded(tilt):
-    """A tilt that does not overflow: beyond, the masses next to each other on the side it comes from are nothing."""
-    return jnp.minimum(tilt, 0.7 * math.log(jnp.finfo(tilt.dtype).max))
+def _bounded(tilt: Any) -> jax.Array:
+    """A tilt that does not overflow: beyond, all but the first term of a sum are nothing."""
+    return jnp.minimum(tilt, _most(tilt, 0.7))
+
+
+def _most(array: Any, share: float) -> float:
+    """A share of the exponent at which a number of the array's type overflows."""
+    return share * math.log(jnp.finfo(array.dtype).max)

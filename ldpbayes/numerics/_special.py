@@ -123,14 +123,14 @@ def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
     return value, _INVERSE_SQRT_2PI * jnp.where(left, 1.0 / half, bell / (1.0 - beyond))
 
 
-def log_sum(logs: jax.Array, axis: int = -1) -> jax.Array:
+def log_sum(logs: jax.Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
     """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all of them are.
 
     Parameters
     ----------
     logs : array
         Logarithms of the terms.
-    axis : int
+    axis : int or tuple of int
         Along which they are added.
     """
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN

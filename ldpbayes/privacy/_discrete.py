@@ -60,7 +60,7 @@ class DiscreteLaplaceTradeoff(Tradeoff):
     def __call__(self, alpha: ArrayLike) -> Any:
         """Smallest type II error at level `alpha`."""
         alpha = np.asarray(_probability("alpha", alpha))
-        scale, d, a = np.asarray(self.scale), self.distance, self._ratio
+        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log_alpha = np.log(alpha)
             log_level = log_alpha + np.log1p(a)
@@ -74,7 +74,8 @@ class DiscreteLaplaceTradeoff(Tradeoff):
 
     def delta(self, epsilon: ArrayLike) -> Any:
         """P(reject) under one input less exp(epsilon) times that under the other, for the test with this threshold."""
-        epsilon, scale, d, a = np.asarray(_epsilon(epsilon)), np.asarray(self.scale), self.distance, self._ratio
+        epsilon = np.asarray(_epsilon(epsilon))
+        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         # the test rejects from the first m on at which (2 m − distance)/scale exceeds epsilon
         m = np.minimum(np.floor((epsilon * scale + d) / 2) + 1, d)
         found = -(np.expm1(-np.maximum(m / scale - epsilon, 0.0)) + a * np.expm1((m - d) / scale)) / (1 + a)
@@ -82,12 +83,8 @@ class DiscreteLaplaceTradeoff(Tradeoff):
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Inverse of `delta`; 0 where 0 is enough."""
-        delta, scale, d, a = (
-            np.asarray(_probability("delta", delta)),
-            np.asarray(self.scale),
-            self.distance,
-            self._ratio,
-        )
+        delta = np.asarray(_probability("delta", delta))
+        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         with np.errstate(divide="ignore"):
             # delta is 1 − a^(distance − m) at epsilon = (2 m − distance)/scale
             m = np.clip(np.ceil(d + np.log1p(-delta) * scale), 1.0, d)
@@ -105,7 +102,7 @@ class DiscreteGaussianTradeoff(Tradeoff):
 
     The logarithm of the likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the
     vertices are the tests that reject from m on: level T(m), type II error T(distance + 1 − m); delta is
-    T(m − distance) − exp(epsilon) T(m) (Canonne, Kamath & Steinke 2020, Theorem 7).
+    T(m − distance) − exp(epsilon) T(m) ([CKS] Theorem 7).
 
     Parameters
     ----------

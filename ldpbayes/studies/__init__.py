@@ -1,5 +1,7 @@
-"""Studies: many simulated releases, many fits; long ones checkpoint and resume."""
+"""Studies: many simulated releases, many fits; long ones checkpoint and resume. `papers` has one module a paper."""
 
+from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import Coverage, binomial_band, coverage
+from ldpbayes.studies._estimators import Setting, replicate, replicator
 
-__all__ = ["Coverage", "binomial_band", "coverage"]
+__all__ = ["Checkpoint", "Coverage", "Setting", "binomial_band", "coverage", "replicate", "replicator"]

@@ -22,11 +22,12 @@ COUNT, COLUMNS, BOUND, DELTA, BOX = 5000, 6, 0.5, 0.2, 3.0
 
 def ours(scale, replicates):
     """Seconds of compilation, seconds a replication, and the root mean square errors."""
-    from ldpbayes.studies.papers import lu_chen_qiu as zil
+    from ldpbayes.studies import replicator
+    from ldpbayes.studies.papers.lu_chen_qiu import logistic_setting
 
-    setting = zil.logistic_setting(COUNT, scale, BOUND)
+    setting = logistic_setting(COUNT, scale, BOUND)
     papers = {name: setting.estimators[name] for name in ("oracle", "naive", "sl", "sdr", "dr")}
-    run = zil.replicator(dataclasses.replace(setting, estimators=papers), replicates)
+    run = replicator(dataclasses.replace(setting, estimators=papers), replicates)
     start = time.perf_counter()
     run(0)
     middle = time.perf_counter()

@@ -15,8 +15,8 @@ from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
 import ldpbayes as ldp
+from ldpbayes.data import CountSketch
 from ldpbayes.estimation import frequencies
-from ldpbayes.likelihood import CountSketch
 from tests.protocols import PROTOCOLS
 
 module = importlib.import_module("ldpbayes.estimation._maximum_likelihood")

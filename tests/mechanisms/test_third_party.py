@@ -146,7 +146,7 @@ def test_a_noise_of_ones_own_is_enough_for_an_additive_mechanism(x64):
 
 
 def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkeypatch, x64):
-    monkeypatch.setattr(_dispatch, "_OWN", {})
+    monkeypatch.setattr(_dispatch._FORMS, "own", {})
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
     release = ldp.Release(np.linspace(-9.0, 9.0, 50), mechanism)
 

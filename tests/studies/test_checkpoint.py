@@ -13,8 +13,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
-from ldpbayes.studies import coverage
-from ldpbayes.studies._checkpoint import Checkpoint
+from ldpbayes.studies import Checkpoint, coverage
 from ldpbayes.studies._fingerprint import model_fingerprint
 from tests.checkpoints import read, write
 
@@ -173,7 +172,7 @@ def test_an_interrupted_write_leaves_what_was_there(error, tmp_path, monkeypatch
 WRITER = """
 import sys
 import numpy as np
-from ldpbayes.studies.checkpoint import Checkpoint
+from ldpbayes.studies import Checkpoint
 
 with Checkpoint(sys.argv[1], {"writer": 1}) as done:
     start = int(done.get("n", -1)) + 1
@@ -236,7 +235,7 @@ def test_a_fingerprint_tells_models_apart_by_all_that_they_compute():
 def test_a_fingerprint_is_the_same_in_another_process():
     code = (
         "import ldpbayes as ldp; from ldpbayes.models import warner;"
-        "from ldpbayes.studies.fingerprint import model_fingerprint;"
+        "from ldpbayes.studies._fingerprint import model_fingerprint;"
         "print(model_fingerprint(warner(), ldp.RandomizedResponse(1.0), 10))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

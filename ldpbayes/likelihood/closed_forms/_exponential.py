@@ -1,20 +1,38 @@
 """Exponential records."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
 from ldpbayes.likelihood._dispatch import register_closed_form
+from ldpbayes.likelihood._families import Family, register_family
+from ldpbayes.likelihood._masses import is_empty
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics._logs import log_normal, log_or_nothing, logsumexp
+from ldpbayes.numerics._logs import log_normal, log_or_nothing, logsumexp, stacked
 from ldpbayes.numerics._special import log1mexp, log_relative_expm1, log_tilted_normal
 
 __all__ = ["exponential_gaussian", "exponential_laplace"]
 
 
-@register_closed_form(dist.Exponential, Laplace)
-@register_closed_form(dist.Exponential, SymmetricLaplace)
-def exponential_laplace(base, mechanism, z):
+@register_family(dist.Exponential)
+class _Exponential(Family):
+    """See `Family`."""
+
+    tame = True
+
+    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
+        """By expm1 below and linear above."""
+        below = -np.inf if is_empty(first, 0.0, -1) else log1mexp(-self.law.rate * jnp.maximum(first, 0.0))
+        return stacked(below, -self.law.rate * jnp.maximum(last, 0.0))
+
+
+@register_closed_form(dist.Exponential, Laplace, bounded=True)
+@register_closed_form(dist.Exponential, SymmetricLaplace, bounded=True)
+def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
     """Exponential data, clipped at the bounds, with Laplace noise.
 
     Source: [KJDS], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
@@ -42,8 +60,8 @@ def exponential_laplace(base, mechanism, z):
     )
 
 
-@register_closed_form(dist.Exponential, Gaussian)
-def exponential_gaussian(base, mechanism, z):
+@register_closed_form(dist.Exponential, Gaussian, bounded=True)
+def exponential_gaussian(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
     """Exponential data, clipped at the bounds, with Gaussian noise.
 
     Source: [KJDS], Lemma 3.2, corrected, with h linear.

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -18,7 +20,7 @@ PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by t
 
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
-def normal_rows(base, mechanism, z):
+def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
     """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
 
     Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
@@ -28,7 +30,7 @@ def normal_rows(base, mechanism, z):
 
 
 @register_closed_form(dist.MultivariateNormal, Gaussian)
-def normal_rows_gaussian(base, mechanism, z):
+def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
     """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
     index = jnp.asarray(mechanism.index)
     variance = jnp.asarray(mechanism.noise.standard_deviation)[..., None] ** 2
@@ -38,7 +40,7 @@ def normal_rows_gaussian(base, mechanism, z):
 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
-def normal_rows_laplace(base, mechanism, z):
+def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
     """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
 
     Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
@@ -68,9 +70,10 @@ def normal_rows_laplace(base, mechanism, z):
     return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def _quadratic(matrix, vector):
+def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Any, Any]:
     """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
-    log_root, squares = 0.0, 0.0
+    log_root: Any = 0.0
+    squares: Any = 0.0
     for _ in range(matrix.shape[-1]):
         pivot = matrix[..., 0, 0]
         log_root = log_root + 0.5 * jnp.log(pivot)

@@ -7,23 +7,20 @@ has a finite number of values, or is clipped, is enumerated. Each is right for e
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax, nn
+from jax.typing import ArrayLike
 
 from ldpbayes._tracing import is_concrete
 from ldpbayes.likelihood._dispatch import register_closed_form
-from ldpbayes.likelihood._masses import (
-    _negative_binomial,
-    aligned,
-    log_mass_beyond,
-    log_prob_on_support,
-    support_ends,
-    unexpanded,
-)
+from ldpbayes.likelihood._families import unexpanded
+from ldpbayes.likelihood._masses import aligned, log_mass_beyond, log_prob_on_support, support_ends
+from ldpbayes.likelihood.closed_forms._negative_binomial import negative_binomial_parameters
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics._chunks import CHUNK, by_rows
 from ldpbayes.numerics._counts import (
@@ -98,7 +95,7 @@ _NEGATIVE_BINOMIAL = _Family(
 )
 
 
-def noisy_count(base, mechanism, z):
+def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     """A count, clipped or not, with discrete Laplace or discrete Gaussian noise.
 
     Parameters
@@ -128,9 +125,9 @@ def noisy_count(base, mechanism, z):
         inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
         return jnp.logaddexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
     if isinstance(law, dist.Poisson):
-        family, parameters = _POISSON, (law.rate,)
+        family, parameters = _POISSON, [law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
-        family, parameters = _NEGATIVE_BINOMIAL, _shape_and_odds(law)
+        family, parameters = _NEGATIVE_BINOMIAL, [*_shape_and_odds(law)]
     else:
         raise ValueError(
             f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
@@ -153,22 +150,22 @@ for _law in _COUNTS:
     register_closed_form(_law, DiscreteGaussian)(noisy_count)
 
 
-def _shape_and_odds(law):
+def _shape_and_odds(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Concentration α, log q and log(1 − q) of a negative binomial law, of which a geometric one is that with α = 1."""
     if isinstance(law, dist.GeometricProbs):
         return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
     if isinstance(law, dist.GeometricLogits):
         return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
-    return _negative_binomial(law)
+    return negative_binomial_parameters(law)
 
 
-def _is_open(law):
+def _is_open(law: Any) -> bool:
     """Whether the support is known to have no upper end."""
     high = support_ends(law)[1]
     return is_concrete(high) and bool(np.any(np.isinf(high)))
 
 
-def _under_laplace(family, z, scale, *parameters):
+def _under_laplace(family: _Family, z: Any, scale: Any, *parameters: Any) -> jax.Array:
     """Both sides of z, on each of which the noise's probabilities are exponential."""
     rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
     log_mass = family.log_mass(count, *parameters)
@@ -184,7 +181,7 @@ def _under_laplace(family, z, scale, *parameters):
     return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
 
 
-def _half_width(noise):
+def _half_width(noise: Any) -> int:
     if not is_concrete(noise.scale):
         raise ValueError(
             "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close over "
@@ -193,16 +190,16 @@ def _half_width(noise):
     return math.ceil(REACH * np.max(noise.scale)) + 2
 
 
-def _under_gaussian(family, half, z, scale, *parameters):
+def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters: Any) -> jax.Array:
     """Windows around the largest term, the log of which is more concave than that of the noise's probabilities.
 
     That of a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up
     to the first window's end are all summed, and the second window is around the largest term beyond.
     """
     first = 0 if family.log_concave else half + 1
-    at, width, fixed = (lax.stop_gradient(value) for value in (z, scale, parameters))
+    at, width, *fixed = lax.stop_gradient((z, scale, *parameters))
 
-    def halved(_, ends):
+    def halved(_: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         middle = 0.5 * (low + high)
         k = jnp.exp(middle)
@@ -221,7 +218,7 @@ def _under_gaussian(family, half, z, scale, *parameters):
     return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))
 
 
-def _enumerated(law, mechanism, z):
+def _enumerated(law: Any, mechanism: Any, z: Any) -> jax.Array:
     """All counts of a law of finite support, or all between a mechanism's bounds."""
     low, high = support_ends(law)
     bounds = (mechanism.lower, mechanism.upper) if mechanism.bounded else (low, high)
@@ -230,18 +227,17 @@ def _enumerated(law, mechanism, z):
             f"the sum over a {type(law).__name__} needs a support, and bounds, that are known before tracing"
         )
     ends = float(np.min(low)), float(np.max(high))
-    open_ends = tuple(math.isinf(end) for end in ends)
+    open_ends = math.isinf(ends[0]), math.isinf(ends[1])
     start = math.ceil(np.min(bounds[0])) if open_ends[0] else int(ends[0])
     stop = math.ceil(np.max(bounds[1])) - 1 if open_ends[1] else int(ends[1])
     nodes = np.arange(start, max(start, stop) + 1, dtype=float)  # one at least, which is clipped
     inside = log_prob_on_support(law, nodes)
     beyond = log_mass_beyond(law, nodes, open_ends, inside)
     masses = jnp.concatenate([inside, jnp.broadcast_to(beyond, (2, *inside.shape[1:]))])
-    bounds = [np.asarray(bound, float) for bound in bounds]
     rank = 1 + max(z.ndim, inside.ndim - 1, len(mechanism.batch_shape))
     places = aligned(nodes, rank)
     if mechanism.bounded:
-        places = np.clip(places, *bounds)
+        places = np.clip(places, *(np.asarray(bound) for bound in bounds))
     # where a law ends by itself nothing is beyond, and any place will do
     edges = [bound if is_open else 0.0 for bound, is_open in zip(bounds, open_ends, strict=True)]
     places = np.concatenate([places, *(np.broadcast_to(edge, (1, *places.shape[1:])) for edge in edges)])

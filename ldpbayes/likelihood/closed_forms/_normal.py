@@ -1,31 +1,52 @@
 """Normal records."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
 from ldpbayes.likelihood._dispatch import register_closed_form
+from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics._logs import log_normal, logsumexp, stacked
 from ldpbayes.numerics._special import log_ndtr, log_tilted_normal
 
-__all__ = ["normal_gaussian", "normal_laplace"]
+__all__ = ["normal_gaussian", "normal_gaussian_unclipped", "normal_laplace", "normal_laplace_unclipped"]
 
 ENOUGH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
 
 
-@register_closed_form(dist.Normal, Laplace)
-@register_closed_form(dist.Normal, SymmetricLaplace)
-def normal_laplace(base, mechanism, z):
+@register_family(dist.HalfNormal)
+class _HalfNormal(Family):
+    """See `Family`."""
+
+    tame = True
+
+
+@register_family(dist.Normal)
+class _Normal(Family):
+    """See `Family`."""
+
+    tame = True
+
+    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
+        """Both in one call: the traced graph is what compilation pays for."""
+        loc, scale = self.law.loc, self.law.scale
+        return log_ndtr(stacked((first - loc) / scale, (loc - last) / scale))
+
+
+@register_closed_form(dist.Normal, Laplace, bounded=True)
+@register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
+def normal_laplace(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
     """Normal data, clipped at both bounds, with Laplace noise.
 
     Source: [KJDS] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
     """
-    if not mechanism.bounded:
-        return _unclipped(base, 1.0 / mechanism.noise.resolution, z)
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
 
-    def standard(x):
+    def standard(x: Any) -> Any:
         return (x - base.loc) / base.scale
 
     nearest = jnp.clip(z, lower, upper)
@@ -42,8 +63,11 @@ def normal_laplace(base, mechanism, z):
     )
 
 
-def _unclipped(base, rate, z):
-    """Log density of a normal plus a Laplace variable: the integrals left and right of z."""
+@register_closed_form(dist.Normal, Laplace, bounded=False)
+@register_closed_form(dist.Normal, SymmetricLaplace, bounded=False)
+def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+    """A normal statistic with Laplace noise: the integrals left and right of z."""
+    rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
     start = stop_gradient(jnp.minimum(x, tilt)) - ENOUGH
@@ -52,22 +76,19 @@ def _unclipped(base, rate, z):
     return jnp.log(0.5 * rate) + logsumexp(*sides)
 
 
-@register_closed_form(dist.Normal, Gaussian)
-def normal_gaussian(base, mechanism, z):
+@register_closed_form(dist.Normal, Gaussian, bounded=True)
+def normal_gaussian(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
     """Normal data, clipped at both bounds, with Gaussian noise.
 
     Source: [KJDS], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
     x is normal with mean m and scale τ.
     """
-    if not mechanism.bounded:
-        noise = jnp.asarray(mechanism.noise.standard_deviation)
-        return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)
     tau = base.scale * noise / total
 
     # (bound − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
-    def standard(x):
+    def standard(x: Any) -> Any:
         return ((x - base.loc) * (noise / base.scale) + (x - z) * (base.scale / noise)) / total
 
     interior = log_tilted_normal(standard(lower), standard(lower) + (upper - lower) / tau, 0.0, 0.0)
@@ -77,3 +98,10 @@ def normal_gaussian(base, mechanism, z):
         above + log_normal(z, upper, noise),
         interior + log_normal(z, base.loc, total),
     )
+
+
+@register_closed_form(dist.Normal, Gaussian, bounded=False)
+def normal_gaussian_unclipped(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+    """A normal statistic with Gaussian noise, whose variances add up."""
+    noise = jnp.asarray(mechanism.noise.standard_deviation)
+    return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))

@@ -49,7 +49,7 @@ class RegressionRows(dist.Distribution):
         If the covariates have a batch shape, or the place is not one of the row.
     """
 
-    arg_constraints = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real_vector
     pytree_data_fields = ("covariates", "slopes", "intercept")
     pytree_aux_fields = ("response", "place", "scales", "nodes")

@@ -1,21 +1,20 @@
-"""Reproductions for Lu, Chen & Qiu, *Versatile differentially private learning for general loss functions*: Tables 1-3.
+"""Reproductions for Lu, Chen & Qiu [LCQ]: Tables 1 to 3.
 
 Every table has the paper's estimators (one draw of the analyst's noise, no use of the support) and ours beside them. A
 replication simulates records, releases them, and fits all estimators; replications run in one compiled call.
 """
 
-import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 from numpyro.infer import init_to_median
 
-from ldpbayes.data._release import Release
+from ldpbayes.data import Release
 from ldpbayes.estimation import (
     Box,
     Combined,
@@ -27,21 +26,18 @@ from ldpbayes.estimation import (
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
-from ldpbayes.estimation.losses import Loss, absolute, logistic
-from ldpbayes.estimation.losses._function_loss import as_loss
+from ldpbayes.estimation.losses import Loss, absolute, as_loss, logistic
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies._checkpoint import Checkpoint
+from ldpbayes.studies._estimators import Setting, table
 from ldpbayes.studies._replicates import ReplicatedFit
 
 __all__ = [
-    "Setting",
     "logistic_posteriors",
     "logistic_regression",
     "logistic_setting",
     "median_regression",
     "nonsmooth_means",
-    "replicate",
-    "replicator",
 ]
 
 DRAWS = 16
@@ -53,97 +49,8 @@ FUNCTIONS = {
 }
 MEANS = {"relu": 0.5, "indicator": 0.5, "abs_sin": 2 / math.pi}
 
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A cell of a table: what is simulated, and how it is estimated.
-
-    Attributes
-    ----------
-    simulate : callable
-        Key → original records (N, columns).
-    mechanism : ZeroInflatedLaplaceMechanism
-    truth : array (p,)
-    start : array (p,)
-    estimators : dict of str to Estimator
-        Those by `Oracle` are given the original records.
-    """
-
-    simulate: Callable
-    mechanism: ZeroInflatedLaplaceMechanism
-    truth: np.ndarray
-    start: np.ndarray
-    estimators: dict[str, Estimator]
-
-
-def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Any]:
-    """Fit all estimators to many simulated releases, in one compiled call and in double precision.
-
-    Parameters
-    ----------
-    setting : Setting
-        What is simulated and estimated.
-    replicates : int
-        How often.
-    seed : int
-        For records, their release and the analyst's own noise.
-    batch : int
-        Replications that are vectorised together.
-
-    Returns
-    -------
-    dict of str to Fit
-        With an axis of replications in front.
-    """
-    return replicator(setting, replicates, batch=batch)(seed)
-
-
-def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Any]]:
-    """`replicate` as a function of the seed that is compiled once.
-
-    Replications are shared among JAX's devices: on a CPU each core can be one, with
-    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
-    """
-
-    def one(data):
-        keys = jax.random.split(jax.random.wrap_key_data(data), 3)
-        x = setting.simulate(keys[0])
-        z = _rows(setting.mechanism.randomize(keys[1], _records(x, setting.mechanism)))
-        start = jnp.asarray(setting.start)
-        return {
-            name: estimator(keys[2], x if estimator.method.original else z, start)
-            for name, estimator in setting.estimators.items()
-        }
-
-    devices, parts = jax.local_devices(), PartitionSpec("replicates")
-    rounds = -(-replicates // len(devices)) * len(devices)
-    every = jax.jit(
-        jax.shard_map(
-            lambda keys: jax.lax.map(one, keys, batch_size=batch),
-            mesh=Mesh(np.array(devices), ("replicates",)),
-            in_specs=parts,
-            out_specs=parts,
-            check_vma=False,
-        )
-    )
-
-    def run(seed):
-        with jax.enable_x64(True):
-            fits = every(jax.random.key_data(jax.random.split(jax.random.key(seed), rounds)))
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[:replicates], fits)
-
-    return run
-
-
-def _records(rows, mechanism):
-    return rows if mechanism.event_shape else rows[:, 0]
-
-
-def _rows(records):
-    return records if records.ndim > 1 else records[:, None]
-
-
-# as the paper defines them: one draw of the analyst's noise, and no use of the support
+# The names are the paper's: symmetric Laplace (sl), smoothed doubly random (sdr) and doubly random (dr) corrected losses.
+# It defines them with one draw of the analyst's noise, and without use of the support.
 PAPERS: dict[str, Correction] = {
     "oracle": Oracle(),
     "naive": Naive(),
@@ -166,50 +73,16 @@ def _estimators(
     return {name: Estimator(loss, mechanism, method, space) for name, method in methods.items()}
 
 
-def _table(cells, replicates, seed, batch, checkpoint, **settings):
-    """Rows (cell, method, root mean square error and bias of every parameter, ...) of a table."""
-    settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
-    rows = []
-    with Checkpoint(checkpoint, settings) as done:
-        for name, make in cells:
-            setting = make()
-            if not all(f"{name} {method}" in done for method in setting.estimators):
-                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
-                    error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
-                    done[f"{name} {method}"] = np.stack(
-                        [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
-                    )
-                done.save()
-            for method in setting.estimators:
-                rows.append({"cell": name, "method": method} | _errors(done[f"{name} {method}"], setting.truth))
-    return rows
-
-
-def _errors(stored, truth):
-    theta, error, converged, boundary = stored
-    miss = theta - truth
-    with np.errstate(invalid="ignore"):
-        covered = np.abs(miss) <= 1.96 * error
-    return {
-        "rmse": np.sqrt(np.mean(miss**2, axis=0)),
-        "bias": np.mean(miss, axis=0),
-        "se": np.sqrt(np.nanmean(error**2, axis=0)),
-        "coverage": np.mean(covered, axis=0),
-        "converged": float(np.mean(converged)),
-        "boundary": float(np.mean(np.any(boundary != 0, axis=1))),
-    }
-
-
 def nonsmooth_means(
     *,
-    counts=(500, 1000),
-    parameters=((0.1, 0.94), (0.05, 1.4)),
-    functions=tuple(FUNCTIONS),
-    replicates=5000,
-    seed=0,
-    batch=50,
-    checkpoint=None,
-):
+    counts: Sequence[int] = (500, 1000),
+    parameters: Sequence[tuple[float, float]] = ((0.1, 0.94), (0.05, 1.4)),
+    functions: Sequence[str] = tuple(FUNCTIONS),
+    replicates: int = 5000,
+    seed: int = 0,
+    batch: int = 50,
+    checkpoint: Any = None,
+) -> list[dict[str, Any]]:
     """Means of functions with kinks and jumps, of uniform records (Table 1 and Figure 2).
 
     Parameters
@@ -221,7 +94,7 @@ def nonsmooth_means(
     functions : sequence of str
         Out of ``relu``, ``indicator`` and ``abs_sin``.
     replicates, seed, batch : int
-        See `replicate`.
+        As in `ldpbayes.studies.replicate`.
     checkpoint : path, optional
         An ``.npz`` file to which every finished cell is added, and from which an interrupted study resumes.
 
@@ -232,7 +105,7 @@ def nonsmooth_means(
         95 % intervals) of every parameter; shares of fits that ``converged`` or end on the ``boundary``.
     """
 
-    def cell(name, count, delta, scale):
+    def cell(name: str, count: int, delta: float, scale: float) -> Setting:
         function = FUNCTIONS[name]
         loss = as_loss(lambda x, theta: jnp.sum((theta - function(x)) ** 2), scalar=True)
         mechanism = ZeroInflatedLaplaceMechanism(delta, scale, 0.0, 1.0)
@@ -246,15 +119,15 @@ def nonsmooth_means(
         )
 
     cells = [
-        (f"{name} {count} {delta} {scale}", lambda args=(name, count, delta, scale): cell(*args))
+        (f"{name} {count} {delta} {scale}", functools.partial(cell, name, count, delta, scale))
         for delta, scale in parameters
         for count in counts
         for name in functions
     ]
-    return _table(cells, replicates, seed, batch, checkpoint)
+    return table(cells, replicates, seed, batch, checkpoint)
 
 
-def _truncated_normal(key, count, bound):
+def _truncated_normal(key: jax.Array, count: int, bound: float) -> jax.Array:
     return jax.random.truncated_normal(key, -bound, bound, (count, COLUMNS))
 
 
@@ -271,7 +144,7 @@ def logistic_setting(count: int, scale: float, bound: float = 0.5) -> Setting:
         Where the covariates, and so the mechanism's input, are cut off.
     """
 
-    def simulate(key):
+    def simulate(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key)
         x = _truncated_normal(keys[0], count, bound)
         y = jax.random.bernoulli(keys[1], jax.nn.sigmoid(jnp.sum(x, axis=1)))
@@ -284,36 +157,55 @@ def logistic_setting(count: int, scale: float, bound: float = 0.5) -> Setting:
 
 
 def logistic_regression(
-    *, counts=(5000, 7500, 10_000), scales=(0.5, 1.0), bound=0.5, replicates=1000, seed=0, batch=1, checkpoint=None
-):
+    *,
+    counts: Sequence[int] = (5000, 7500, 10_000),
+    scales: Sequence[float] = (0.5, 1.0),
+    bound: float = 0.5,
+    replicates: int = 1000,
+    seed: int = 0,
+    batch: int = 1,
+    checkpoint: Any = None,
+) -> list[dict[str, Any]]:
     """Logistic regression on six perturbed covariates with coefficients 1, zero probability 0.2 (Table 2).
 
     Covariates are normal, truncated to ±`bound`: with 0.5 the paper's figures are reproduced, with its stated 1 they
     are not. The parameter space is the box [−3, 3]⁶, on which DR's figures depend at a scale of 1.
 
-    Parameters and returned rows are as for `nonsmooth_means`.
+    Parameters
+    ----------
+    counts, replicates, seed, batch, checkpoint
+        As for `nonsmooth_means`.
+    scales : sequence of float
+        Standard deviations of the noise.
+    bound : float
+        Where the covariates are cut off.
+
+    Returns
+    -------
+    list of dict
+        As for `nonsmooth_means`.
     """
     cells = [
-        (f"{count} {scale}", lambda args=(count, scale): logistic_setting(*args, bound))
+        (f"{count} {scale}", functools.partial(logistic_setting, count, scale, bound))
         for scale in scales
         for count in counts
     ]
-    return _table(cells, replicates, seed, batch, checkpoint, bound=bound)
+    return table(cells, replicates, seed, batch, checkpoint, bound=bound)
 
 
 def logistic_posteriors(
-    model,
+    model: Callable,
     *,
-    counts=(5000,),
-    scales=(0.5, 1.0),
-    bound=0.5,
-    replicates=20,
-    seed=0,
-    num_warmup=200,
-    num_samples=200,
-    batch=1,
-    checkpoint=None,
-):
+    counts: Sequence[int] = (5000,),
+    scales: Sequence[float] = (0.5, 1.0),
+    bound: float = 0.5,
+    replicates: int = 20,
+    seed: int = 0,
+    num_warmup: int = 200,
+    num_samples: int = 200,
+    batch: int = 1,
+    checkpoint: Any = None,
+) -> list[dict[str, Any]]:
     """Posterior means in the setting of `logistic_regression`, from the same releases.
 
     Parameters
@@ -334,7 +226,8 @@ def logistic_posteriors(
     """
     settings = {"replicates": replicates, "seed": seed, "bound": bound, "batch": batch}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
-    looked_at = model, logistic_setting(1, 1.0, bound).mechanism, 10  # cells differ in scales and counts
+    # Cells differ in scales and counts alone, so that the model at one of each stands for all.
+    looked_at = model, logistic_setting(1, 1.0, bound).mechanism, 10
     rows = []
     with Checkpoint(checkpoint, settings, looked_at) as done, jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(seed), replicates)
@@ -342,8 +235,8 @@ def logistic_posteriors(
             for count in counts:
                 cell = f"{count} {scale}"
                 setting = logistic_setting(count, scale, bound)
-                # until its metric is adapted NUTS would spend most of the time in deep trees; from a narrow start,
-                # among rows released as they are, it may end in a mode in which a covariate does not vary
+                # Until its metric is adapted, NUTS would spend most of the time in deep trees. From a narrow start it may
+                # end, since some rows are released as they are, in a mode in which a covariate does not vary.
                 options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
                 fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
                 for start in range(len(done.get(cell, [])), replicates, batch):
@@ -358,7 +251,7 @@ def logistic_posteriors(
     return rows
 
 
-def _posterior_errors(stored, truth):
+def _posterior_errors(stored: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     mean, deviation, low, high = np.moveaxis(stored, 1, 0)
     return {
         "rmse": np.sqrt(np.mean((mean - truth) ** 2, axis=0)),
@@ -370,26 +263,40 @@ def _posterior_errors(stored, truth):
 
 def median_regression(
     *,
-    counts=(2500, 5000, 7500),
-    scales=(2.0, 2.5),
-    spread=0.8,
-    widths=(2.0,),
-    replicates=1000,
-    seed=0,
-    batch=1,
-    checkpoint=None,
-):
+    counts: Sequence[int] = (2500, 5000, 7500),
+    scales: Sequence[float] = (2.0, 2.5),
+    spread: float = 0.8,
+    widths: Sequence[float] = (2.0,),
+    replicates: int = 1000,
+    seed: int = 0,
+    batch: int = 1,
+    checkpoint: Any = None,
+) -> list[dict[str, Any]]:
     """Median regression on six perturbed covariates, intercept and slopes 1, zero probability 0.2 (Table 3).
 
     Errors are normal with standard deviation `spread`: 0.8 reproduces the paper's oracle, its stated 1 does not.
     ``scl w`` is the corrected loss of [WSZ]: the symmetric Laplace correction of an absolute loss that is
     smoothed over a width w. They choose the width by simulation; here it is fixed.
 
-    Other parameters and returned rows are as for `nonsmooth_means`.
+    Parameters
+    ----------
+    counts, replicates, seed, batch, checkpoint
+        As for `nonsmooth_means`.
+    scales : sequence of float
+        Standard deviations of the noise.
+    spread : float
+        Standard deviation of the errors.
+    widths : sequence of float
+        Over which the loss of ``scl`` is smoothed.
+
+    Returns
+    -------
+    list of dict
+        As for `nonsmooth_means`.
     """
 
-    def cell(count, scale):
-        def simulate(key):
+    def cell(count: int, scale: float) -> Setting:
+        def simulate(key: jax.Array) -> jax.Array:
             keys = jax.random.split(key)
             x = _truncated_normal(keys[0], count, 1.0)
             y = 1 + jnp.sum(x, axis=1) + spread * jax.random.normal(keys[1], (count,))
@@ -402,5 +309,5 @@ def median_regression(
             estimators[f"scl {width}"] = Estimator(absolute().smoothed(width), mechanism, PAPERS["sl"], space)
         return Setting(simulate, mechanism, np.ones(COLUMNS + 1), np.zeros(COLUMNS + 1), estimators)
 
-    cells = [(f"{count} {scale}", lambda args=(count, scale): cell(*args)) for scale in scales for count in counts]
-    return _table(cells, replicates, seed, batch, checkpoint, spread=spread)
+    cells = [(f"{count} {scale}", functools.partial(cell, count, scale)) for scale in scales for count in counts]
+    return table(cells, replicates, seed, batch, checkpoint, spread=spread)

@@ -1,0 +1,248 @@
+"""Discrete noise: masses, samplers and trade-off curves against sums in extended precision, by definition."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
+from ldpbayes.privacy import (
+    DiscreteGaussianTradeoff,
+    DiscreteLaplaceTradeoff,
+    GaussianTradeoff,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+)
+
+pytestmark = pytest.mark.usefixtures("x64")
+LAWS = [pytest.param(DiscreteLaplace, id="laplace"), pytest.param(DiscreteGaussian, id="gaussian")]
+SCALES = [0.01, 0.1, 0.4, 1.0, 3.3, 63.0, 64.0, 1e3, 1e4]
+
+
+def log_weight(law, k, scale):
+    """Log of what the mass at k is proportional to."""
+    k, scale = np.asarray(k, np.longdouble), np.longdouble(scale)
+    return -np.abs(k) / scale if law is DiscreteLaplace else -((k / scale) ** 2) / 2
+
+
+def masses(law, scale):
+    """All integers whose mass is not negligible, and their masses, summed in extended precision."""
+    reach = int(48 * scale if law is DiscreteLaplace else 11 * scale) + 2
+    k = np.arange(-reach, reach + 1)
+    weight = np.exp(log_weight(law, k, scale))
+    return k, weight / np.sum(weight)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_masses_sum_to_one_with_the_stated_standard_deviation(law, scale):
+    k, mass = masses(law, scale)
+    noise = law(scale)
+    some = (np.arange(len(k)) % max(len(k) // 100, 1) == 0) & (mass > 0)
+    got = noise.log_prob(jnp.asarray(k[some], float)[:, None])
+    # what a sum of 1e6 terms in extended precision may be off by, and what lies beyond exp(-48)
+    np.testing.assert_allclose(got, np.log(mass[some]).astype(float), rtol=2e-14, atol=1e-13)
+    np.testing.assert_allclose(noise.variance, float(np.sum(k**2 * mass)), rtol=1e-12)
+    traced = jax.jit(lambda s: (law(s).log_prob(jnp.array([3.0])), law(s).standard_deviation))(scale)
+    np.testing.assert_allclose(traced, (noise.log_prob(jnp.array([3.0])), noise.standard_deviation), rtol=1e-14)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("scale", [0.01, 0.3989, 0.399, 2.0, 1e4])
+def test_the_derivative_in_the_scale_is_that_of_the_mass(law, scale):
+    k, s = 3, mpmath.mpf(scale)
+    with mpmath.workdps(40):
+        if law is DiscreteLaplace:
+            want = mpmath.diff(lambda s: mpmath.log(mpmath.tanh(1 / (2 * s))) - k / s, s)
+        else:
+
+            def log_mass(s):
+                theta = mpmath.jtheta(3, 0, mpmath.exp(-1 / (2 * s**2))) if s < 20 else s * mpmath.sqrt(2 * mpmath.pi)
+                return -(k**2) / (2 * s**2) - mpmath.log(theta)
+
+            want = mpmath.diff(log_mass, s)
+    got = jax.grad(lambda s: law(s).log_prob(jnp.array([float(k)])))(scale)
+    assert got == pytest.approx(float(want), rel=1e-12)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_nothing_but_integers_has_a_mass_and_columns_are_independent(law):
+    noise = law(np.array([0.5, 3.0]))
+    value = jnp.array([[1.0, -2.0, 0.0], [1.0, 0.5, 0.0]])
+    np.testing.assert_array_equal(noise.log_prob(value)[1], -np.inf)
+    columns = [law(0.5).log_prob(jnp.array([x])) for x in (1.0, -2.0, 0.0)]
+    assert noise.log_prob(value)[0] == pytest.approx(float(sum(columns)), rel=1e-14)
+    assert np.all(np.isfinite(jax.grad(lambda s: law(s).log_prob(value[0]))(0.5)))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("scale", [0.01, 0.7, 5.0, 300.0])
+def test_depth_is_that_of_the_tail(law, scale):
+    k, mass = masses(law, scale)
+    noise = law(scale)
+    steps = np.unique(np.round(np.array([0.0, 0.5, 1.0, 2.5, 5.0]) * scale))
+    tails = np.array([np.sum(mass[k > step]) for step in steps])
+    seen = tails > 0
+    depth = noise.depth(steps[seen] / noise.standard_deviation)
+    np.testing.assert_allclose(depth, -np.log2(tails[seen]).astype(float), rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.08, 0.1, 1.0, 12.0, 500.0])
+def test_nothing_is_beyond_the_reach_of_gaussian_noise(scale):
+    first = int(DiscreteGaussian(scale).reach) + 1
+    with mpmath.workdps(50):
+        tail = mpmath.nsum(lambda k: mpmath.exp(-((first + k) ** 2) / (2 * mpmath.mpf(scale) ** 2)), [0, mpmath.inf])
+        assert 2 * tail / max(scale * 2.5, 1) < 1e-32
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("scale", [0.4, 2.0, 36.0])
+def test_the_sampler_has_the_stated_masses(law, scale):
+    """χ² of 40,000 draws with a fixed seed; a right sampler fails once in 1e6 seeds."""
+    n = 40_000
+    draws = np.asarray(law(np.full(2, scale)).sample(jax.random.key(7), (n // 4, 2, 2), np.float64)).ravel()
+    k, mass = masses(law, scale)
+    assert np.all(draws == np.round(draws))
+    # cells of at least 20 draws on average: some integers together, tails included
+    cells = np.minimum((np.cumsum(mass) * 50).astype(int), 49)
+    expected = n * np.bincount(cells, mass.astype(float), minlength=50)
+    found = np.bincount(cells[np.clip(draws.astype(int) - k[0], 0, len(k) - 1)], minlength=50)
+    used = expected > 0
+    assert np.min(expected[used]) > 20 or scale < 1
+    merged = expected[used] >= 20
+    want = np.append(expected[used][merged], np.sum(expected[used][~merged]))
+    got = np.append(found[used][merged], np.sum(found[used][~merged]))
+    chi_square = np.sum((got - want)[want > 5] ** 2 / want[want > 5])
+    assert chi_square < stats.chi2.isf(1e-6, np.sum(want > 5) - 1)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_sampler_takes_a_traced_scale_and_returns_the_type_asked_for(law):
+    draw = jax.jit(lambda s: law(s).sample(jax.random.key(0), (5, 2), jnp.float32))
+    assert draw(3.0).dtype == jnp.float32
+    np.testing.assert_array_equal(draw(3.0), law(3.0).sample(jax.random.key(0), (5, 2), jnp.float32))
+    assert np.all(draw(0.01) == 0)
+    # integers do not move with the scale
+    np.testing.assert_array_equal(jax.jacfwd(draw)(3.0), 0)
+
+
+CURVES = {DiscreteLaplace: DiscreteLaplaceTradeoff, DiscreteGaussian: DiscreteGaussianTradeoff}
+
+
+def errors_and_deltas(law, scale, distance, epsilons):
+    """Vertices of the curve, by sorted likelihood ratios, and hockey-stick divergences, in extended precision."""
+    reach = int(48 * scale if law is DiscreteLaplace else 40 * scale) + 2
+    k = np.arange(-reach, reach + distance + 1)
+    total = np.sum(np.exp(log_weight(law, np.arange(-reach, reach + 1), scale)))
+    ratio = log_weight(law, k - distance, scale) - log_weight(law, k, scale)
+    order = np.argsort(-ratio, kind="stable")
+    first, second = (np.exp(log_weight(law, k - shift, scale)) / total for shift in (0, distance))
+    level = np.append(0.0, np.cumsum(first[order])).astype(float)
+    error = np.append(np.cumsum(second[order][::-1])[::-1], 0.0).astype(float)
+    deltas = [float(np.sum(second * -np.expm1(np.minimum(np.longdouble(e) - ratio, 0)))) for e in epsilons]
+    return level, error, np.array(deltas)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("scale", "distance"),
+    [
+        (0.01, 1),
+        (0.1, 2),
+        (0.4, 1),
+        (1.0, 1),
+        (1.0, 5),
+        (3.3, 2),
+        (63.0, 7),
+        (64.0, 7),
+        (300.0, 500),
+        (1e4, 1),
+        (1e4, 7000),
+    ],
+)
+def test_curves_and_deltas_are_those_of_the_most_powerful_tests(law, scale, distance):
+    curve = CURVES[law](scale, distance)
+    largest = distance / scale * (1 if law is DiscreteLaplace else 4)
+    epsilons = np.array([0.0, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999]) * largest
+    level, error, deltas = errors_and_deltas(law, scale, distance, epsilons)
+    alpha = np.array([1e-8, 1e-5, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.9, 0.99])
+    # rounding of sums of up to a million terms, and what lies beyond the window
+    np.testing.assert_allclose(curve(alpha), np.interp(alpha, level, error), atol=1e-13)
+    assert curve(0.0) == 1 and curve(1.0) == 0
+    resolved = deltas > 1e-290
+    np.testing.assert_allclose(curve.delta(epsilons)[resolved], deltas[resolved], rtol=2e-13)
+    # the epsilon of a delta has that delta; rounding it changes delta by up to 1e4 as much
+    np.testing.assert_allclose(curve.delta(curve.epsilon(deltas))[resolved], deltas[resolved], rtol=1e-12)
+
+
+def test_tiny_deltas_keep_their_digits():
+    """Of laws so near that the two tails cancel, and so far out that there is hardly any."""
+    scale, epsilon, first = 1000, 0.02, 20001  # the ratio exp((2 k − 1)/(2·1000²)) exceeds exp(0.02) from there on
+    with mpmath.workdps(40):
+        want = mpmath.mpf(0)
+        for k in range(first, first + 3000):  # the last term is exp(-60) of the first
+            mass = mpmath.exp(-(mpmath.mpf(k - 1) ** 2) / (2 * scale**2)) / (scale * mpmath.sqrt(2 * mpmath.pi))
+            want -= mass * mpmath.expm1(mpmath.mpf(epsilon) - mpmath.mpf(2 * k - 1) / (2 * scale**2))
+    assert want < 1e-90
+    # the rounding of an exponent of 200
+    assert DiscreteGaussianTradeoff(scale, 1).delta(epsilon) == pytest.approx(float(want), rel=2e-13)
+
+
+@pytest.mark.parametrize("curve", CURVES.values())
+def test_curves_take_arrays_of_scales_and_distances(curve):
+    scales, distances = np.array([0.3, 2.0, 100.0]), np.array([1, 2, 30])
+    together = curve(scales, distances)
+    for method, argument in (("__call__", 0.05), ("delta", 0.2), ("epsilon", 0.01)):
+        one_by_one = [getattr(curve(s, d), method)(argument) for s, d in zip(scales, distances, strict=True)]
+        np.testing.assert_array_equal(getattr(together, method)(argument), one_by_one)
+        grid = getattr(curve(scales[:, None], 3), method)(np.full(4, argument))
+        assert grid.shape == (3, 4)
+
+
+def test_pure_noise_has_delta_zero_from_its_budget_on():
+    for scale, distance in ((36.0, 1), (0.001, 3), (7.0, 10**6)):
+        curve = DiscreteLaplaceTradeoff(scale, distance)
+        assert curve.delta(distance / scale) == 0
+        assert curve.epsilon(0.0) == distance / scale
+        assert np.all(np.isfinite(curve([0.0, 1e-300, 0.5, 1.0])))
+
+
+@pytest.mark.parametrize("distance", [1, 40, 10**6])
+def test_fine_noise_has_the_curves_of_continuous_noise(distance):
+    """A grid of 1e-6 scales is not to be told from none by more than the mass of a point, 1e-6."""
+    scale, alpha = 1e6, np.linspace(0, 1, 11)
+    pairs = (
+        (DiscreteLaplaceTradeoff(scale, distance), LaplaceTradeoff(distance / scale)),
+        (DiscreteGaussianTradeoff(scale, distance), GaussianTradeoff(distance / scale)),
+    )
+    for discrete, continuous in pairs:
+        np.testing.assert_allclose(discrete(alpha), continuous(alpha), atol=1e-6)
+        np.testing.assert_allclose(
+            discrete.delta(0.1 * distance / scale), continuous.delta(0.1 * distance / scale), rtol=1e-5
+        )
+
+
+def test_noises_know_their_curves():
+    assert isinstance(DiscreteLaplace(2.0).tradeoff(np.array([0.0, 3.0])), DiscreteLaplaceTradeoff)
+    assert isinstance(DiscreteLaplace(2.0).tradeoff(np.array([1.0, 3.0])), PureProtocolTradeoff)
+    assert DiscreteLaplace(2.0).tradeoff(np.array([1.0, 3.0])).epsilon(0.0) == 2
+    curve = DiscreteGaussian(np.array([2.0, 5.0])).tradeoff(np.array([-3.0]))
+    np.testing.assert_array_equal(curve.delta(1.0), DiscreteGaussianTradeoff([2.0, 5.0], 3).delta(1.0))
+    with pytest.raises(ValueError, match="in one column, got distances"):
+        DiscreteGaussian(2.0).tradeoff(np.array([1.0, 1.0]))
+    for law in (DiscreteLaplace(2.0), DiscreteGaussian(2.0)):
+        for distance in ([0.5], [0.0], [np.inf]):
+            with pytest.raises(ValueError, match="must be integers, not all 0"):
+                law.tradeoff(np.array(distance))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
+def test_impossible_parameters_are_refused(bad):
+    for make in (DiscreteLaplace, DiscreteGaussian, lambda s: DiscreteLaplaceTradeoff(s, 1)):
+        with pytest.raises(ValueError, match="scale must be positive and finite"):
+            make(bad)
+    for distance in (0, 1.5, np.inf):
+        with pytest.raises(ValueError, match="distance must be a positive integer"):
+            DiscreteGaussianTradeoff(1.0, distance)
