@@ -274,7 +274,7 @@ def _result(
 def _views(tree: Any) -> Any:
     """A tree with new NumPy arrays, on the same memory.
 
-    JAX 0.10 to 0.12 remember, by the identity of a NumPy array that a compiled function holds, that its precision was
-    double; were it the caller's own array, they would refuse it in single precision afterwards.
+    JAX 0.10 to 0.12 remember, by the identity of a NumPy array that a compiled function holds as a constant, that its
+    precision was double; were it the caller's own array, they would refuse it in single precision afterwards.
     """
     return jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, tree)

@@ -134,8 +134,8 @@ def _divided(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any
             producer |= dict.fromkeys(equation.outvars, equation)
         else:
             late.add(id(equation))
-    # Variables that depend on arrays alone become arguments where they enter the other equations. Layout operations stay
-    # among these, since their results take more room than what they are made from.
+    # Variables that depend on arrays alone become arguments where they enter the other equations. Layout operations
+    # stay among these, since their results take more room than what they are made from.
     frontier = [v for e in jaxpr.eqns if id(e) in late for v in _variables(e.invars)] + _variables(jaxpr.outvars)
     entering = set()
     while frontier:

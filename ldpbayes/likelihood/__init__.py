@@ -3,6 +3,7 @@
 from ldpbayes._moved import former
 from ldpbayes.likelihood._channel import Channel, channel
 from ldpbayes.likelihood._dispatch import closed_form, register_closed_form
+from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._privatized import Privatized, privatized
 from ldpbayes.likelihood._privatized_regression import PrivatizedRegression
@@ -10,6 +11,7 @@ from ldpbayes.likelihood.closed_forms import Grouped, RegressionRows
 
 __all__ = [
     "Channel",
+    "Family",
     "Grouped",
     "Privatized",
     "PrivatizedRegression",
@@ -19,6 +21,7 @@ __all__ = [
     "law_of_nodes",
     "privatized",
     "register_closed_form",
+    "register_family",
 ]
 
 __getattr__ = former(

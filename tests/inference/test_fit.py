@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import SA
 from scipy import integrate
 
 import ldpbayes as ldp
@@ -242,8 +243,14 @@ def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(rng)
 
     release = ldp.Release(LAPLACE.randomize(jax.random.key(0), x), LAPLACE)
     values = np.asarray(release.values, np.float64)
-    for arguments in ((model, x), (clipped_gaussian(), ldp.Release(values, LAPLACE))):
-        quiet_fit(*arguments, num_warmup=5, num_samples=5)
+    # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function
+    sampled_by_numpyro = {"kernel": SA, "num_chains": 1}
+    for model_and_data, options in (
+        ((model, x), {}),
+        ((clipped_gaussian(), ldp.Release(values, LAPLACE)), {}),
+        ((model, x), sampled_by_numpyro),
+    ):
+        quiet_fit(*model_and_data, num_warmup=5, num_samples=5, **options)
     for array in (x, values):
         assert jnp.exp(array).dtype == jnp.float32
     assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32

@@ -148,3 +148,17 @@ def test_zero_inflated_records_have_atoms_by_kind():
     np.testing.assert_array_equal(sketch.places, [0, 1, 2])
     np.testing.assert_array_equal(sketch.atoms, [0, 1, 1])
     assert not len(ldp.Release([0.3, 1.0], ldp.LaplaceMechanism(1.0, 0, 2)).sketch().places)
+
+
+def test_a_public_number_at_a_bound_has_the_gradient_of_its_log_mass():
+    mechanism = ldp.SymmetricLaplaceMechanism([0.0, 0.0, 0.0], -2, 3)
+    z = np.array([-2.0, 0.3, 3.0])
+
+    def log_prob(loc):
+        return ldp.Privatized(dist.Normal(loc, 1.2), mechanism).log_prob(z)
+
+    law = stats.norm(0.4, 1.2)
+    np.testing.assert_allclose(log_prob(0.4), [law.logcdf(-2), law.logpdf(0.3), law.logsf(3)], rtol=1e-13)
+    hazards = [-law.pdf(-2) / law.cdf(-2), (0.3 - 0.4) / 1.2**2, law.pdf(3) / law.sf(3)]
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        np.testing.assert_allclose(jax.jit(jacobian(log_prob))(0.4), hazards, rtol=1e-12)

@@ -9,8 +9,17 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy import stats
 
-from ldpbayes.numerics._special import erfcx, log1mexp, log_ndtr, log_relative_expm1, log_tilted_normal
+from ldpbayes.numerics._special import (
+    betainc,
+    erfcx,
+    log1mexp,
+    log_ndtr,
+    log_relative_expm1,
+    log_tilted_normal,
+    student_t_cdf,
+)
 from tests.likelihood.reference import DIGITS, error, log_density, log_gradient, normal_mass
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -153,3 +162,31 @@ def test_single_precision_stays_finite_and_accurate():
     assert value.dtype == jnp.float32
     assert np.isfinite(gradient).all()
     assert error(value, log_density(log_cdf_reference, x)).max() < 64 * np.finfo(np.float32).eps
+
+
+@pytest.mark.parametrize(("a", "b", "x"), [(2.0, 0.5, 0.3), (2.5, 0.5, 0.9), (0.3, 0.7, 0.2), (5.0, 3.0, 0.6)])
+def test_the_incomplete_beta_function_has_derivatives_in_its_parameters(a, b, x, x64):
+    def exact(a, b, x):
+        return mp.betainc(a, b, 0, x, regularized=True)
+
+    value, slopes = jax.value_and_grad(betainc, (0, 1, 2))(a, b, x)
+    assert float(value) == pytest.approx(float(exact(a, b, x)), rel=1e-13)
+    want = [mp.diff(exact, (a, b, x), order) for order in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    np.testing.assert_allclose(slopes, np.array(want, float), rtol=1e-9)
+
+
+def test_the_cdf_of_a_student_t_has_derivatives_everywhere(x64):
+    df, t = 3.3, np.array([-40.0, -1.2, -1e-9, 0.0, 2.5])
+
+    def exact(df, t):
+        between = mp.betainc(0.5, df / 2, 0, t * t / (df + t * t), regularized=True)
+        return (1 + mp.sign(t) * between) / 2
+
+    value = jax.jit(student_t_cdf)(df, t)
+    of_df, of_t = (jax.vmap(jax.grad(student_t_cdf, i), (None, 0))(df, t) for i in (0, 1))
+    with mp.workdps(30):
+        np.testing.assert_allclose(value, [float(exact(mp.mpf(df), mp.mpf(at))) for at in t], rtol=1e-13)
+        in_df = [float(mp.diff(lambda d, at=at: exact(d, mp.mpf(at)), mp.mpf(df))) for at in t]
+    # a central difference of values that are rounded, times their size
+    np.testing.assert_allclose(of_df, in_df, rtol=1e-9, atol=1e-11 * np.asarray(value).max())
+    np.testing.assert_allclose(of_t, stats.t(df).pdf(t), rtol=1e-12)

@@ -6,10 +6,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import noise
+from ldpbayes.likelihood import closed_form
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -100,5 +101,43 @@ def test_a_statistic_is_observed_like_a_record():
     ids=["gamma", "exponential", "poisson under gaussian", "normal under discrete"],
 )
 def test_what_has_no_likelihood_without_bounds_is_refused_in_words(base, mechanism):
-    with pytest.raises(ValueError, match=r"bounds|continuous|whole numbers"):
-        ldp.Privatized(base, mechanism).log_prob(np.array([1.0]))
+    with pytest.raises(ValueError, match=r"without bounds|is continuous"):
+        ldp.Privatized(base, mechanism)
+
+
+def enumerated(law, noise, z, lower=-np.inf, upper=np.inf):
+    """Log probabilities of a SciPy law of counts below 400 under a noise with values and probabilities of its own."""
+    x = np.arange(400)
+    kernel = np.asarray(noise.log_prob(z - np.clip(x, lower, upper)[:, None, None].astype(float)))
+    return special.logsumexp(law.logpmf(x)[:, None] + kernel, axis=0)
+
+
+@pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5), noise.Laplace(2.0)])
+def test_a_count_of_finitely_many_values_needs_no_bounds(law):
+    z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
+    private = ldp.Privatized(dist.Binomial(20, 0.3), ldp.AdditiveMechanism(law, sensitivity=1.0))
+    # sums of 21 terms whose logs are as large as the result
+    got = jax.jit(private.log_prob)(z)
+    np.testing.assert_allclose(got, enumerated(stats.binom(20, 0.3), law, z[:, None]), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose([private.mean, private.variance], [6.0, 4.2 + law.variance], rtol=1e-12)
+
+
+@pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5)])
+def test_a_count_that_is_clipped_has_a_likelihood_under_discrete_noise(law):
+    z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
+    mechanism = ldp.AdditiveMechanism(law, 0, 10)
+    want = enumerated(stats.poisson(3.0), law, z[:, None], 0, 10)
+    # sums of 12 terms, of which the last, a tail of a Poisson law, is good to 1e-12
+    np.testing.assert_allclose(ldp.Privatized(dist.Poisson(3.0), mechanism).log_prob(z), want, rtol=1e-12, atol=1e-12)
+    personal = ldp.AdditiveMechanism(law, np.zeros(5), np.array([10, 10, 10, 3, 2]))
+    got = ldp.Privatized(dist.Poisson(np.full(5, 3.0)), personal).log_prob(z)
+    want[3:] = [enumerated(stats.poisson(3.0), law, z[i : i + 1, None], 0, most)[0] for i, most in ((3, 3), (4, 2))]
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_a_form_registered_for_statistics_does_not_serve_records():
+    mechanisms = ldp.LaplaceMechanism(1.0, sensitivity=2.0), ldp.LaplaceMechanism(1.0, 0, 2)
+    forms = [closed_form(dist.Normal(), mechanism) for mechanism in mechanisms]
+    assert None not in forms and forms[0] is not forms[1]
+    assert closed_form(dist.Exponential(), mechanisms[0]) is None
+    assert closed_form(dist.Exponential(), mechanisms[1]) is not None

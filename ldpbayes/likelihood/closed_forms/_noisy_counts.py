@@ -5,6 +5,7 @@ which need no enumeration; under discrete Gaussian noise the terms that count li
 has a finite number of values, or is clipped, is enumerated. Each is right for every rate, however far from z.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -165,6 +166,7 @@ def _is_open(law: Any) -> bool:
     return is_concrete(high) and bool(np.any(np.isinf(high)))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _under_laplace(family: _Family, z: Any, scale: Any, *parameters: Any) -> jax.Array:
     """Both sides of z, on each of which the noise's probabilities are exponential."""
     rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
@@ -190,6 +192,7 @@ def _half_width(noise: Any) -> int:
     return math.ceil(REACH * np.max(noise.scale)) + 2
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters: Any) -> jax.Array:
     """Windows around the largest term, the log of which is more concave than that of the noise's probabilities.
 

@@ -49,8 +49,8 @@ FUNCTIONS = {
 }
 MEANS = {"relu": 0.5, "indicator": 0.5, "abs_sin": 2 / math.pi}
 
-# The names are the paper's: symmetric Laplace (sl), smoothed doubly random (sdr) and doubly random (dr) corrected losses.
-# It defines them with one draw of the analyst's noise, and without use of the support.
+# The names are the paper's: symmetric Laplace (sl), smoothed doubly random (sdr) and doubly random (dr) estimators. It
+# defines each with one draw of the analyst's noise, and without use of the support.
 PAPERS: dict[str, Correction] = {
     "oracle": Oracle(),
     "naive": Naive(),
@@ -235,8 +235,8 @@ def logistic_posteriors(
             for count in counts:
                 cell = f"{count} {scale}"
                 setting = logistic_setting(count, scale, bound)
-                # Until its metric is adapted, NUTS would spend most of the time in deep trees. From a narrow start it may
-                # end, since some rows are released as they are, in a mode in which a covariate does not vary.
+                # Until its metric is adapted, NUTS would spend most of the time in deep trees. From a narrow start it
+                # may end, since some rows are released as they are, in a mode in which a covariate does not vary.
                 options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
                 fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
                 for start in range(len(done.get(cell, [])), replicates, batch):
