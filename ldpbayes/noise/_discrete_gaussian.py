@@ -105,7 +105,7 @@ class DiscreteGaussian(Noise):
 
         Parameters
         ----------
-        distance : array (columns,)
+        distance : array (*batch, columns)
             How far apart the inputs are, column by column: integers, one of them not 0.
 
         Raises
@@ -113,10 +113,10 @@ class DiscreteGaussian(Noise):
         ValueError
             If a distance is no integer, or not exactly one of them differs from 0.
         """
-        apart = integer_distances(distance)
-        if len(apart) > 1:
+        apart, alone = integer_distances(distance)
+        if not alone:
             raise ValueError(
                 "the trade-off curve of discrete Gaussian noise is known for inputs apart in one column, "
                 f"got distances {np.asarray(distance)}"
             )
-        return DiscreteGaussianTradeoff(self.scale, apart[0])
+        return DiscreteGaussianTradeoff(self.scale, apart)

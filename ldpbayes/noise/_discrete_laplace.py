@@ -88,7 +88,7 @@ class DiscreteLaplace(Noise):
 
         Parameters
         ----------
-        distance : array (columns,)
+        distance : array (*batch, columns)
             How far apart the inputs are, column by column: integers.
 
         Raises
@@ -96,22 +96,22 @@ class DiscreteLaplace(Noise):
         ValueError
             If a distance is no integer, or all are 0.
         """
-        apart = integer_distances(distance)
-        if len(apart) == 1:
-            return DiscreteLaplaceTradeoff(self.scale, apart[0])
-        budget = np.sum(apart) / np.asarray(self.scale)
+        apart, alone = integer_distances(distance)
+        if alone:
+            return DiscreteLaplaceTradeoff(self.scale, apart)
+        budget = apart / np.asarray(self.scale)
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
 
 
-def integer_distances(distance: np.ndarray) -> np.ndarray:
-    """Those distances of two inputs that are not 0, or ValueError if one is no integer or all of them are 0.
+def integer_distances(distance: np.ndarray) -> tuple[Any, bool]:
+    """How far two inputs are apart in all columns together, and whether it is in one column; ValueError if it is 0.
 
     Parameters
     ----------
-    distance : array (columns,)
-        Column by column.
+    distance : array (*batch, columns)
+        Column by column, integers; ValueError if they are not.
     """
     distance = np.abs(np.atleast_1d(np.asarray(distance, float)))
-    if not np.all(np.isfinite(distance) & (distance == np.round(distance))) or not distance.any():
+    if not np.all(np.isfinite(distance) & (distance == np.round(distance))) or not distance.any(axis=-1).all():
         raise ValueError(f"under discrete noise the distance of inputs must be integers, not all 0, got {distance}")
-    return distance[distance > 0]
+    return distance.sum(axis=-1)[()], bool(np.all(np.count_nonzero(distance, axis=-1) == 1))

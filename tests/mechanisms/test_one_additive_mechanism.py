@@ -135,3 +135,10 @@ def test_whole_numbers_stay_whole():
         ldp.Release([3.0, 1.5], count)
     with pytest.raises(ValueError, match="x must be a whole number"):
         count.randomize(jax.random.key(0), np.array([0.5]))
+
+
+@pytest.mark.parametrize("law", [noise.Laplace, noise.DiscreteLaplace])
+def test_records_with_bounds_of_their_own_have_guarantees_of_their_own(law):
+    mechanism = ldp.AdditiveMechanism(law(2.0), np.array([0.0, 0.0, 1.0]), np.array([1.0, 4.0, 2.0]))
+    np.testing.assert_allclose(mechanism.guarantee.epsilon(0.0), [0.5, 2.0, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(mechanism.attribute_guarantee.epsilon(0.0), [0.5, 2.0, 0.5], rtol=1e-12)
