@@ -33,7 +33,7 @@ def log_marginal(law, mechanism, z):
         codes = np.arange(mechanism.categories)
         return float(np.log(np.sum(law.pmf(codes) * [category_probability(mechanism, z, x) for x in codes])))
     lower, upper = float(mechanism.lower), float(mechanism.upper)
-    kept, noise = float(getattr(mechanism, "kept", 0.0)), additive_noise(mechanism)
+    kept, noise = chance_of_none(mechanism), additive_noise(mechanism)
     if kept:  # clipped and released in single precision
         z = next((bound for bound in (lower, upper) if z == np.float32(bound)), z)
     if hasattr(law, "pmf"):
@@ -50,6 +50,11 @@ def log_marginal(law, mechanism, z):
     noisy += smooth_part(law, noise, lower, upper, z)
     own = law.pdf(z) if lower <= z <= upper else 0.0
     return float(np.log(kept * own + (1 - kept) * noisy))
+
+
+def chance_of_none(mechanism):
+    """Probability that a record gets no noise."""
+    return float(getattr(mechanism, "zero_probability", 0.0))
 
 
 def additive_noise(mechanism):
@@ -87,7 +92,7 @@ def log_row_marginal(mean, covariance, mechanism, z):
     square = np.einsum("i,nij,j->n", away, np.linalg.inv(total), away)
     _, log_det = np.linalg.slogdet(2 * np.pi * total)
     noisy = np.sum(np.exp(t - w - 0.5 * (square + log_det))) * (t[1] - t[0])
-    kept = float(getattr(mechanism, "kept", 0.0))
+    kept = chance_of_none(mechanism)
     return float(np.log(kept * stats.multivariate_normal(mean, covariance).pdf(z) + (1 - kept) * noisy))
 
 

@@ -102,6 +102,9 @@ class Release:
                 "mechanism must be an ldpbayes mechanism (one for all records: make a release for each protocol), "
                 f"got {type(self.mechanism).__name__}"
             )
+        if "name" not in vars(type(self.mechanism)):
+            kind = type(self.mechanism).__name__
+            raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.register("name")')
         if self.values is None:
             if self.count is None:
                 raise ValueError("a release without values needs count, its number of records; got None")

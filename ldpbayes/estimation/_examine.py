@@ -105,7 +105,9 @@ def parametrised(loss: Any, start: Any, records: Records) -> Parametrised:
     if getattr(losses, name, None) is loss:
         raise TypeError(f"losses.{name} makes a loss: call it, losses.{name}(...)")
     if start is None:
-        raise ValueError("start is needed: it says which form the parameter of this loss has")
+        raise ValueError(
+            "start is needed, such as 0.0 or jnp.zeros(3): it says which form the parameter of this loss has"
+        )
     numbers, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
     if not numbers.size or not bool(jnp.all(jnp.isfinite(numbers))):
         raise ValueError(f"start must hold finite numbers, got {start!r}")

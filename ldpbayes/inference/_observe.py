@@ -12,9 +12,10 @@ from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import Release, Sketch
+from ldpbayes.data import PanelSketch, Release, Sketch
 from ldpbayes.data._groups import joined_sketch
 from ldpbayes.likelihood import Grouped, law_of_nodes, privatized
+from ldpbayes.likelihood._dispatch import is_own
 from ldpbayes.likelihood._privatized import law_of_records, unwrapped
 from ldpbayes.mechanisms import Additive, Mechanism, joined_mechanism
 from ldpbayes.noise import Omitted
@@ -140,9 +141,13 @@ def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options
     law = law_of_nodes(sketch, base_dist, **options)
     groups = getattr(sketch, "groups", None)
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
+    nodes = sketch.nodes
+    if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
+        # A user's formula need not be finite where no record is: nodes that stand for none are put where some are.
+        nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
     with _weighted(sketch.weights):
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=sketch.nodes)
+        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=nodes)
 
 
 def _observe_records(

@@ -180,7 +180,7 @@ def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Any) -> tuple[Any, Any]:
     ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
     if grid.edges is None:
         inside = log_kernel(align(grid.nodes))
-        log_scale = xp.maximum(inside.max(axis=0), ends.max(axis=0))
+        log_scale = _finite(xp, xp.maximum(inside.max(axis=0), ends.max(axis=0)))
         return xp.exp(xp.concatenate([inside, ends]) - log_scale), log_scale
 
     # every panel by one Gauss rule whose nodes all released values share ...
@@ -190,11 +190,17 @@ def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Any) -> tuple[Any, Any]:
     log_values = log_kernel(_gauss_points(left, right))
     cuts = _cuts(xp, mechanism, z)
     peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
-    log_scale = functools.reduce(xp.maximum, peaks, xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0)))
+    highest = xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0))
+    log_scale = _finite(xp, functools.reduce(xp.maximum, peaks, highest))
     number = np.arange(panels).reshape((-1,) + (1,) * len(batch))
     held = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
     inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held)
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
+
+
+def _finite(xp: Any, log_scale: Any) -> Any:
+    """0 in place of −inf, which is the largest log p(z | x) at a value that cannot be released."""
+    return xp.where(log_scale > -np.inf, log_scale, 0.0)
 
 
 def _log_kernel(xp: Any, mechanism: Any, z: Any) -> Callable[[Any], Any]:

@@ -197,6 +197,8 @@ def check_nodes(base: Any, mechanism: Any) -> None:
                 f"[{low:g}, {high:g}]"
             )
     if is_infinite(lower) or is_infinite(upper):
+        if base.support.is_discrete and not is_concrete(*support_ends(base)):
+            raise ValueError(f"the sum over a {law} needs a support, and bounds, that are known before tracing")
         if not base.support.is_discrete or math.isinf(high - low):
             raise ValueError(
                 f"{law} has no closed form under {kind} without bounds, and a channel needs them; give the mechanism "

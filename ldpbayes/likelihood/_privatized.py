@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,14 @@ from ldpbayes.noise import Omitted
 
 __all__ = ["Privatized", "law_of_records", "privatized", "unwrapped"]
 
-METHODS = {"auto": True, "closed_form": True, "channel": False}
-"""Names of the ways in which a likelihood is computed, and whether a closed form is asked for."""
+
+class _Way(NamedTuple):
+    by_closed_form: bool
+    by_channel: bool
+
+
+METHODS = {"auto": _Way(True, True), "closed_form": _Way(True, False), "channel": _Way(False, True)}
+"""Names of the ways in which a likelihood is computed, and what each admits: a closed form, if there is one, first."""
 
 
 class Privatized(dist.Distribution):
@@ -83,7 +89,7 @@ class Privatized(dist.Distribution):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if method == "closed_form" or mechanism.record_shape:
+            if not METHODS[method].by_channel or mechanism.record_shape:
                 instead = (
                     "of rows only MultivariateNormal and RegressionRows have one"
                     if mechanism.record_shape
@@ -97,7 +103,7 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self) -> ClosedForm | None:
-        return closed_form(self._law, self.mechanism) if METHODS[self.method] else None
+        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
 
     @property
     def _law(self) -> Any:

@@ -91,11 +91,6 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         """Whether released numbers may be exactly one of the bounds; see `NumericMechanism.has_atoms`."""
         return self.columns is None and isinstance(self.noise, Omitted)
 
-    @property
-    def kinks(self) -> tuple[float, ...]:
-        """See `Noise.kinks`."""
-        return self.noise.kinks
-
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
         """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; NaN raises where it can be seen.
 
@@ -143,8 +138,12 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     def breakpoints(self, z: ArrayLike) -> Any:
         """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
-        at = array_of(z)[..., None]
-        return at - np.array(self.noise.kinks, at.dtype) if any(self.noise.kinks) else at[..., : len(self.noise.kinks)]
+        at, kinks = array_of(z)[..., None], self.noise.kinks
+        if not kinks:
+            return at[..., :0]
+        xp: Any = np if is_concrete(kinks) else jnp
+        offsets = xp.stack(xp.broadcast_arrays(*kinks), axis=-1)
+        return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""

@@ -257,7 +257,16 @@ class NumericMechanism(Mechanism):
         return False
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Numbers."""
+        """Numbers, between the bounds of `support` where it has some."""
+        low, high = (
+            getattr(self.support, f"{end}_bound", sign * math.inf) for end, sign in (("lower", -1), ("upper", 1))
+        )
+        bad = (values < low) | (values > high) if is_concrete(low, high) else np.zeros(len(values), bool)
+        if np.any(bad):
+            raise ValueError(
+                f"{type(self).__name__} releases numbers from {np.min(low):g} to {np.max(high):g}; {bad.sum()} of "
+                f"these are not, the first ({values[bad][0]:g}) at {np.argmax(bad)}"
+            )
         return values.astype(int) if values.dtype == bool else values
 
 

@@ -51,7 +51,8 @@ def released_values(mechanism: Any, values: ArrayLike) -> np.ndarray:
     with np.errstate(over="ignore"):
         array = array.astype(native, copy=False)
     if array.ndim != 1 + len(event) or array.shape[1:] != event:
-        raise ValueError(f"{kind} releases {one}; got values of shape {array.shape}")
+        hint = " (a single value is a release of one: write it as a list)" if array.ndim == len(event) else ""
+        raise ValueError(f"{kind} releases {one}; got values of shape {array.shape}{hint}")
     if array.size == 0:
         raise ValueError("values is empty: a release holds at least one record")
     if array.dtype.kind == "f" and not np.isfinite(array).all():

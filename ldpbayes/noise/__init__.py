@@ -1,5 +1,6 @@
 """What is added: laws of noise, each with its scale in the unit of the data, its density and its privacy."""
 
+from ldpbayes._pytree import pytree
 from ldpbayes.noise._discrete_gaussian import DiscreteGaussian
 from ldpbayes.noise._discrete_laplace import DiscreteLaplace
 from ldpbayes.noise._gaussian import Gaussian
@@ -18,4 +19,5 @@ __all__ = [
     "SymmetricLaplace",
     "WithPublicRecords",
     "ZeroInflated",
+    "pytree",
 ]

@@ -18,8 +18,8 @@ __all__ = ["Noise"]
 class Noise(abc.ABC):
     """A law of what is added to a number, or to the columns of a row, centred at zero.
 
-    Subclasses are frozen dataclasses decorated with ``@pytree``. Their parameters are in the unit of the data: numbers,
-    or one a record. The last axis of what is drawn and of what has a density is that of the columns, one for a number.
+    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Their parameters are in the unit of the
+    data: numbers, or one a record. The last axis of what is drawn and of what has a density is that of the columns, one for a number.
     """
 
     discrete: ClassVar[bool] = False
@@ -29,7 +29,7 @@ class Noise(abc.ABC):
     """Whether the log density is linear on either side of zero, so that it is known from two points there."""
 
     kinks: ClassVar[tuple[float, ...]]
-    """Where the density of noise in one column is not smooth."""
+    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property."""
 
     standard_deviation: Any
     """Of the noise in one column: a field or a property."""

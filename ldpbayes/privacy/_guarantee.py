@@ -44,6 +44,12 @@ class Guarantee:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
         object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
 
+    @property
+    def _neighbours(self) -> str:
+        if self.trust_model == "central":
+            return f"two data sets that differ in one {self.unit}"
+        return f"two possible values of one {self.unit}"
+
     def delta(self, epsilon: ArrayLike) -> Any:
         """Smallest delta at an epsilon; see `Tradeoff.delta`.
 
@@ -86,7 +92,7 @@ class Guarantee:
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {_quote(budget[~given_away])} and delta {_quote(delta[~given_away])}: "
-            f"no test between two possible values of one {self.unit} that raises a false alarm 5% of the time "
+            f"no test between {self._neighbours} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):

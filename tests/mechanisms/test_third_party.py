@@ -16,7 +16,6 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes._pytree import pytree
 from ldpbayes.likelihood import _dispatch, law_of_nodes
 from ldpbayes.mechanisms import _registry
 
@@ -112,7 +111,7 @@ def test_it_gets_a_certified_posterior(release):
     assert json.loads(posterior.attrs["certificates"])[0]["error_nats"] < 1e-3
 
 
-@pytree
+@ldp.noise.pytree
 @dataclasses.dataclass(frozen=True)
 class Uniform(ldp.noise.Noise):
     """Noise with a jump on either side: density 1/(2 width) between −width and width."""
@@ -120,7 +119,7 @@ class Uniform(ldp.noise.Noise):
     width: Any
 
     linear_tails = False
-    kinks = (-1.0, 1.0)  # of width 1, which is all that is tried here
+    kinks = property(lambda self: (-self.width, self.width))
     resolution = standard_deviation = property(lambda self: self.width / np.sqrt(3))
     reach = property(lambda self: self.width)
 
@@ -165,3 +164,33 @@ def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkey
         assert float(log_density) == pytest.approx(25.0, rel=1e-12)  # 50 records of 0.25 × 2
     channel = ldp.Privatized(dist.Normal(0.0, 2.0), mechanism, method="channel").log_prob(0.0)
     assert float(channel) != pytest.approx(0.5)
+
+
+def slope(base_of, data):
+    """Derivative of a model's log density in the parameter of a law."""
+
+    def log_density(parameter):
+        return numpyro.infer.util.log_density(lambda: ldp.observe("z", base_of(parameter), data), (), {}, {})[0]
+
+    return float(jax.grad(log_density)(0.4))
+
+
+def test_what_no_record_is_near_to_need_not_have_a_density(monkeypatch, x64):
+    # a sketch has nodes where no record is, and beyond what this noise can release
+    bounded = ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
+    assert np.isfinite(slope(lambda mu: dist.Normal(mu, 1.1), ldp.Release([-2.5, 0.1, 0.4, 3.7], bounded).sketch()))
+    monkeypatch.setattr(_dispatch._FORMS, "own", {})
+
+    @ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)
+    def only_near(base, mechanism, z):
+        return jnp.log(jnp.where(jnp.abs(z) < 4, 1.0, 0.0)) - (z - base.loc) ** 2
+
+    release = ldp.Release(np.linspace(-1.0, 1.5, 50), ldp.LaplaceMechanism(1.0, -5, 5))
+    want = slope(lambda mu: dist.Normal(mu, 1.1), release)
+    assert slope(lambda mu: dist.Normal(mu, 1.1), release.sketch()) == pytest.approx(want, rel=1e-9)
+
+
+def test_a_mechanism_that_was_not_registered_is_told_so():
+    unregistered = type("Unregistered", (ldp.LaplaceMechanism,), {})
+    with pytest.raises(TypeError, match=r"Unregistered is not registered: decorate it with @ldpbayes.register"):
+        ldp.Release([0.5], unregistered(1.0, 0, 1))

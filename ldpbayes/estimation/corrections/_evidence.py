@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ldpbayes._pytree import pytree
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
@@ -30,6 +31,13 @@ class Points:
 
     rows: Any
     weights: Any
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.rows) != 3 or np.shape(self.rows)[:2] != np.shape(self.weights):
+            raise ValueError(
+                "points are rows (points, N, columns) with weights (points, N), of one point a record rows[None]; got "
+                f"shapes {np.shape(self.rows)} and {np.shape(self.weights)}"
+            )
 
     def values(self, loss: Loss, theta: Any, index: tuple[int, ...]) -> jax.Array:
         """What is weighted, shape (points, N); `index` has the perturbed columns."""

@@ -1,8 +1,9 @@
 """Counts under discrete noise: sums over all counts that there may have been.
 
 p(z) = Σ_k p(k) P(noise = z − k). Under discrete Laplace noise the sums over k ≤ z and k > z are tails of tilted laws,
-which need no enumeration; under discrete Gaussian noise the terms that count lie in windows of known size; a count that
-has a finite number of values, or is clipped, is enumerated. Each is right for every rate, however far from z.
+which need no enumeration; under discrete Gaussian noise the terms that count lie in windows of known size. Each is
+right for every rate, however far from z. A count that has a finite number of values, or is clipped, is summed as any
+other is.
 """
 
 import functools
@@ -20,7 +21,8 @@ from jax.typing import ArrayLike
 from ldpbayes._tracing import is_concrete
 from ldpbayes.likelihood._dispatch import register_closed_form
 from ldpbayes.likelihood._families import unexpanded
-from ldpbayes.likelihood._masses import aligned, log_mass_beyond, log_prob_on_support, support_ends
+from ldpbayes.likelihood._masses import support_ends
+from ldpbayes.likelihood._sums import log_sum_over_counts
 from ldpbayes.likelihood.closed_forms._negative_binomial import negative_binomial_parameters
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics._chunks import CHUNK, by_rows
@@ -45,14 +47,6 @@ _COUNTS = (
     dist.GeometricProbs,
     dist.GeometricLogits,
     dist.discrete.ZeroInflatedProbs,
-    dist.BinomialProbs,
-    dist.BinomialLogits,
-    dist.BetaBinomial,
-    dist.BernoulliProbs,
-    dist.BernoulliLogits,
-    dist.CategoricalProbs,
-    dist.CategoricalLogits,
-    dist.DiscreteUniform,
 )
 
 
@@ -97,7 +91,7 @@ _NEGATIVE_BINOMIAL = _Family(
 
 
 def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
-    """A count, clipped or not, with discrete Laplace or discrete Gaussian noise.
+    """A count with discrete Laplace or discrete Gaussian noise.
 
     Parameters
     ----------
@@ -121,7 +115,7 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     law, noise = unexpanded(base), mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
     if mechanism.bounded or not _is_open(law):
-        return _enumerated(law, mechanism, z)
+        return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
         inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
         return jnp.logaddexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
@@ -147,8 +141,8 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
 
 
 for _law in _COUNTS:
-    register_closed_form(_law, DiscreteLaplace)(noisy_count)
-    register_closed_form(_law, DiscreteGaussian)(noisy_count)
+    register_closed_form(_law, DiscreteLaplace, bounded=False)(noisy_count)
+    register_closed_form(_law, DiscreteGaussian, bounded=False)(noisy_count)
 
 
 def _shape_and_odds(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -219,30 +213,3 @@ def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters:
         counts = jnp.concatenate([near, counts], axis=1)
     log_mass = family.log_mass(counts, *(parameter[:, None] for parameter in parameters))
     return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))
-
-
-def _enumerated(law: Any, mechanism: Any, z: Any) -> jax.Array:
-    """All counts of a law of finite support, or all between a mechanism's bounds."""
-    low, high = support_ends(law)
-    bounds = (mechanism.lower, mechanism.upper) if mechanism.bounded else (low, high)
-    if not is_concrete(low, high, bounds):
-        raise ValueError(
-            f"the sum over a {type(law).__name__} needs a support, and bounds, that are known before tracing"
-        )
-    ends = float(np.min(low)), float(np.max(high))
-    open_ends = math.isinf(ends[0]), math.isinf(ends[1])
-    start = math.ceil(np.min(bounds[0])) if open_ends[0] else int(ends[0])
-    stop = math.ceil(np.max(bounds[1])) - 1 if open_ends[1] else int(ends[1])
-    nodes = np.arange(start, max(start, stop) + 1, dtype=float)  # one at least, which is clipped
-    inside = log_prob_on_support(law, nodes)
-    beyond = log_mass_beyond(law, nodes, open_ends, inside)
-    masses = jnp.concatenate([inside, jnp.broadcast_to(beyond, (2, *inside.shape[1:]))])
-    rank = 1 + max(z.ndim, inside.ndim - 1, len(mechanism.batch_shape))
-    places = aligned(nodes, rank)
-    if mechanism.bounded:
-        places = np.clip(places, *(np.asarray(bound) for bound in bounds))
-    # where a law ends by itself nothing is beyond, and any place will do
-    edges = [bound if is_open else 0.0 for bound, is_open in zip(bounds, open_ends, strict=True)]
-    places = np.concatenate([places, *(np.broadcast_to(edge, (1, *places.shape[1:])) for edge in edges)])
-    kernel = mechanism.noise.log_prob((z - places.astype(z.dtype))[..., None])
-    return log_sum(aligned(masses, rank) + kernel, axis=0)
