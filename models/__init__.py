@@ -1,7 +1,7 @@
 """NumPyro model factories for common releases; each is what you would write yourself with `ldpbayes.observe`.
 
 A factory takes priors and returns a NumPyro model of a release or a sketch. Default priors are of the families that
-[KJDS] uses, where it states them.
+[KJKH] uses, where it states them.
 """
 
 from ldpbayes.models._clipped_counts import clipped_counts

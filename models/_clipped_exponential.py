@@ -12,7 +12,7 @@ __all__ = ["clipped_exponential"]
 
 
 def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
-    """Posterior of an exponential rate ([KJDS] sec. 3.2.1 and Figure 8).
+    """Posterior of an exponential rate ([KJKH] sec. 3.2.1 and Figure 8).
 
     Parameters
     ----------

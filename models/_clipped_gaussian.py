@@ -14,7 +14,7 @@ __all__ = ["clipped_gaussian"]
 def clipped_gaussian(
     mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
 ) -> Callable[[Release | Sketch], None]:
-    """Posterior of a normal mean and standard deviation ([KJDS] sec. 3.2.1 and Figure 8).
+    """Posterior of a normal mean and standard deviation ([KJKH] sec. 3.2.1 and Figure 8).
 
     Parameters
     ----------

@@ -14,12 +14,12 @@ __all__ = ["oue_histogram"]
 
 
 def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
-    """Posterior of the shares of the categories: none is negative, and they sum to one ([KJDS] sec. 3.2.2).
+    """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution, optional
-        Prior on the simplex. Default: uniform, a Dirichlet with all concentrations one ([KJDS] Figure 8).
+        Prior on the simplex. Default: uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
 
     Returns
     -------

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes.data._sketch import Sketch
-from ldpbayes.mechanisms import joined_mechanism
+from ldpbayes.mechanisms._joined import joined_mechanism
 
 __all__ = ["CountSketch"]
 

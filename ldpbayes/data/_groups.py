@@ -9,7 +9,7 @@ import numpy as np
 
 from ldpbayes._tracing import is_concrete
 from ldpbayes.data._count_sketch import CountSketch
-from ldpbayes.mechanisms import joined_mechanism
+from ldpbayes.mechanisms._joined import joined_mechanism
 
 __all__ = ["SideBySide", "joined_sketch"]
 

@@ -17,7 +17,8 @@ from ldpbayes.data._groups import joined_sketch
 from ldpbayes.likelihood import Grouped, law_of_nodes, privatized
 from ldpbayes.likelihood._dispatch import is_own
 from ldpbayes.likelihood._privatized import law_of_records, unwrapped
-from ldpbayes.mechanisms import Additive, Mechanism, joined_mechanism
+from ldpbayes.mechanisms import Additive, Mechanism
+from ldpbayes.mechanisms._joined import joined_mechanism
 from ldpbayes.noise import Omitted
 
 __all__ = ["observe"]
@@ -213,7 +214,8 @@ def _observe_releases(
         raise ValueError(
             f"site {name!r}: the release of group {groups[missing.index(True)]} has no values, and others have"
         )
-    law = _laws(name, base_dist, np.repeat(groups, counts), releases[0].mechanism.support.is_discrete)
+    codes = releases[0].mechanism.support.is_discrete and not isinstance(releases[0].mechanism, Additive)
+    law = _laws(name, base_dist, np.repeat(groups, counts), codes)
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if any(missing) else (np if is_concrete(values) else jnp).concatenate(values)
     return _observe_records(name, law, mechanism, joined, sum(counts), options)

@@ -88,7 +88,7 @@ class Channel:
 
 def _product(density: Any, matrix: Any) -> jax.Array:
     """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
-    rows = matrix.T  # as they lie in memory: see `channel`
+    rows = matrix.T  # nodes last, which is how `channel` has laid them out
     if density.ndim == 1:
         return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
     if density.ndim == 2 and rows.ndim == 3 and len(rows) == 1:  # one matrix for all laws
@@ -141,11 +141,12 @@ def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Cha
         z = jnp.broadcast_to(z, shape + event)
         return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
     z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
-    # the host part is double precision whatever the caller's setting, and never becomes part of a trace
+    # what is computed here is in double precision whatever the caller's setting, and never becomes part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         if not shape:
             return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
-        # products of laws that several values share read all nodes of a value after those of another
+        # a product with a law that several values share goes from value to value and reads all nodes of each: they
+        # then lie next to each other
         order: Literal["F", "C"] = "F" if len(base.batch_shape) < len(shape) else "C"
         matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
         width = max(1, CHUNK // (n * BUILD * math.prod(shape[:-1])))

@@ -54,7 +54,8 @@ class Latent:
         Whether the base's support goes on beyond the first and the last node (static): for a discrete base; for a
         continuous one, whether it does so by more than a panel.
     pieces : tuple of three arrays, or None
-        What `cut_panels` returned: the last nodes are those of the pieces, and only panels that are whole count.
+        What `cut_panels` returned. The last nodes are then those of the pieces; of the others only those count whose
+        panel is whole.
     """
 
     nodes: Any
@@ -82,7 +83,7 @@ class Latent:
             return self
         left, right, whole = cut_panels(self.edges, breaks)
         nodes, volume = _panel_nodes(left, right)
-        # a piece without width, whose derivative counts, must see the density on its own side of the jump
+        # a piece without width has no mass but a derivative, for which its nodes must be on its own side of the jump
         info = jnp.finfo(nodes.dtype)
         count = QUADRATURE_ORDER * len(breaks)
         ends = jnp.concatenate([right[: len(breaks)], left[len(breaks) :]])
@@ -252,7 +253,7 @@ def latent(base: Any, mechanism: Any, panels: int | None = None) -> Latent:
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
     halvings = 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
-    # measured from its own end, or rounding would merge the panels
+    # distances from the upper end are measured from there, or rounding would merge the last panels
     from_stop = np.array([0.0]) if above else halvings[::-1]
     span = stop - start
     column = (-1,) + (1,) * np.ndim(span)

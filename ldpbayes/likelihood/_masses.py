@@ -112,7 +112,7 @@ def log_prob_on_support(base: Any, nodes: Any) -> jax.Array:
         Of the shape of the nodes, broadcast with ``base.batch_shape``.
     """
     log_density = _log_mass if base.support.is_discrete else _log_density
-    # as the density sees them, and on the host where that shows that all of them are in the support
+    # in the precision of the density; NumPy nodes stay on the host, where it can be seen that all are in the support
     known = isinstance(nodes, np.ndarray) and is_concrete(base.support)
     nodes = nodes.astype(jnp.result_type(nodes, float)) if known else jnp.asarray(nodes)
     nodes = aligned(nodes, max(nodes.ndim, 1 + len(base.batch_shape)))
@@ -251,7 +251,7 @@ def _log_tail(base: Any, edge: Any, end: Any, direction: int) -> jax.Array:
     except NotImplementedError:
         return _log_integral(base, edge, end, direction)
     centre = jnp.where(jnp.isfinite(centre) & (direction * (centre - edge) > 0), centre, edge)
-    # far from its end that interval's rule is too coarse for a narrow law: twice as many digits
+    # a rule is too coarse for a law that is narrow and far from the end it is measured from: its nodes are twice as dense
     near = _log_integral(base, edge, centre, direction, step=0.025)
     return jnp.logaddexp(near, _log_integral(base, centre, end, direction))
 

@@ -57,7 +57,7 @@ class Privatized(dist.Distribution):
 
     Notes
     -----
-    Source: [KJDS] sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
+    Source: [KJKH] sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
     `ldpbayes.likelihood.channel`.
     """
 

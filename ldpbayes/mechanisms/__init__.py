@@ -6,7 +6,6 @@ from ldpbayes.mechanisms._discrete import DiscreteGaussianMechanism, DiscreteLap
 from ldpbayes.mechanisms._gaussian import GaussianMechanism
 from ldpbayes.mechanisms._hadamard_response import HadamardResponse
 from ldpbayes.mechanisms._independent_laplace import IndependentLaplaceMechanism
-from ldpbayes.mechanisms._joined import joined_mechanism
 from ldpbayes.mechanisms._laplace import LaplaceMechanism
 from ldpbayes.mechanisms._local_hashing import LocalHashing
 from ldpbayes.mechanisms._mechanism import DiscreteMechanism, Mechanism, NumericMechanism
@@ -44,7 +43,6 @@ __all__ = [
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
     "ZeroInflatedLaplaceMechanism",
-    "joined_mechanism",
     "mechanism",
     "mechanism_class",
     "mechanism_from_spec",

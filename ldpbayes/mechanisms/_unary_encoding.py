@@ -76,7 +76,7 @@ class _UnaryEncoding(BitVectorProtocol):
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
 
-    See [WBLJ] sec. 4.2 and [KJDS] eq. 9, whose q and p are p and 1 - q here.
+    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here.
 
     Parameters
     ----------

@@ -19,7 +19,8 @@ class Noise(abc.ABC):
     """A law of what is added to a number, or to the columns of a row, centred at zero.
 
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Their parameters are in the unit of the
-    data: numbers, or one a record. The last axis of what is drawn and of what has a density is that of the columns, one for a number.
+    data: numbers, or one a record. The last axis of what is drawn and of what has a density is that of the columns, one
+    for a number.
     """
 
     discrete: ClassVar[bool] = False

@@ -144,7 +144,7 @@ def coverage(
 
     Notes
     -----
-    Source: [KJDS] sec. 4.4 and Figures 1 and 10.
+    Source: [KJKH] sec. 4.4 and Figures 1 and 10.
     """
     plan = Release(None, mechanism, count)
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}

@@ -141,3 +141,19 @@ def test_a_form_registered_for_statistics_does_not_serve_records():
     assert None not in forms and forms[0] is not forms[1]
     assert closed_form(dist.Exponential(), mechanisms[0]) is None
     assert closed_form(dist.Exponential(), mechanisms[1]) is not None
+
+
+def test_noisy_counts_of_several_groups_have_a_law_a_group():
+    mechanism, rates = ldp.DiscreteLaplaceMechanism(3.0), np.array([10.0, 25.0])
+    releases = [ldp.Release([12, 15], mechanism), ldp.Release([30], mechanism)]
+
+    def model(data):
+        ldp.observe("z", dist.Poisson(rates), data)
+
+    want = sum(
+        ldp.Privatized(dist.Poisson(rate), mechanism).log_prob(part.values).sum()
+        for rate, part in zip(rates, releases, strict=True)
+    )
+    for data in (releases, [release.sketch() for release in releases]):
+        got = numpyro.infer.util.log_density(model, (data,), {}, {})[0]
+        assert float(got) == pytest.approx(float(want), rel=1e-13)

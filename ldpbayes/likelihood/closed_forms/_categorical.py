@@ -78,7 +78,7 @@ def pure_protocol(base: Any, mechanism: PureProtocol, z: Any) -> jax.Array:
     """Categories under a pure protocol.
 
     p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
-    randomized response; [KJDS], supplement 11, eq. 33, for optimal unary encoding.
+    randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
     """
     groups = base.groups if isinstance(base, Grouped) else None
     theta = category_probabilities(base.base_dist if isinstance(base, Grouped) else base, mechanism)

@@ -35,7 +35,7 @@ class _Exponential(Family):
 def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
     """Exponential data, clipped at the bounds, with Laplace noise.
 
-    Source: [KJDS], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
+    Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
     exponential's rate equals the noise's is removable: both integrals are written through (1 − exp(−y))/y.
     """
     theta, rate = base.rate, 1.0 / mechanism.noise.resolution
@@ -64,7 +64,7 @@ def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Any) -> jax.A
 def exponential_gaussian(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
     """Exponential data, clipped at the bounds, with Gaussian noise.
 
-    Source: [KJDS], Lemma 3.2, corrected, with h linear.
+    Source: [KJKH], Lemma 3.2, corrected, with h linear.
     """
     theta, noise = base.rate, mechanism.noise.standard_deviation
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper

@@ -42,7 +42,7 @@ class _Normal(Family):
 def normal_laplace(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
     """Normal data, clipped at both bounds, with Laplace noise.
 
-    Source: [KJDS] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
+    Source: [KJKH] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
     """
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
 
@@ -80,7 +80,7 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Any) -> jax.A
 def normal_gaussian(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
     """Normal data, clipped at both bounds, with Gaussian noise.
 
-    Source: [KJDS], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
+    Source: [KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
     x is normal with mean m and scale τ.
     """
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
