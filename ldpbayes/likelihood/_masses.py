@@ -251,7 +251,7 @@ def _log_tail(base: Any, edge: Any, end: Any, direction: int) -> jax.Array:
     except NotImplementedError:
         return _log_integral(base, edge, end, direction)
     centre = jnp.where(jnp.isfinite(centre) & (direction * (centre - edge) > 0), centre, edge)
-    # a rule is too coarse for a law that is narrow and far from the end it is measured from: its nodes are twice as dense
+    # a law that is narrow and far from the end of the interval needs nodes twice as dense
     near = _log_integral(base, edge, centre, direction, step=0.025)
     return jnp.logaddexp(near, _log_integral(base, centre, end, direction))
 

@@ -52,6 +52,10 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
             for leaf in jax.tree.leaves(self.noise):
                 if np.ndim(leaf) > 1:
                     raise ValueError(f"scale must be a number, or one a record, got shape {np.shape(leaf)}")
+        for name in ("lower", "upper", "sensitivity") if self.noise.discrete else ():
+            value = getattr(self, name)
+            if value is not None and is_concrete(value) and np.any(value != np.round(value)):
+                raise ValueError(f"{name} must be a whole number under {type(self).__name__}, got {value!r}")
         if is_concrete(scale) and not left_out:
             good = np.ravel((np.asarray(scale) > 0) & (np.asarray(scale) < np.inf))
             if not good.all():

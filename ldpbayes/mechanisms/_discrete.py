@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from ldpbayes._pytree import optional, static, unchecked
-from ldpbayes._tracing import is_concrete
 from ldpbayes.mechanisms._additive import Additive
 from ldpbayes.mechanisms._registry import register
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
@@ -25,10 +24,6 @@ class _WholeNumbers(Additive):
             object.__setattr__(self, "sensitivity", 1.0)
         self._check_columns_and_bounds()
         self._check_noise()
-        for name in ("lower", "upper", "sensitivity"):
-            value = getattr(self, name)
-            if value is not None and is_concrete(value) and np.any(value != np.round(value)):
-                raise ValueError(f"{name} must be a whole number under {type(self).__name__}, got {value!r}")
 
 
 @register("discrete_laplace")

@@ -28,6 +28,12 @@ class Omitted(Noise):
 
     noise: Noise
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, Noise) or self.noise.discrete:
+            raise ValueError(
+                f"noise that may be left out must be a continuous one of ldpbayes.noise, got {self.noise!r}"
+            )
+
     @property
     @abc.abstractmethod
     def chance(self) -> Any:
@@ -116,6 +122,7 @@ class ZeroInflated(Omitted):
     probability: Any
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check("probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
 
     @property

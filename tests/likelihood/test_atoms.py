@@ -73,6 +73,7 @@ def test_a_sketch_of_counts_with_too_many_atoms_is_refused():
 class Blind(ldp.ZeroInflatedLaplaceMechanism):
     """Zero-inflated noise whose author forgot that it leaves atoms."""
 
+    name = "blind"
     has_atoms = False
 
 
