@@ -21,13 +21,8 @@ NUMBERS = RECORDED["numbers"]
 CASES = sorted({key.rsplit(": ", 1)[0] for key in NUMBERS})
 QUICK = {
     "density, normal, Laplace, closed form",
-    "density, normal, Laplace, channel",
-    "density, exponential, Gaussian",
-    "density, normal, zero-inflated",
     "density, rows, zero-inflated in two named columns",
-    "density, Poisson, Laplace",
     "density, categories, randomized response",
-    "density, categories, local hashing",
 }
 # Each is a relative and an absolute tolerance.
 DENSITY, GRADIENT, ESTIMATE, GUARANTEE = (1e-8, 0.0), (1e-8, 1e-9), (1e-6, 1e-9), (1e-8, 1e-14)
@@ -51,7 +46,7 @@ def tolerance(key):
 
 
 def marked(case):
-    return case if case.startswith("guarantee") or case in QUICK else pytest.param(case, marks=pytest.mark.slow)
+    return case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
@@ -63,6 +58,7 @@ def test_numbers_are_those_recorded(cases, case):
         np.testing.assert_allclose(numbers, NUMBERS[key], rtol=relative, atol=absolute, err_msg=key)
 
 
+@pytest.mark.slow
 def test_statements_are_those_recorded(cases):
     assert cases.statements() == RECORDED["statements"]
 

@@ -169,6 +169,7 @@ def test_every_count_is_summed_with_and_without_clipping(noise, law, masses):
         np.testing.assert_allclose(noisy_count(law, mechanism, z), np.log(masses @ kernel), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_bases_and_values_broadcast_and_values_that_are_no_integers_have_no_mass():
     rates, z = jnp.array([1.0, 2.0, 30.0]), jnp.array([3.0, 50.0, 20.0])
     for noise in (DiscreteLaplace(2.0), DiscreteGaussian(2.0), DiscreteLaplace(np.array([1.0, 2.0, 3.0]))):
@@ -195,6 +196,7 @@ def test_chunks_of_many_values_are_each_as_by_itself():
     np.testing.assert_allclose(*both(40.0), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", NOISES)
 def test_gradients_are_finite_everywhere(law):
     z = jnp.array([-50.0, 0.0, 1.0, 1234.0, 1e5])
@@ -234,7 +236,9 @@ def test_sums_that_are_not_known_are_refused():
 
 
 def test_a_model_of_a_noisy_count_takes_the_closed_form():
-    for mechanism in (ldp.DiscreteLaplaceMechanism(36.0), ldp.DiscreteGaussianMechanism(36.0)):
-        for base in (dist.Poisson(1200.0), dist.NegativeBinomial2(1200.0, 8.0), dist.Binomial(2000, 0.6)):
-            got = ldp.Privatized(base, mechanism).log_prob(1234)
-            assert got == pytest.approx(float(noisy_count(base, mechanism, 1234)), rel=1e-14)
+    for mechanism, base in (
+        (ldp.DiscreteLaplaceMechanism(36.0), dist.Poisson(1200.0)),
+        (ldp.DiscreteGaussianMechanism(36.0), dist.Binomial(2000, 0.6)),
+    ):
+        got = ldp.Privatized(base, mechanism).log_prob(1234)
+        assert got == pytest.approx(float(noisy_count(base, mechanism, 1234)), rel=1e-14)
