@@ -171,7 +171,13 @@ def check_values(loss: Loss, rows: np.ndarray, records: Records, theta: np.ndarr
 
 
 def sample(records: Records) -> np.ndarray:
-    """Some of the records, in the support."""
+    """Some of the records, drawn with a fixed seed and brought into the support, shape (256, columns).
+
+    Parameters
+    ----------
+    records : Records
+        All of them.
+    """
     picked = np.random.default_rng(1).integers(len(records.rows), size=PROBES)
     return records.inside(records.rows[picked])
 

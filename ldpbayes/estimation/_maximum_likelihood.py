@@ -43,7 +43,17 @@ class Sample(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of all methods; see `frequencies`."""
+    """Options of all methods; see `frequencies`.
+
+    Attributes
+    ----------
+    alpha : float
+        Of ``base_cut``: expected number of categories that do not occur but are kept, at most.
+    tolerance : float
+        Of ``mle``: how far the log-likelihood may be from its maximum, in nats.
+    max_iterations : int
+        Of ``mle``.
+    """
 
     alpha: float
     tolerance: float

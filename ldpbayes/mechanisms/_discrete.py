@@ -13,10 +13,16 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 __all__ = ["DiscreteGaussianMechanism", "DiscreteLaplaceMechanism"]
 
 
+@dataclasses.dataclass(frozen=True)
 class _WholeNumbers(Additive):
-    """What both mechanisms check, and the sensitivity of a count: 1."""
+    """The fields of both mechanisms, with the sensitivity of a count: 1."""
 
     scale: Any
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None, omitted=True)
+    perturbed: Any = static(default=None, omitted=True)
+    sensitivity: Any = optional()
 
     def __post_init__(self) -> None:
         self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
@@ -53,13 +59,6 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
         If a parameter is out of range, or not a whole number where it must be one.
     """
 
-    scale: Any
-    lower: Any = None
-    upper: Any = None
-    columns: Any = static(default=None, omitted=True)
-    perturbed: Any = static(default=None, omitted=True)
-    sensitivity: Any = optional()
-
     @property
     def noise(self) -> DiscreteLaplace:  # type: ignore[override]
         """Discrete Laplace noise of this scale."""
@@ -83,13 +82,6 @@ class DiscreteGaussianMechanism(_WholeNumbers):
     ValueError
         If a parameter is out of range, or not a whole number where it must be one.
     """
-
-    scale: Any
-    lower: Any = None
-    upper: Any = None
-    columns: Any = static(default=None, omitted=True)
-    perturbed: Any = static(default=None, omitted=True)
-    sensitivity: Any = optional()
 
     @property
     def noise(self) -> DiscreteGaussian:  # type: ignore[override]

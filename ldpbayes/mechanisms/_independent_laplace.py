@@ -2,13 +2,10 @@
 
 import dataclasses
 import math
-from typing import Any
 
-import numpy as np
-
-from ldpbayes._pytree import static, unchecked
-from ldpbayes.mechanisms._additive import Additive
+from ldpbayes._pytree import unchecked
 from ldpbayes.mechanisms._registry import register
+from ldpbayes.mechanisms._symmetric_laplace import ScaledMechanism
 from ldpbayes.noise import Laplace, WithPublicRecords
 
 __all__ = ["IndependentLaplaceMechanism"]
@@ -16,7 +13,7 @@ __all__ = ["IndependentLaplaceMechanism"]
 
 @register("independent_laplace")
 @dataclasses.dataclass(frozen=True)
-class IndependentLaplaceMechanism(Additive):
+class IndependentLaplaceMechanism(ScaledMechanism):
     """Independent Laplace noise in every perturbed column.
 
     The guarantee for an attribute is the exact curve; that for a record of several columns is what its epsilon alone
@@ -27,31 +24,14 @@ class IndependentLaplaceMechanism(Additive):
     scale : array_like
         λ, the standard deviation of the noise in each column (the Laplace scale is λ/√2), in the unit of the data; an
         array holds one a record. A record of scale 0 is public: released as it is.
-    lower, upper : array_like
-        Clipping bounds of the perturbed columns, numbers or arrays (d,) in the order in which `perturbed` names them.
-        Choose them without looking at the data.
-    columns : int or sequence of str, optional
-        How many columns a row has, or what they are called. By default a record is one number.
-    perturbed : sequence of int or str, optional
-        The columns that get noise; the others are released as they are. By default all. They are kept in the order of
-        the row, and arrays of bounds with them.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
 
     Raises
     ------
     ValueError
         If a parameter is out of range or of the wrong shape.
     """
-
-    scale: Any
-    lower: Any
-    upper: Any
-    columns: Any = static(default=None)
-    perturbed: Any = static(default=None)
-
-    def __post_init__(self) -> None:
-        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-        self._check_columns_and_bounds()
-        self._check_noise()
 
     @property
     def noise(self) -> WithPublicRecords:  # type: ignore[override]

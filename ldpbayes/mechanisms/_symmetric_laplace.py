@@ -10,12 +10,28 @@ from ldpbayes.mechanisms._additive import Additive
 from ldpbayes.mechanisms._registry import register
 from ldpbayes.noise import SymmetricLaplace, WithPublicRecords
 
-__all__ = ["SymmetricLaplaceMechanism"]
+__all__ = ["ScaledMechanism", "SymmetricLaplaceMechanism"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledMechanism(Additive):
+    """Noise whose standard deviation is stated and may be 0, for public records; the fields are those of both names."""
+
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = static(default=None)
+    perturbed: Any = static(default=None)
+
+    def __post_init__(self) -> None:
+        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        self._check_columns_and_bounds()
+        self._check_noise()
 
 
 @register("symmetric_laplace")
 @dataclasses.dataclass(frozen=True)
-class SymmetricLaplaceMechanism(Additive):
+class SymmetricLaplaceMechanism(ScaledMechanism):
     """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row ([LCQ] sec. 3).
 
     Parameters
@@ -37,17 +53,6 @@ class SymmetricLaplaceMechanism(Additive):
     ValueError
         If a parameter is out of range or of the wrong shape.
     """
-
-    scale: Any
-    lower: Any
-    upper: Any
-    columns: Any = static(default=None)
-    perturbed: Any = static(default=None)
-
-    def __post_init__(self) -> None:
-        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-        self._check_columns_and_bounds()
-        self._check_noise()
 
     @property
     def noise(self) -> WithPublicRecords:  # type: ignore[override]

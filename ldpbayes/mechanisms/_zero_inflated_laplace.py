@@ -32,14 +32,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
     scale : array_like
         λ, the standard deviation of the noise in each column where there is noise, in the unit of the data; an
         array holds one a record. A record of scale 0 is public: released as it is.
-    lower, upper : array_like
-        Clipping bounds of the perturbed columns, numbers or arrays (d,) in the order in which `perturbed` names them.
-        Choose them without looking at the data.
-    columns : int or sequence of str, optional
-        How many columns a row has, or what they are called. By default a record is one number.
-    perturbed : sequence of int or str, optional
-        The columns that get noise; the others are released as they are. By default all. They are kept in the order of
-        the row, and arrays of bounds with them.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
 
     Raises
     ------

@@ -39,7 +39,11 @@ class Noise(abc.ABC):
         super().__init_subclass__(**kwargs)
         if any(getattr(getattr(cls, name, None), "__isabstractmethod__", False) for name in dir(cls)):
             return
-        said = {name for base in cls.__mro__[: cls.__mro__.index(Noise)] for name in (*vars(base), *_annotated(base))}
+        said = {
+            name
+            for base in cls.__mro__[: cls.__mro__.index(Noise)]
+            for name in (*vars(base), *inspect.get_annotations(base))
+        }
         missing = [name for name in ("linear_tails", "kinks", "standard_deviation") if name not in said]
         if missing:
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
@@ -113,7 +117,3 @@ class Noise(abc.ABC):
 
     def _check(self, name: str, allowed: str, ok: Any) -> None:
         checked_field(self, name, allowed, ok)
-
-
-def _annotated(cls: type) -> dict[str, Any]:
-    return inspect.get_annotations(cls)

@@ -75,8 +75,37 @@ def test_normal_rows_under_independent_laplace_noise_are_the_convolution_in_both
     mechanism = ldp.LaplaceMechanism.from_scale(0.7, columns=2, sensitivity=1.0)
     z = np.array([[0.5, -1.0], [6.0, 2.0], [-4.0, 5.0]])
     got = ldp.Privatized(dist.MultivariateNormal(np.zeros(2), COVARIANCE), mechanism).log_prob(z)
-    # the mixing rule of 48 points in either column is what is left: 1e-7 where a column's noise is wide of its normal
-    np.testing.assert_allclose(got, [by_product_rule(row, 0.7) for row in z], atol=1e-6)
+    # the reference's 30 points over two standard deviations are exact to 1e-9, the mixing rule is as documented
+    np.testing.assert_allclose(got, [by_product_rule(row, 0.7) for row in z], atol=1e-8)
+
+
+@pytest.mark.parametrize(("spread", "within"), [(0.5, 1e-8), (0.1, 5e-6)])
+def test_normal_rows_under_independent_laplace_noise_are_as_accurate_as_documented(spread, within):
+    mechanism = ldp.LaplaceMechanism.from_scale(1.0, columns=3, sensitivity=1.0)
+    z = np.array([[0.5, -1.0, 0.0], [6.0, 0.3, -2.0]])
+    got = ldp.Privatized(dist.MultivariateNormal(np.zeros(3), spread**2 * np.eye(3)), mechanism).log_prob(z)
+    # independent columns have the exact convolution each
+    want = [sum(convolution(at, 0.0, spread, 1.0)[0] for at in row) for row in z]
+    np.testing.assert_allclose(got, want, rtol=0, atol=within)
+
+
+def test_a_regression_under_gaussian_noise_is_the_joint_normal():
+    covariance, slopes = np.array([[0.5, 0.1], [0.1, 0.8]]), np.array([0.5, -1.0])
+    mechanism = ldp.GaussianMechanism(1.0, 1e-2, -9.0, 9.0, columns=3, perturbed=(0, 1))
+    rows = ldp.RegressionRows(
+        dist.MultivariateNormal(np.array([0.1, -0.2]), covariance),
+        lambda eta: dist.Normal(eta, 0.6),
+        slopes,
+        0.4,
+        nodes=40,
+    )
+    cross = covariance @ slopes
+    joint = np.block([[covariance, cross[:, None]], [cross[None], slopes @ cross + 0.36]])
+    mean, added = np.array([0.1, -0.2, 0.65]), mechanism.scale**2 * np.diag([1.0, 1.0, 0.0])
+    z = np.array([[3.0, -4.0, 1.0], [20.0, 1.0, 0.5]])
+    want = stats.multivariate_normal(mean, joint + added).logpdf(z)
+    # Gauss-Hermite with 40 nodes integrates the response, nearly as wide as the predictor, to rounding
+    np.testing.assert_allclose(ldp.Privatized(rows, mechanism).log_prob(z), want, rtol=0, atol=1e-9)
 
 
 def test_a_statistic_is_observed_like_a_record():

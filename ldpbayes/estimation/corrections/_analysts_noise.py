@@ -6,7 +6,7 @@ varies less.
 
 import itertools
 import math
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +15,36 @@ from jax.scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
 from ldpbayes._checks import is_integer
-from ldpbayes.estimation.corrections._correction import left_out
+from ldpbayes.estimation.corrections._correction import Correction, left_out
 from ldpbayes.estimation.corrections._evidence import Points
 from ldpbayes.estimation.corrections._support import inside
 from ldpbayes.mechanisms import Additive
 
-__all__ = ["DRAWS", "again", "check_draws", "checked_cuts", "checked_draws", "scales"]
+__all__ = ["DRAWS", "WithDraws", "again", "scales"]
 
 DRAWS = 16
 LEGENDRE, LAGUERRE = 16, 32
 PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # where integrals over Laplace noise are cut, in its scales
 
 
-def checked_draws(draws: Any) -> int | str:
+class WithDraws(Correction):
+    """A method that averages over the analyst's own noise. Subclasses have the fields ``draws`` and ``cuts``."""
+
+    draws: Any
+    cuts: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draws", _checked_draws(self.draws))
+        object.__setattr__(self, "cuts", _checked_cuts(self.cuts))
+
+    def settled(self, mechanism: Additive) -> Self:
+        """The method itself, if its draws are for so many perturbed columns; see `Correction.settled`."""
+        if self.draws == "exact" and mechanism.dimension != 1:
+            raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
+        return self
+
+
+def _checked_draws(draws: Any) -> int | str:
     """A number of draws, or "exact".
 
     Parameters
@@ -47,21 +64,7 @@ def checked_draws(draws: Any) -> int | str:
     return int(draws)
 
 
-def check_draws(draws: int | str, mechanism: Additive) -> None:
-    """ValueError for "exact", which integrates over one column, if more are perturbed.
-
-    Parameters
-    ----------
-    draws : int or "exact"
-        See `checked_draws`.
-    mechanism : Additive
-        That made the release.
-    """
-    if draws == "exact" and mechanism.dimension != 1:
-        raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
-
-
-def checked_cuts(cuts: Any) -> tuple[float, ...]:
+def _checked_cuts(cuts: Any) -> tuple[float, ...]:
     """The cuts as a tuple of finite numbers.
 
     Parameters
@@ -84,7 +87,19 @@ def checked_cuts(cuts: Any) -> tuple[float, ...]:
 
 
 def scales(mechanism: Additive, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """δ and λ of each record, shape (1, N)."""
+    """δ and λ of each record: the zero probability and the noise's standard deviation in each column.
+
+    Parameters
+    ----------
+    mechanism : Additive
+        That made the release.
+    rows : array (N, columns)
+        Released records, whose floating-point type they get.
+
+    Returns
+    -------
+    tuple of two arrays (1, N)
+    """
     ones = jnp.ones((1, rows.shape[0]), rows.dtype)
     noise = mechanism.noise
     delta, scale = (jnp.asarray(v, rows.dtype) * ones for v in (left_out(noise), noise.standard_deviation))

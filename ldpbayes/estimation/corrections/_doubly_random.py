@@ -7,15 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from ldpbayes._pytree import pytree, static
-from ldpbayes.estimation.corrections._analysts_noise import (
-    DRAWS,
-    again,
-    check_draws,
-    checked_cuts,
-    checked_draws,
-    scales,
-)
-from ldpbayes.estimation.corrections._correction import Correction, is_symmetric_laplace, is_zero_inflated
+from ldpbayes.estimation.corrections._analysts_noise import DRAWS, WithDraws, again, scales
+from ldpbayes.estimation.corrections._correction import is_symmetric_laplace, is_zero_inflated
 from ldpbayes.estimation.corrections._evidence import Corrected, Evidence, Points
 from ldpbayes.estimation.corrections._support import BOUNDS, brought_inside, checked_support, inside, settled_support
 from ldpbayes.estimation.losses._loss import Loss
@@ -27,7 +20,7 @@ __all__ = ["DoublyRandom"]
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class DoublyRandom(Correction):
+class DoublyRandom(WithDraws):
     """ℓ(X⁽¹⁾)/δ + (1 − 1/δ) ℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] Theorem 5.1).
 
     It is unbiased for any loss that is integrable, so also for ℓ(x)·1[x ∈ 𝒳] with the known support 𝒳 of the records:
@@ -57,9 +50,8 @@ class DoublyRandom(Correction):
     name: ClassVar[str] = "dr"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", checked_draws(self.draws))
+        super().__post_init__()
         object.__setattr__(self, "support", checked_support(self.support))
-        object.__setattr__(self, "cuts", checked_cuts(self.cuts))
 
     def takes(self, noise: Noise, columns: int) -> bool:
         """Zero-inflated symmetric Laplace noise; see `Correction.takes`."""
@@ -67,8 +59,7 @@ class DoublyRandom(Correction):
 
     def settled(self, mechanism: Additive) -> "DoublyRandom":
         """With the support as arrays; see `Correction.settled`."""
-        check_draws(self.draws, mechanism)
-        return dataclasses.replace(self, support=settled_support(self.support, mechanism))
+        return dataclasses.replace(super().settled(mechanism), support=settled_support(self.support, mechanism))
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Any, *, everywhere: bool = True

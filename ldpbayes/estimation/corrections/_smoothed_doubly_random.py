@@ -7,15 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from ldpbayes._pytree import pytree, static
-from ldpbayes.estimation.corrections._analysts_noise import (
-    DRAWS,
-    again,
-    check_draws,
-    checked_cuts,
-    checked_draws,
-    scales,
-)
-from ldpbayes.estimation.corrections._correction import Correction, is_symmetric_laplace, is_zero_inflated
+from ldpbayes.estimation.corrections._analysts_noise import DRAWS, WithDraws, again, scales
+from ldpbayes.estimation.corrections._correction import is_symmetric_laplace, is_zero_inflated
 from ldpbayes.estimation.corrections._evidence import Corrected, Evidence, Laplacians, Points
 from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms import Additive
@@ -26,7 +19,7 @@ __all__ = ["SmoothedDoublyRandom"]
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class SmoothedDoublyRandom(Correction):
+class SmoothedDoublyRandom(WithDraws):
     """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
 
     Parameters
@@ -46,10 +39,6 @@ class SmoothedDoublyRandom(Correction):
     name: ClassVar[str] = "sdr"
     only_smooth: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", checked_draws(self.draws))
-        object.__setattr__(self, "cuts", checked_cuts(self.cuts))
-
     def takes(self, noise: Noise, columns: int) -> bool:
         """Zero-inflated symmetric Laplace noise; see `Correction.takes`."""
         return is_zero_inflated(noise) and is_symmetric_laplace(noise, columns)
@@ -57,11 +46,6 @@ class SmoothedDoublyRandom(Correction):
     def derivatives(self, columns: int) -> int:
         """Two: those of the Laplacian; see `Correction.derivatives`."""
         return 2
-
-    def settled(self, mechanism: Additive) -> "SmoothedDoublyRandom":
-        """See `Correction.settled`."""
-        check_draws(self.draws, mechanism)
-        return self
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Any, *, everywhere: bool = True

@@ -95,7 +95,15 @@ def settled_support(support: Support, mechanism: Additive) -> tuple[Any, Any] | 
 
 
 def inside(part: jax.Array, support: Any) -> jax.Array:
-    """Whether rows of perturbed columns lie in the support."""
+    """Whether perturbed columns (*batch, d) lie in the support, shape (*batch).
+
+    Parameters
+    ----------
+    part : array (*batch, d)
+        The perturbed columns of rows.
+    support : (array, array) or None
+        Their bounds; everything lies in None.
+    """
     if support is None:
         return jnp.ones(part.shape[:-1], bool)
     lower, upper = support
@@ -103,7 +111,17 @@ def inside(part: jax.Array, support: Any) -> jax.Array:
 
 
 def brought_inside(rows: jax.Array, index: tuple[int, ...], support: Any) -> jax.Array:
-    """Rows with their perturbed columns clipped to the support."""
+    """Rows with their perturbed columns clipped to the support.
+
+    Parameters
+    ----------
+    rows : array (*batch, columns)
+        Any rows.
+    index : tuple of int
+        Positions of the perturbed columns.
+    support : (array, array)
+        Their bounds.
+    """
     return rows.at[..., index].set(jnp.clip(rows[..., index], *(jnp.asarray(b, rows.dtype) for b in support)))
 
 

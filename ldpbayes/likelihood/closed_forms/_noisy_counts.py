@@ -32,7 +32,7 @@ from ldpbayes.numerics._counts import (
     poisson_log_mass,
     poisson_tail,
 )
-from ldpbayes.numerics._logs import log_or_nothing
+from ldpbayes.numerics._logs import log_or_nothing, logsumexp
 from ldpbayes.numerics._special import log1mexp, log_sum
 
 __all__ = ["noisy_count"]
@@ -98,7 +98,7 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     base : numpyro.distributions.Distribution
         On integers: Poisson, negative binomial, geometric, one of these with more zeros, or of finite support.
     mechanism : Mechanism
-        Additive, of such noise.
+        Additive, of such noise, without bounds.
     z : array_like
         Released integers, of any sign.
 
@@ -114,11 +114,12 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     """
     law, noise = unexpanded(base), mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
-    if mechanism.bounded or not _is_open(law):
+    if not _is_open(law):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
         inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
-        return jnp.logaddexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
+        # not logaddexp: where neither is possible, at a z that is no integer, its derivative is NaN
+        return logsumexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
     if isinstance(law, dist.Poisson):
         family, parameters = _POISSON, [law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
