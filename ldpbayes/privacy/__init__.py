@@ -3,14 +3,22 @@
 from ldpbayes.privacy._calibrate import ZILParameters, gaussian_scale, zil_parameters
 from ldpbayes.privacy._discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
 from ldpbayes.privacy._guarantee import Guarantee
+from ldpbayes.privacy._sensitivity import (
+    linear_sensitivity,
+    linear_sensitivity_bound,
+    logistic_sensitivity,
+    logistic_sensitivity_bound,
+)
 from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy._tradeoff import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy._with_response import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff, approximate_tradeoff
 
 __all__ = [
     "DiscreteGaussianTradeoff",
     "DiscreteLaplaceTradeoff",
     "GaussianTradeoff",
+    "GaussianWithResponseTradeoff",
     "Guarantee",
     "LaplaceTradeoff",
     "PureProtocolTradeoff",
@@ -19,6 +27,11 @@ __all__ = [
     "ZILParameters",
     "ZeroInflatedTradeoff",
     "approximate_tradeoff",
+    "gaussian_beside_response",
     "gaussian_scale",
+    "linear_sensitivity",
+    "linear_sensitivity_bound",
+    "logistic_sensitivity",
+    "logistic_sensitivity_bound",
     "zil_parameters",
 ]

@@ -1,0 +1,207 @@
+"""How far the statistics of one regression record can move: the sensitivities of Gaussian noise on them.
+
+The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y². Each of
+these blocks has noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the
+release has the trade-off function of two unit normal laws that are Δ/σ₁ apart.
+
+Second moments are x_j² and √2·x_j·x_k for j < k, so that their distance is the Frobenius norm of D = xxᵀ − x′x′ᵀ.
+Without the √2 the largest distance is the same: it is not larger, and an orthogonal Q of eigenvectors of D turns x and
+x′ together into records with the same norms, inner product and responses, for which QDQᵀ is diagonal. So the √2 is
+free, and halves the variance of the noise on x_j·x_k.
+
+With x in units of R and y in units of its bound q, two records are described by the norms a, b and the inner product −s
+of x and x′, and by their responses v, w, which are not negative as (−x, −y) has the statistics of (x, y). The squared
+distance, over R⁴, is with A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)²
+
+    a⁴ + b⁴ − 2s² + A (a²v² + b²w² + 2vws) + C (v² − w²)².
+
+Two covariates or more. Any s in [−ab, ab] is possible, and the best is not negative. The distance then grows in a and
+b, thus a = b = 1, and in the larger of v and w, thus v = 1. The best s is min(1, Aw/2).
+- Up to Aw = 2 this gives 2 + A (1 + w²) + A²w²/2 + C (1 − w²)², convex in w², so its maximum is at an end of the range.
+- From there on it is (1 + w)² (A + C (1 − w)²). It continues the other piece with the same slope, so that the point
+  between them is no maximum unless it is a stationary point of this piece. Its one local maximum before w = 1 is the
+  smaller root of w (1 − w) = A/2C.
+This leaves w = 0, this root, and w = 1.
+
+One covariate. The best of s = ±ab is ab. By exchange of the records b ≥ a, thus b = 1 as the distance grows in b. It
+grows in the larger response too, which is 1, and that of the longer x, as this makes av + bw larger. Left is, with the
+other response v,
+
+    g = (1 − a²)² + A (1 + av)² + C (1 − v²)²    on [0, 1]².
+
+An inner maximum would be a stationary point, which makes A and C functions of a and v, with −g_aa, −g_vv not negative
+and their product at least g_av². With p = av, k = 2p/(1 + p) and h(t) = (2 − 6t²)/(1 − t²) the last condition is
+(h(a) − k)(h(v) − k) ≥ 4 ((1 + 2p)/(1 + p))², while both factors lie in [0, 2): there is none. On the sides, g is
+largest at a = v = 0, or it is (1 + v)² (A + C (1 − v)²) at a = 1, or (1 + a)² (A + (1 − a)²) at v = 1.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ldpbayes._checks import at_least, checked
+
+__all__ = ["linear_sensitivity", "linear_sensitivity_bound", "logistic_sensitivity", "logistic_sensitivity_bound"]
+
+
+def linear_sensitivity(
+    covariates: int, radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> float:
+    """Return the largest distance between the statistics of two records in linear regression, in units of σ₁.
+
+    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². The distance is attained; the bound
+    of [KJKH] Lemma 3.1 is not, because its best inner product need not be possible and because y² and y′² cannot be
+    both far apart and both at the bound.
+
+    Parameters
+    ----------
+    covariates : int
+        d, the number of entries of x, positive. From two on it makes no difference.
+    radius : float
+        R: the largest norm of x, positive and finite, in the unit of x.
+    response_bound : float
+        q: the largest absolute value of y, positive and finite, in the unit of y.
+    ratios : (float, float, float)
+        σ₁, σ₂, σ₃ up to a common factor, positive and finite: standard deviations of the noise on second moments, on
+        y·x and on y².
+
+    Returns
+    -------
+    float
+        The sensitivity, in the unit of x²: noise of σ₁, σ₂, σ₃ has the privacy of unit noise at a distance of this
+        over σ₁.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
+    """
+    covariates = at_least(1, "covariates", covariates)
+    product, response = _weights(radius, response_bound, ratios, 3)
+    zero = (2 if covariates > 1 else 1) + product + response
+    return _distance(radius, max(zero, _across(response, product), _opposite(covariates, product)))
+
+
+def linear_sensitivity_bound(
+    radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> float:
+    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison.
+
+    Parameters
+    ----------
+    radius : float
+        The largest norm of x, positive and finite.
+    response_bound : float
+        The largest absolute value of y, positive and finite.
+    ratios : (float, float, float)
+        σ₁, σ₂, σ₃ up to a common factor, as in `linear_sensitivity`.
+
+    Returns
+    -------
+    float
+        √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
+    """
+    product, response = _weights(radius, response_bound, ratios, 3)
+    return _distance(radius, 2 + 2 * product + product * product / 2 + response)
+
+
+def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Return the largest distance between the statistics of two records in logistic regression, in units of σ₁.
+
+    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
+    more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, while σ₁/σ₂ is at most √2·R, and
+    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit.
+
+    Parameters
+    ----------
+    covariates : int
+        d, the number of entries of x, positive. From two on it makes no difference.
+    radius : float
+        R: the largest norm of x, positive and finite, in the unit of x.
+    ratios : (float, float)
+        σ₁, σ₂ up to a common factor, positive and finite: standard deviations of the noise on second moments and on
+        y·x.
+
+    Returns
+    -------
+    float
+        The sensitivity, in the unit of x².
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
+    """
+    covariates = at_least(1, "covariates", covariates)
+    (product,) = _weights(radius, 1.0, ratios, 2)
+    return _distance(radius, _opposite(covariates, product))
+
+
+def logistic_sensitivity_bound(radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Return the upper bound of [KJKH] Lemma 13.1 on `logistic_sensitivity`, in its unit, for comparison.
+
+    Parameters
+    ----------
+    radius : float
+        The largest norm of x, positive and finite.
+    ratios : (float, float)
+        σ₁, σ₂ up to a common factor, as in `logistic_sensitivity`.
+
+    Returns
+    -------
+    float
+        √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
+    """
+    (product,) = _weights(radius, 1.0, ratios, 2)
+    return _distance(radius, 2 + 2 * product + product * product / 2)
+
+
+def _opposite(covariates: int, product: float) -> float:
+    """Largest squared distance where both responses are at the bound, at w = 1, or v = 1 with one covariate."""
+    if covariates == 1:
+        return _across(1.0, product)
+    return 2 + 2 * product + product * product / 2 if product <= 2 else 4 * product
+
+
+def _across(square: float, product: float) -> float:
+    """Largest (1 + t)² (square·(1 − t)² + product) on [0, 1]: at 1, or at the smaller root of t (1 − t) = share/2."""
+    if 2 * product >= square:
+        return 4 * product
+    share = product / square
+    t = share / (1 + math.sqrt(1 - 2 * share))
+    return max((1 + t) ** 2 * (square * (1 - t) ** 2 + product), 4 * product)
+
+
+def _weights(radius: float, response_bound: float, ratios: Any, blocks: int) -> tuple[float, ...]:
+    """A, and C where there is a third block."""
+    number, numbers = "a positive and finite number", f"{blocks} positive and finite numbers"
+    lengths = {"radius": radius, "response_bound": response_bound}
+    for name, value in lengths.items():
+        lengths[name] = checked(name, value, number, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+    scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
+    if np.shape(scales) != (blocks,):
+        raise ValueError(f"ratios must be {numbers}, got {ratios!r}")
+    unit = lengths["response_bound"] / lengths["radius"]
+    first, *others = map(float, scales)
+    # products overflow to infinity, where powers of a float would raise an error of their own
+    roots = [first / scale * size for scale, size in zip(others, (unit, unit * unit), strict=False)]
+    return tuple(root * root for root in roots)
+
+
+def _distance(radius: float, squared: float) -> float:
+    """R² times the root of a squared distance, where that can be represented."""
+    distance = radius * radius * math.sqrt(squared)
+    if not 0 < distance < math.inf:
+        raise ValueError(f"radius, response_bound and ratios must be of magnitudes whose sensitivity is not {distance}")
+    return distance

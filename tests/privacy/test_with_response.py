@@ -1,0 +1,203 @@
+"""Gaussian noise beside randomized response against integrals, tests and 80-digit arithmetic that use no root."""
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from ldpbayes.privacy import (
+    GaussianTradeoff,
+    GaussianWithResponseTradeoff,
+    PureProtocolTradeoff,
+    gaussian_beside_response,
+    gaussian_scale,
+)
+
+PAIRS = [(0.05, 3.0), (0.3, 0.1), (1.0, 1.0), (1.0, 6.0), (4.0, 0.5)]  # both kinds prevail, or neither
+
+
+def densities(mu, budget, points=400_001):
+    """Of (z, response) under the two inputs at points of a grid, and the grid's width; both answers one after another.
+
+    The density falls to 1e-31 of its peak at the grid's ends, and the rule is exact to rounding for such integrands
+    where they are smooth.
+    """
+    z, width = np.linspace(-12, 12 + mu, points, retstep=True)
+    truth = special.expit(budget)
+    first, second = stats.norm.pdf(z - mu), stats.norm.pdf(z)
+    p = np.concatenate([truth * first, (1 - truth) * first])
+    q = np.concatenate([(1 - truth) * second, truth * second])
+    return p * width, q * width
+
+
+@pytest.mark.parametrize(("mu", "budget"), PAIRS)
+def test_delta_is_the_hockey_stick_integral(mu, budget):
+    p, q = densities(mu, budget)
+    curve = GaussianWithResponseTradeoff(mu, budget)
+    for epsilon in (0.0, 0.05, budget / 2, budget, budget + 0.3):
+        integral = np.sum(np.maximum(p - np.exp(epsilon) * q, 0))
+        # two kinks on a grid of width 6e-5 to 7e-5: each misses at most width² times the integrand's slope, below 2
+        assert curve.delta(epsilon) == pytest.approx(integral, abs=2e-8)
+
+
+@pytest.mark.parametrize(("mu", "budget"), PAIRS)
+def test_curve_is_neyman_and_pearsons_test_of_the_densities(mu, budget):
+    p, q = densities(mu, budget)
+    order = np.argsort(q / p)
+    # reject where the first input is favoured most, point by point: level and type II error
+    level, missed = np.cumsum(q[order]), 1 - np.cumsum(p[order])
+    levels = np.array([1e-6, 1e-3, 0.05, 0.2, 0.5, 0.8, 0.95, 0.999])
+    found = np.interp(levels, np.concatenate([[0], level]), np.concatenate([[1], missed]))
+    # a point carries at most 4e-5 of either law, and the chord between two is that much squared above the curve at
+    # most times its curvature; the cumulated sums add rounding
+    np.testing.assert_allclose(GaussianWithResponseTradeoff(mu, budget)(levels), found, atol=1e-8)
+
+
+@pytest.mark.parametrize(("mu", "budget"), PAIRS)
+def test_curve_is_convex_decreasing_symmetric_and_below_both_parts(mu, budget):
+    curve, alpha = GaussianWithResponseTradeoff(mu, budget), np.linspace(0, 1, 2001)
+    beta = curve(alpha)
+    assert beta[0] == 1 and beta[-1] == 0
+    assert np.all(np.diff(beta) <= 0)
+    assert np.all(np.diff(beta, 2) >= -1e-14)
+    np.testing.assert_allclose(curve(beta), alpha, atol=1e-12)
+    for part in (GaussianTradeoff(mu), PureProtocolTradeoff(budget, special.expit(budget))):
+        assert np.all(beta <= part(alpha) + 1e-15)
+
+
+@pytest.mark.parametrize(("mu", "budget"), PAIRS)
+def test_delta_is_the_convex_conjugate_of_the_curve(mu, budget):
+    curve = GaussianWithResponseTradeoff(mu, budget)
+    for epsilon in (0.0, 0.1, 0.7, budget, budget + 1.0):
+        low, high = 0.0, 1.0
+        for _ in range(10):  # the best of 101 levels is next to the best of all, as the function is concave
+            alpha = np.linspace(low, high, 101)
+            values = 1 - np.exp(epsilon) * alpha - curve(alpha)
+            best = np.argmax(values)
+            low, high = alpha[max(best - 1, 0)], alpha[min(best + 1, 100)]
+        assert np.max(values) == pytest.approx(curve.delta(epsilon), abs=1e-14)
+
+
+def exact_delta(mu, budget, epsilon):
+    """From the mixture of normal laws of the log likelihood ratio, in high precision."""
+    with mpmath.workdps(400):
+        mu, budget, epsilon = (mpmath.mpf(float(v)) for v in (mu, budget, epsilon))
+        truth = 1 / (1 + mpmath.exp(-budget))
+
+        def above(center):
+            """P(mu Z + center > epsilon)."""
+            return mpmath.erfc((epsilon - center) / mu / mpmath.sqrt(2)) / 2
+
+        half = mu**2 / 2
+        power = truth * above(half + budget) + (1 - truth) * above(half - budget)
+        level = (1 - truth) * above(budget - half) + truth * above(-budget - half)
+        return power - mpmath.exp(epsilon) * level
+
+
+def test_delta_matches_mpmath_from_one_down_to_1e_300_and_beyond():
+    largest = 0.0
+    for mu in (1e-3, 0.3, 1.01, 12.0):
+        for budget in (1e-6, 0.2, 5.0, 40.0):
+            for epsilon in (0.0, 0.1, 5.0, 5.001, 60.0):
+                exact = exact_delta(mu, budget, epsilon)
+                log_exact, curve = float(mpmath.log(exact)), GaussianWithResponseTradeoff(mu, budget)
+                assert curve.log_delta(epsilon) == pytest.approx(log_exact, rel=1e-13, abs=1e-14)
+                if log_exact > -691:
+                    largest = max(largest, abs(float(curve.delta(epsilon) / exact - 1)))
+    assert largest < 1e-12
+
+
+def test_without_either_part_the_other_is_left():
+    alpha, epsilons = np.linspace(0, 1, 101), np.array([0.0, 0.2, 0.9, 2.0])
+    # of a part with mu or epsilon of 1e-7 no test has more power than its level and 1e-7
+    response, gaussian = PureProtocolTradeoff(1.0, special.expit(1.0)), GaussianTradeoff(0.8)
+    for curve, part in (
+        (GaussianWithResponseTradeoff(1e-7, 1.0), response),
+        (GaussianWithResponseTradeoff(0.8, 1e-7), gaussian),
+    ):
+        np.testing.assert_allclose(curve(alpha), part(alpha), atol=1e-7)
+        np.testing.assert_allclose(curve.delta(epsilons), part.delta(epsilons), atol=1e-7)
+
+
+def test_epsilon_inverts_delta():
+    for mu, budget in PAIRS:
+        curve = GaussianWithResponseTradeoff(mu, budget)
+        for epsilon in (0.01, budget / 2, budget, budget + 2 * mu):
+            assert curve.epsilon(curve.delta(epsilon)) == pytest.approx(epsilon, rel=1e-10)
+        assert curve.epsilon(min(curve.delta(0.0) * 1.01, 1.0)) == 0
+        assert curve.epsilon(1.0) == 0 and curve.epsilon(0.0) == np.inf
+
+
+def test_curve_is_finite_and_falls_where_the_parts_are_extreme():
+    alpha = np.array([0.0, 1e-300, 1e-12, 0.1, 0.5, 0.5 + 1e-15, 0.9, 1 - 1e-12, 1.0])
+    mu, budget = np.meshgrid(np.geomspace(1e-6, 100, 9), np.geomspace(1e-6, 700, 10))
+    beta = GaussianWithResponseTradeoff(mu[..., None], budget[..., None])(alpha)
+    assert np.all(np.diff(beta) <= 1e-15) and np.all((beta >= 0) & (beta <= 1 - alpha))
+    epsilon = GaussianWithResponseTradeoff(mu, budget).epsilon(1e-9)
+    # both together need no less than either, and no more than their sum
+    gaussian, response = GaussianTradeoff(mu).epsilon(1e-9), PureProtocolTradeoff(budget, special.expit(budget))
+    assert np.all(epsilon >= np.maximum(gaussian, response.epsilon(1e-9)) * (1 - 1e-12))
+    assert np.all(epsilon <= (gaussian + budget) * (1 + 1e-12))
+
+
+def test_personal_budgets_broadcast():
+    mu, budget, alpha = np.array([0.5, 1.0, 2.0]), np.array([3.0, 0.4, 1.0]), np.array([[0.0], [0.3], [1.0]])
+    together = GaussianWithResponseTradeoff(mu, budget)
+    for method, argument in ((together, alpha), (together.delta, alpha), (together.epsilon, alpha / 10)):
+        assert method(argument).shape == (3, 3)
+    for i in range(3):
+        alone = GaussianWithResponseTradeoff(mu[i], budget[i])
+        np.testing.assert_allclose(together(alpha)[:, i], alone(alpha[:, 0]))
+        np.testing.assert_allclose(together.delta(0.3)[i], alone.delta(0.3))
+        np.testing.assert_allclose(together.epsilon(0.01)[i], alone.epsilon(0.01))
+    assert GaussianWithResponseTradeoff(1.0, budget).delta(0.3).shape == (3,)
+    assert np.ndim(alone(0.3)) == np.ndim(alone.delta(0.3)) == np.ndim(alone.epsilon(0.01)) == 0
+
+
+EPSILONS = np.array([0.01, 0.7, 1.0, 5.0, 50.0])
+DELTAS = np.array([1e-300, 1e-9, 1e-5, 0.3])
+
+
+@pytest.mark.parametrize("share", [1e-6, 0.1, 0.5, 0.9, 1 - 1e-6])
+def test_calibrated_noise_has_the_stated_delta_and_no_larger_one(share):
+    epsilon, delta = EPSILONS[:, None], DELTAS
+    mu = gaussian_beside_response(epsilon, delta, share * epsilon)
+    assert mu.shape == (len(EPSILONS), len(DELTAS))
+    achieved = GaussianWithResponseTradeoff(mu, share * epsilon).delta(epsilon)
+    np.testing.assert_allclose(achieved, np.broadcast_to(delta, achieved.shape), rtol=1e-9)
+    # the end of the bracket that is returned keeps the promise up to exp's own rounding at log delta = -690
+    assert np.all(GaussianWithResponseTradeoff(mu, share * epsilon).log_delta(epsilon) <= np.log(delta))
+    # it is between what basic composition leaves, less where the response is likely to lie, and what would be there
+    # without a response; at the ends of the shares and of epsilon it is that to rounding
+    assert np.all(mu * gaussian_scale(epsilon - share * epsilon, delta) > 1 - 1e-10)
+    assert np.all(mu * gaussian_scale(epsilon, delta) < 1 + 1e-10)
+
+
+def test_calibrated_noise_keeps_the_promise_in_exact_arithmetic():
+    for epsilon, delta, budget in ((0.1, 1e-9, 0.05), (1.0, 1e-5, 0.2), (10.0, 0.2, 9.0)):
+        mu = gaussian_beside_response(epsilon, delta, budget)
+        assert isinstance(mu, float)
+        # basic composition leaves the Gaussian noise less
+        assert mu * gaussian_scale(epsilon - budget, delta) > 1 + 1e-5
+        assert exact_delta(mu * (1 - 1e-9), budget, epsilon) < delta < exact_delta(mu * (1 + 1e-9), budget, epsilon)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GaussianWithResponseTradeoff(0.0, 1.0), "mu must be positive and finite, got 0.0"),
+        (lambda: GaussianWithResponseTradeoff(1.0, np.inf), "response_epsilon must be positive and finite, got inf"),
+        (lambda: GaussianWithResponseTradeoff(1.0, 1.0)(-0.1), r"alpha must be in \[0, 1\], got -0.1"),
+        (lambda: GaussianWithResponseTradeoff(1.0, 1.0).delta(-1.0), "epsilon must be non-negative and finite"),
+        (lambda: gaussian_beside_response(0.0, 0.1, 1.0), "epsilon must be positive and finite, got 0.0"),
+        (lambda: gaussian_beside_response(1.0, 1.0, 0.5), "delta must be between 0 and 1, exclusive, got 1.0"),
+        (lambda: gaussian_beside_response(1.0, 0.1, 0.0), "response_epsilon must be positive and finite, got 0.0"),
+        (
+            lambda: gaussian_beside_response([2.0, 1.0], 0.1, 1.0),
+            "response_epsilon must be below epsilon, .* got response_epsilon = 1, epsilon = 1",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
