@@ -147,6 +147,11 @@ def equal(one: Any, other: Any) -> bool:
     """
     pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one)]
     return all(
-        a is b or (is_concrete(a, b) and (a == b if dataclasses.is_dataclass(a) else bool(np.array_equal(a, b))))
+        a is b
+        or (type(a) is type(b) and equal(a, b) if dataclasses.is_dataclass(a) else is_concrete(a, b) and _same(a, b))
         for a, b in pairs
     )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(np.array_equal(one, other))

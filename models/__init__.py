@@ -8,6 +8,8 @@ from ldpbayes.models._clipped_counts import clipped_counts
 from ldpbayes.models._clipped_exponential import clipped_exponential
 from ldpbayes.models._clipped_gaussian import clipped_gaussian
 from ldpbayes.models._hierarchical import hierarchical
+from ldpbayes.models._linear_regression import linear_regression
+from ldpbayes.models._logistic_regression import logistic_regression
 from ldpbayes.models._multivariate_normal import multivariate_normal
 from ldpbayes.models._oue_histogram import oue_histogram
 from ldpbayes.models._perturbed_covariates import perturbed_covariates
@@ -19,6 +21,8 @@ __all__ = [
     "clipped_exponential",
     "clipped_gaussian",
     "hierarchical",
+    "linear_regression",
+    "logistic_regression",
     "multivariate_normal",
     "oue_histogram",
     "perturbed_covariates",

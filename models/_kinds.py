@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from ldpbayes import PureProtocol, Release, Sketch
+from ldpbayes import LinearStatisticsMechanism, LogisticStatisticsMechanism, PureProtocol, Release, Sketch
+from ldpbayes.mechanisms import StatisticsMechanism
 
 __all__ = ["check_kind"]
 
@@ -11,7 +12,13 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
     "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
     "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
-    "rows": lambda mechanism: bool(mechanism.record_shape),
+    "rows": lambda mechanism: bool(mechanism.record_shape) and not isinstance(mechanism, StatisticsMechanism),
+    "rows or linear statistics": lambda mechanism: (
+        KINDS["rows"](mechanism) or isinstance(mechanism, LinearStatisticsMechanism)
+    ),
+    "rows or logistic statistics": lambda mechanism: (
+        KINDS["rows"](mechanism) or isinstance(mechanism, LogisticStatisticsMechanism)
+    ),
 }
 
 
@@ -24,8 +31,8 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
         Name of the model's factory, for the message.
     release : Release or Sketch
         What the model is given.
-    kind : {"numbers", "categories", "yes-or-no answers", "rows"}
-        What the model is for.
+    kind : str
+        What the model is for: a key of `KINDS`.
 
     Raises
     ------

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.likelihood import RegressionRows
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._normal_covariates import normal_covariates
 
 __all__ = ["perturbed_covariates"]
 
@@ -50,11 +50,7 @@ def perturbed_covariates(
         d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
-        m = numpyro.sample("mean", mean.expand([d]).to_event(1))
-        s = numpyro.sample("scale", scale.expand([d]).to_event(1))
-        independent = concentration is None or d == 1
-        root = jnp.eye(d) if independent else numpyro.sample("root", dist.LKJCholesky(d, concentration))
-        covariates = dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
+        covariates = normal_covariates(d, mean, scale, concentration)
         place = next(j for j in range(d + 1) if j not in mechanism.index)
         observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
 

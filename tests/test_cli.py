@@ -7,6 +7,7 @@ import sys
 import warnings
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -244,3 +245,27 @@ def test_the_demo_prints_its_table_and_writes_its_files(tmp_path, capsys):
     posterior = az.from_netcdf(tmp_path / "out" / "randhie.nc")
     assert {"mean", "concentration"} <= set(posterior["posterior"].data_vars)
     assert "theta" in az.from_netcdf(tmp_path / "out" / "fair-epsilon-1.nc")["posterior"].data_vars
+
+
+def regression_files(tmp_path):
+    rng = np.random.default_rng(2)
+    rows = np.column_stack([rng.uniform(-0.6, 0.6, (300, 2)), rng.integers(0, 2, 300)])
+    sums = ldp.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=("a", "b", "y"))
+    numeric = ldp.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=("a", "b", "y"))
+    files = []
+    for mechanism, given in ((numeric, rows), (sums, sums.statistics(rows))):
+        files.append(tmp_path / f"{mechanism.name}.npz")
+        ldp.Release(mechanism.randomize(jax.random.key(0), given), mechanism).save(files[-1])
+    return files
+
+
+def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(tmp_path, capsys):
+    rows, sums = regression_files(tmp_path)
+    for path, model in ((rows, "linear_regression"), (sums, "logistic_regression")):
+        assert cli.main(["fit", str(path), "--model", model, *FEW]) in (0, 3)  # so few draws may not have converged
+        out = capsys.readouterr().out
+        assert "slopes[1]" in out and "300 records" in out and "local differential privacy" in out
+    code, err = refused(capsys, "fit", sums, "--model", "linear_regression", *FEW)
+    assert code == 2 and "linear_regression takes a release of rows or linear statistics" in err
+    code, err = refused(capsys, "fit", rows, "--model", "clipped_gaussian", *FEW)
+    assert code == 2 and "takes a release of numbers" in err

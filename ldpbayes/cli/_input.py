@@ -6,7 +6,7 @@ import os
 import pathlib
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ldpbayes import Release, Sketch
@@ -45,7 +45,11 @@ def load_release(path: pathlib.Path) -> "Release":
         raise BadInput(f"{path} is not a valid release file: {error}") from None
 
 
-def as_sketch(path: pathlib.Path, release: "Release", say: Callable[[str], object]) -> "Release | Sketch":
+MOMENTS = {"linear_regression", "multivariate_normal"}
+"""Models whose rows are normal, so that their moments say all."""
+
+
+def as_sketch(path: pathlib.Path, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
     """The release as a sketch, or as it is where there is none.
 
     Parameters
@@ -54,6 +58,8 @@ def as_sketch(path: pathlib.Path, release: "Release", say: Callable[[str], objec
         Of its file, for the message.
     release : Release
         With values.
+    model : str
+        What the user gave as ``--model``.
     say : callable
         Is called with the reason where there is no sketch.
 
@@ -66,11 +72,21 @@ def as_sketch(path: pathlib.Path, release: "Release", say: Callable[[str], objec
     BadInput
         If the mechanism cannot have released the values.
     """
-    discrete = release.mechanism.support.is_discrete
-    if not discrete and release.mechanism.batch_shape:
+    from ldpbayes.mechanisms import StatisticsMechanism
+    from ldpbayes.noise import Gaussian, IndependentGaussian
+
+    mechanism: Any = release.mechanism
+    discrete = mechanism.support.is_discrete
+    if not discrete and mechanism.batch_shape:
         say("  personal budgets: the model gets the records themselves")
         return release
-    if not discrete and release.mechanism.released_range is None:  # type: ignore[attr-defined]
+    if isinstance(mechanism, StatisticsMechanism):
+        return release  # which models of statistics sum
+    normal = isinstance(getattr(mechanism, "noise", None), (Gaussian, IndependentGaussian))
+    if mechanism.record_shape and not (normal and model in MOMENTS):
+        say("  rows: the model gets the records themselves")
+        return release
+    if not discrete and not mechanism.record_shape and mechanism.released_range is None:
         say("  the mechanism has no sketch: the model gets the records themselves")
         return release
     try:

@@ -122,7 +122,7 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     data: list[Any] = []
     for path, release in zip(args.release, releases, strict=True):
         say(f"{path}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
-        data.append(release if args.no_sketch else as_sketch(path, release, say))
+        data.append(release if args.no_sketch else as_sketch(path, release, args.model, say))
     _use_compilation_cache(args)
     from ldpbayes import fit
 

@@ -14,9 +14,8 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.data._count_sketch import CountSketch
 from ldpbayes.data._files import read_release, write_release
-from ldpbayes.data._panel_sketch import PanelSketch
+from ldpbayes.data._sketch import Sketch
 from ldpbayes.data._sketching import sketch
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
 from ldpbayes.mechanisms._plausibility import LEVEL
@@ -139,7 +138,7 @@ class Release:
         lattice: bool | None = None,
         keep_records: bool = True,
         by: ArrayLike | None = None,
-    ) -> CountSketch | PanelSketch:
+    ) -> Sketch:
         """Compress to weighted nodes, after which the cost of a posterior does not depend on the number of records.
 
         Parameters
@@ -149,7 +148,9 @@ class Release:
 
         Returns
         -------
-        PanelSketch or CountSketch
+        Sketch
+            A `PanelSketch` of numbers, a `CountSketch` of discrete outputs, a `MomentSketch` of rows under Gaussian
+            noise, a `TotalSketch` of locally perturbed statistics.
 
         Raises
         ------
@@ -159,7 +160,7 @@ class Release:
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
         made = sketch(self.values, self.mechanism, panels=panels, lattice=lattice, keep_records=keep_records, by=by)
-        return dataclasses.replace(made, doubts=self.doubts)
+        return dataclasses.replace(made, doubts=self.doubts)  # type: ignore[type-var]  # every sketch is a dataclass
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet``; see `Release.load` for both formats.

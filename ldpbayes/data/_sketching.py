@@ -3,8 +3,11 @@
 from jax.typing import ArrayLike
 
 from ldpbayes.data._count_sketch import CountSketch
+from ldpbayes.data._moment_sketch import MomentSketch
 from ldpbayes.data._panel_sketch import PanelSketch
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.data._sketch import Sketch
+from ldpbayes.data._total_sketch import TotalSketch
+from ldpbayes.mechanisms import Mechanism, StatisticsMechanism
 
 __all__ = ["sketch"]
 
@@ -17,7 +20,7 @@ def sketch(
     lattice: bool | None = None,
     keep_records: bool = True,
     by: ArrayLike | None = None,
-) -> CountSketch | PanelSketch:
+) -> Sketch:
     """Compress released values to weighted nodes, in one streaming pass.
 
     Parameters
@@ -39,17 +42,22 @@ def sketch(
 
     Returns
     -------
-    PanelSketch or CountSketch
+    PanelSketch, CountSketch, MomentSketch or TotalSketch
+        Of numbers, of discrete outputs, of rows under Gaussian noise, of locally perturbed statistics.
 
     Raises
     ------
     ValueError
-        For personal budgets of a continuous release (sketch each budget's records apart), a mechanism that names no
-        released range, values that the mechanism cannot have released, a number of panels that is no positive integer,
-        or groups of another length, negative, or of a continuous release.
+        For personal budgets of a continuous release (sketch each budget's records apart), rows under other noise than
+        Gaussian, a mechanism of numbers that names no released range, values that the mechanism cannot have released, a
+        number of panels that is no positive integer, or groups of another length, negative, or of a continuous release.
     """
     if mechanism.support.is_discrete:
         return CountSketch.of(values, mechanism, by)
     if by is not None:
         raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
+    if isinstance(mechanism, StatisticsMechanism):
+        return TotalSketch.of(values, mechanism)
+    if mechanism.record_shape:
+        return MomentSketch.of(values, mechanism)
     return PanelSketch.of(values, mechanism, panels, lattice, keep_records)

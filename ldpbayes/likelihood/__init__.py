@@ -7,7 +7,14 @@ from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._privatized import Privatized, privatized
 from ldpbayes.likelihood._privatized_regression import PrivatizedRegression
-from ldpbayes.likelihood.closed_forms import Grouped, RegressionRows
+from ldpbayes.likelihood.closed_forms import (
+    Grouped,
+    RegressionRows,
+    SumOfStatistics,
+    linear_rows,
+    linear_statistics,
+    logistic_statistics,
+)
 
 __all__ = [
     "Channel",
@@ -16,9 +23,13 @@ __all__ = [
     "Privatized",
     "PrivatizedRegression",
     "RegressionRows",
+    "SumOfStatistics",
     "channel",
     "closed_form",
     "law_of_nodes",
+    "linear_rows",
+    "linear_statistics",
+    "logistic_statistics",
     "privatized",
     "register_closed_form",
     "register_family",

@@ -6,12 +6,14 @@ import warnings
 from typing import Any
 
 import numpy as np
+import numpyro.distributions as dist
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import CountSketch, PanelSketch, Sketch
+from ldpbayes.data import CountSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._dispatch import is_own
+from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._privatized import Privatized, law_of_records
 from ldpbayes.likelihood.closed_forms import Grouped
 from ldpbayes.mechanisms import Additive
@@ -76,6 +78,16 @@ def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
 def _(sketch: SideBySide, base_dist: Any) -> dict[str, Any]:
     own = [method_at_nodes(part, base_dist) for part in sketch.sketches]
     return max(own, key=lambda choice: choice.get("panels", 0))
+
+
+@method_at_nodes.register
+def _(sketch: MomentSketch, base_dist: Any) -> dict[str, Any]:
+    if not isinstance(unexpanded(base_dist), dist.MultivariateNormal) or is_own(base_dist, sketch.mechanism):
+        raise ValueError(
+            "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "
+            f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
+        )
+    return {}
 
 
 def _check_counts(sketch: PanelSketch) -> None:

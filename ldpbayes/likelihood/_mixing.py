@@ -13,6 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from ldpbayes._tracing import is_concrete
 from ldpbayes.numerics._special import log_sum
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 MIXING_NODES = 64
 
 
-def mixing_rule(nodes: int = MIXING_NODES) -> tuple[Any, Any]:
+def mixing_rule(nodes: int = MIXING_NODES, narrowest: Any = None) -> tuple[Any, Any]:
     """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w.
 
     The double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has
@@ -37,10 +38,21 @@ def mixing_rule(nodes: int = MIXING_NODES) -> tuple[Any, Any]:
     ----------
     nodes : int
         How many.
+    narrowest : float, or a traced number, optional
+        Smallest variance of the records in any direction over that of the noise, where f has its finest features. The
+        rule then has points at that scale too, and 36 will do where it is 1/100.
     """
-    t, step = np.linspace(-3.2, 4.3, nodes, retstep=True)
-    w = np.exp(t - np.exp(-t))
-    return w, np.log(step) + np.log1p(np.exp(-t)) + t - np.exp(-t) - w
+    if narrowest is None:
+        lowest, first, last, xp = 0.0, -3.2, 4.3, np
+    else:
+        xp: Any = np if is_concrete(narrowest) else jnp
+        lowest = 0.7 * xp.minimum(0.0, xp.log(narrowest))
+        first, last = lowest - 3.0, 3.7
+    t = first + (last - first) * np.linspace(0.0, 1.0, nodes)
+    falling = xp.exp(lowest - t)
+    log_w = t - falling
+    w = xp.exp(log_w)
+    return w, xp.log((last - first) / (nodes - 1)) + xp.log1p(falling) + log_w - w
 
 
 def normal_log_density(base: dist.MultivariateNormal, z: Any) -> jax.Array:
@@ -121,7 +133,7 @@ def normal_mixture(away: Any, covariance: Any, scale: Any, nodes: int = MIXING_N
     return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def mixing_precisions(covariance: Any, scale: Any, w: np.ndarray) -> tuple[jax.Array, jax.Array]:
+def mixing_precisions(covariance: Any, scale: Any, w: Any) -> tuple[jax.Array, jax.Array]:
     """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
 
     Parameters
@@ -129,11 +141,12 @@ def mixing_precisions(covariance: Any, scale: Any, w: np.ndarray) -> tuple[jax.A
     covariance : array (d, d)
         Without the noise.
     scale : array_like
-        Standard deviation of the noise in a column.
+        Standard deviation of the noise in a column: a number, or one a column (d,).
     w : array (nodes,)
         See `mixing_rule`.
     """
-    roots = jnp.linalg.cholesky(covariance + (scale**2 * w)[:, None, None] * np.eye(covariance.shape[-1]))
+    noise = jnp.broadcast_to(scale**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
+    roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots

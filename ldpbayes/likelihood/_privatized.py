@@ -127,7 +127,7 @@ class Privatized(dist.Distribution):
         """
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
-        return self.mechanism.randomize(z_key, x)
+        return self.mechanism.simulate(z_key, x)
 
     def _validate_sample(self, value: Any) -> None:
         """Refuse values that the mechanism cannot have released, where they can be seen."""
@@ -272,6 +272,10 @@ def law_of_records(law: Any, groups: ArrayLike) -> dist.Distribution:
         If its parameters are not all that the law is made from.
     """
     own = unexpanded(law)
+    if own.batch_shape == ():
+        return own.expand(np.shape(groups))
+    if isinstance(own, dist.MultivariateNormal):
+        return dist.MultivariateNormal(own.loc[groups], scale_tril=own.scale_tril[groups], validate_args=False)
     arguments = inspect.signature(type(own)).parameters.values()
     needed = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
     if not needed <= set(own.arg_constraints) or own.event_shape:

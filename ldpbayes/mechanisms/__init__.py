@@ -7,7 +7,11 @@ from ldpbayes.mechanisms._gaussian import GaussianMechanism
 from ldpbayes.mechanisms._hadamard_response import HadamardResponse
 from ldpbayes.mechanisms._independent_laplace import IndependentLaplaceMechanism
 from ldpbayes.mechanisms._laplace import LaplaceMechanism
+from ldpbayes.mechanisms._linear_records import LinearRecordsMechanism
+from ldpbayes.mechanisms._linear_statistics import LinearStatisticsMechanism
 from ldpbayes.mechanisms._local_hashing import LocalHashing
+from ldpbayes.mechanisms._logistic_records import LogisticRecordsMechanism
+from ldpbayes.mechanisms._logistic_statistics import LogisticStatisticsMechanism
 from ldpbayes.mechanisms._mechanism import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms._pure_protocol import PureProtocol
 from ldpbayes.mechanisms._randomized_response import RandomizedResponse
@@ -18,6 +22,7 @@ from ldpbayes.mechanisms._registry import (
     mechanism_names,
     register,
 )
+from ldpbayes.mechanisms._statistics import StatisticsMechanism
 from ldpbayes.mechanisms._subset_selection import SubsetSelection
 from ldpbayes.mechanisms._symmetric_laplace import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms._unary_encoding import OptimalUnaryEncoding, SymmetricUnaryEncoding
@@ -33,12 +38,17 @@ __all__ = [
     "HadamardResponse",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",
+    "LinearRecordsMechanism",
+    "LinearStatisticsMechanism",
     "LocalHashing",
+    "LogisticRecordsMechanism",
+    "LogisticStatisticsMechanism",
     "Mechanism",
     "NumericMechanism",
     "OptimalUnaryEncoding",
     "PureProtocol",
     "RandomizedResponse",
+    "StatisticsMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",

@@ -19,7 +19,7 @@ from ldpbayes.mechanisms._mechanism import DiscreteMechanism, NumericMechanism
 from ldpbayes.mechanisms._plausibility import implausible_numbers
 from ldpbayes.mechanisms._registry import register
 from ldpbayes.mechanisms._validation import checked_integers
-from ldpbayes.noise import Noise, Omitted
+from ldpbayes.noise import IndependentGaussian, Noise, Omitted
 from ldpbayes.numerics._rounding import snapped
 from ldpbayes.privacy import DiscreteLaplaceTradeoff, Guarantee, LaplaceTradeoff, PureProtocolTradeoff
 
@@ -44,6 +44,12 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
     def _check_noise(self) -> None:
         """Refuse noise whose scale is not a positive number, or (where it may be left out) is not one a record."""
         left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        if isinstance(self.noise, IndependentGaussian):
+            columns = np.shape(self.noise.standard_deviations)[-1]
+            if self.columns is None or columns != self.dimension:
+                wanted = "rows with columns=" if self.columns is None else f"{self.dimension} perturbed columns"
+                raise ValueError(f"noise with {columns} standard deviations, one a column, is for {wanted}")
+            return
         for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
             if np.ndim(getattr(self, name)):
                 shape = np.shape(getattr(self, name))
@@ -69,11 +75,11 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return np.broadcast_shapes(self.noise.batch_shape, *bounds)
 
     def _map_personal(self, function: Callable[[Any], Any]) -> Any:
-        """See `Mechanism._map_personal`; arrays of bounds of rows are over columns."""
-        shared = () if self.columns is None else ("lower", "upper")
+        """See `Mechanism._map_personal`; arrays of bounds of rows, and of scales one a column, are over columns."""
+        shared = () if self.columns is None else ("lower", "upper", "standard_deviations")
 
         def mapped(path: tuple, leaf: Any) -> Any:
-            return function(leaf) if np.ndim(leaf) and path[0].name not in shared else leaf
+            return function(leaf) if np.ndim(leaf) and path[-1].name not in shared else leaf
 
         return jax.tree_util.tree_map_with_path(mapped, self)
 
@@ -131,11 +137,12 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return clip(x) and the variance of the noise, 0 in columns that are not perturbed."""
         mean = self.clipped(x)
-        noise = jnp.asarray(self.noise.astype(mean.dtype).variance)
-        batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape)
+        law = self.noise.astype(mean.dtype)
+        noise = law.over_columns(law.variance)
+        batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape[:-1])
         variance = self._columns.join(
             jnp.zeros(batch + self.event_shape, mean.dtype),
-            jnp.broadcast_to(noise[..., None], (*batch, self.dimension)),
+            jnp.broadcast_to(noise, (*batch, self.dimension)),
         )
         mean, variance = jnp.broadcast_arrays(mean, variance)
         return mean, variance
@@ -210,6 +217,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return self.ranges
 
     def _guarantee(self, distance: np.ndarray, unit: str) -> Guarantee:
+        if np.isinf(distance).any():
+            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=self._exposed)
         tradeoff = self.noise.tradeoff(distance)
         pure = isinstance(tradeoff, (DiscreteLaplaceTradeoff, LaplaceTradeoff, PureProtocolTradeoff))
         return Guarantee(
@@ -262,14 +271,16 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         if not self.bounded or self.noise.discrete:
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
-        scale = self.noise.standard_deviation
         if self.columns is None:
+            scale = self.noise.standard_deviation
             return implausible_numbers(values, self.lower, self.upper, scale, noisy, self.noise.depth)
+        scales = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
+        scales = np.broadcast_to(scales, (*scales.shape[:-1], self.dimension))
         lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
         said = []
         for j, column in enumerate(self.index):
             problems = implausible_numbers(
-                values[:, column], lower[j], upper[j], scale, noisy, self.noise.depth, self.dimension
+                values[:, column], lower[j], upper[j], scales[..., j], noisy, self.noise.depth, self.dimension
             )
             said += [f"column {self.names[column]}: {what}" for what in problems]
         return said
@@ -296,7 +307,9 @@ class AdditiveMechanism(Additive):
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
         Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
-        the noise (the sum of absolute differences under independent Laplace noise, else the Euclidean distance).
+        the noise (the sum of absolute differences under independent Laplace noise, else the Euclidean distance; where
+        columns have scales of their own, in units of the first one's). Infinite for records with noise but no bounds:
+        then nothing is promised.
 
     Raises
     ------

@@ -41,9 +41,10 @@ class Bounded(Mechanism):
             if self.sensitivity is None or not (self.lower is None and self.upper is None):
                 raise ValueError(
                     "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: "
-                    f"how far one record can move it. Got {self!r}"
+                    "how far one record can move it (math.inf for records that were not clipped, to which the noise "
+                    f"promises nothing). Got {self!r}"
                 )
-            self._check("sensitivity", "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+            self._check("sensitivity", "a positive number", lambda a: (a.ndim == 0) & (a > 0))
             return
         if self.sensitivity is not None:
             raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")

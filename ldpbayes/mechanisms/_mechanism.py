@@ -67,6 +67,16 @@ class Mechanism(abc.ABC):
             If `x` is concrete and holds values that the mechanism does not take.
         """
 
+    def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """`randomize` for records drawn from a model, which may lie where no real record is taken.
+
+        Parameters
+        ----------
+        key, x
+            As for `randomize`.
+        """
+        return self.randomize(key, x)
+
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`.

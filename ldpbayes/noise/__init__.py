@@ -4,6 +4,7 @@ from ldpbayes._pytree import pytree
 from ldpbayes.noise._discrete_gaussian import DiscreteGaussian
 from ldpbayes.noise._discrete_laplace import DiscreteLaplace
 from ldpbayes.noise._gaussian import Gaussian
+from ldpbayes.noise._independent_gaussian import IndependentGaussian
 from ldpbayes.noise._laplace import Laplace
 from ldpbayes.noise._noise import Noise
 from ldpbayes.noise._omitted import Omitted, WithPublicRecords, ZeroInflated
@@ -13,6 +14,7 @@ __all__ = [
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Gaussian",
+    "IndependentGaussian",
     "Laplace",
     "Noise",
     "Omitted",

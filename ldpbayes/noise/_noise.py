@@ -100,6 +100,16 @@ class Noise(abc.ABC):
         """Of the noise in one column."""
         return self.standard_deviation**2
 
+    def over_columns(self, moment: Any) -> Any:
+        """A standard deviation or variance with an axis of columns, of length 1 where all columns have the same.
+
+        Parameters
+        ----------
+        moment : array_like
+            `standard_deviation` or `variance`.
+        """
+        return jnp.asarray(moment)[..., None]
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters: () or (N,)."""

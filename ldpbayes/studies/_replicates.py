@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpyro.infer import NUTS
 
-from ldpbayes.data import PanelSketch, Release
+from ldpbayes.data import MomentSketch, PanelSketch, TotalSketch
 from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._density import Density, sites_of
@@ -37,15 +37,15 @@ class ReplicatedFit:
         self._known: Any = 0  # a sketch of weight 0, with a node for each released value that there has been
         self._lattice: bool | None = None
 
-    def __call__(self, key: jax.Array, releases: Sequence[Release]) -> dict[str, Any]:
+    def __call__(self, key: jax.Array, releases: Sequence[Any]) -> dict[str, Any]:
         """Sample the posteriors, in double precision.
 
         Parameters
         ----------
         key : jax.Array
             A JAX random key.
-        releases : sequence of Release
-            Made by one mechanism.
+        releases : sequence of Release, or of MomentSketch or TotalSketch
+            Made by one mechanism. Releases of rows are fitted as they are, sketches of them in their place.
 
         Returns
         -------
@@ -53,6 +53,9 @@ class ReplicatedFit:
         """
         with jax.enable_x64(True):
             keys = jax.random.split(key, len(releases))
+            if isinstance(releases[0], (MomentSketch, TotalSketch)):
+                names = [f.name for f in dataclasses.fields(releases[0]) if f.name not in ("mechanism", "doubts")]
+                return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases])
             if releases[0].mechanism.record_shape:
                 return self._samples(keys, releases[0], [{"values": release.values} for release in releases])
             sketches: list[Any] = [release.sketch(keep_records=False) for release in releases]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import law_of_nodes
@@ -31,8 +32,16 @@ KNOWN = {"discrete_gaussian"}
 """Mechanisms that must be known before tracing, since a scale says how many terms a sum has: their data are traced."""
 
 
+REGRESSIONS = [
+    ldp.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
+    ldp.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=3),
+    ldp.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
+    ldp.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=3),
+]
+
+
 def test_every_mechanism_is_here():
-    assert {mechanism.name for mechanism in MECHANISMS} == set(ldp.mechanism_names())
+    assert {mechanism.name for mechanism in MECHANISMS + REGRESSIONS} == set(ldp.mechanism_names())
 
 
 def total(data, parameter, mechanism=None):
@@ -84,6 +93,30 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
     np.testing.assert_allclose(values[:, 0], [total(first, 0.3), value], rtol=1e-11)
     assert np.all(np.isfinite(slopes))
     np.testing.assert_allclose(slopes[1, 0], (above - below) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", REGRESSIONS, ids=lambda mechanism: mechanism.name)
+def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated_functions(mechanism):
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.uniform(-0.5, 0.5, (2, 40, 2)).reshape(-1, 2), rng.integers(0, 2, 80)])
+    given = mechanism.statistics(rows) if isinstance(mechanism, ldp.mechanisms.StatisticsMechanism) else rows
+    values = np.asarray(mechanism.randomize(jax.random.key(0), given)).reshape(2, 40, -1)
+    linear = mechanism.name.startswith("linear")
+    model = (ldp.models.linear_regression if linear else ldp.models.logistic_regression)(concentration=None)
+    releases = [ldp.Release(part, mechanism) for part in values]
+    data = releases if mechanism.name == "logistic_records" else [release.sketch() for release in releases]
+
+    def total(part, slope):
+        at = {"slopes": slope * jnp.ones(2), "scale": jnp.full(2, 0.5)} | ({"sigma": 0.5} if linear else {})
+        return log_density(model, (part,), {}, at)[0]
+
+    known = [total(part, 0.3) for part in data]
+    step = 1e-4
+    below, above = (float(total(data[1], at)) for at in (0.3 - step, 0.3 + step))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves)), *data)
+    found, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.3)
+    np.testing.assert_allclose(found, known, rtol=1e-11)
+    np.testing.assert_allclose(slopes[1], (above - below) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [[1.0, 0.5, 2.0], [1.0, 0.0, 2.0]], ids=["perturbed", "one public"])

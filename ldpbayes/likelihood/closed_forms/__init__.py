@@ -24,5 +24,11 @@ from ldpbayes.likelihood.closed_forms import (  # noqa: F401
 )
 from ldpbayes.likelihood.closed_forms._categorical import Grouped
 from ldpbayes.likelihood.closed_forms._regression_rows import RegressionRows
+from ldpbayes.likelihood.closed_forms._statistics import (
+    SumOfStatistics,
+    linear_rows,
+    linear_statistics,
+    logistic_statistics,
+)
 
-__all__ = ["Grouped", "RegressionRows"]
+__all__ = ["Grouped", "RegressionRows", "SumOfStatistics", "linear_rows", "linear_statistics", "logistic_statistics"]

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 from ldpbayes.likelihood._dispatch import register_closed_form
 from ldpbayes.likelihood._mixing import conditional_normal, mixing_rule, normal_log_density, normal_mixture
-from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
+from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics._special import log_sum
 
 __all__ = ["normal_rows", "normal_rows_gaussian", "normal_rows_laplace"]
@@ -30,10 +30,11 @@ def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Ar
 
 
 @register_closed_form(dist.MultivariateNormal, Gaussian)
+@register_closed_form(dist.MultivariateNormal, IndependentGaussian)
 def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
     """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
     index = jnp.asarray(mechanism.index)
-    variance = jnp.asarray(mechanism.noise.standard_deviation)[..., None] ** 2
+    variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
     added = jnp.zeros(jnp.shape(variance)[:-1] + base.event_shape).at[..., index].set(variance)
     covariance = base.covariance_matrix + added[..., None] * jnp.eye(base.event_shape[0])
     return normal_log_density(dist.MultivariateNormal(base.loc, covariance, validate_args=False), z)

@@ -1,0 +1,131 @@
+"""Sketches of rows whose law is normal: count, mean and second moments say all that a normal likelihood asks."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from ldpbayes._pytree import host, pytree
+from ldpbayes._tracing import is_concrete
+from ldpbayes.data._sketch import Sketch
+from ldpbayes.noise import Gaussian, IndependentGaussian
+
+__all__ = ["MomentSketch"]
+
+ROWS = 1 << 18  # so many rows are read at a time, which bounds the memory that it takes
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class MomentSketch(Sketch):
+    """Count, mean and second central moments of released rows: exact, where the law of a row is normal.
+
+    A normal log density is quadratic in the row, so that its sum over records is that over any weighted nodes of the
+    same count, mean and second moments. Here these are the 2D points mean ± √D · (columns of a root of the covariance),
+    all of the same weight.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        What made the release: Gaussian noise of one budget.
+    count : float
+        Number of records.
+    center : array (D,)
+        Their mean.
+    root : array (D, D)
+        A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
+    doubts : tuple of str
+        The warnings that were given when the releases were made.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
+    """
+
+    mechanism: Any
+    count: Any
+    center: Any
+    root: Any
+    doubts: tuple[str, ...] = host(default=())
+
+    @classmethod
+    def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
+        """Compress released rows in one pass.
+
+        Parameters
+        ----------
+        values : array (N, D)
+            Released rows; a NumPy memory map is read in chunks.
+        mechanism : Mechanism
+            What released them.
+
+        Raises
+        ------
+        ValueError
+            If the noise is not Gaussian, or there are personal budgets.
+        """
+        noise = getattr(mechanism, "noise", None)
+        if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
+            raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
+        if mechanism.batch_shape != ():
+            raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
+        array = np.asarray(values)
+        parts = [_moments(np.asarray(array[start : start + ROWS], float)) for start in range(0, len(array), ROWS)]
+        return cls._made(mechanism, *_joined(parts), ())
+
+    @classmethod
+    def _made(cls, mechanism: Any, count: Any, center: Any, scatter: Any, doubts: tuple) -> "MomentSketch":
+        # not Cholesky: records that are few, or all equal in a column, have a singular covariance
+        values, vectors = np.linalg.eigh(scatter / count)
+        return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)), doubts)
+
+    @property
+    def nodes(self) -> Any:  # type: ignore[override]
+        """(2D, D)."""
+        xp: Any = np if is_concrete(self.center, self.root) else jnp
+        arms = np.sqrt(self.center.shape[-1]) * self.root.T
+        return xp.concatenate([self.center + arms, self.center - arms])
+
+    @property
+    def weights(self) -> Any:  # type: ignore[override]
+        """(2D,), all equal."""
+        d = self.center.shape[-1]
+        xp: Any = np if is_concrete(self.count) else jnp
+        return xp.broadcast_to(self.count / (2 * d), (2 * d,))
+
+    @property
+    def size(self) -> Any:
+        """Number of records."""
+        return self.count
+
+    @property
+    def law_shape(self) -> tuple[int, ...]:
+        """One law of all records."""
+        return ()
+
+    def __add__(self, other: Any) -> "MomentSketch":
+        """Sketch of the two releases together, which one mechanism made."""
+        if type(self) is not type(other):
+            return NotImplemented
+        if not (self.mechanism == other.mechanism):
+            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
+        parts = [(part.count, part.center, part.count * part.root @ part.root.T) for part in (self, other)]
+        return self._made(self.mechanism, *_joined(parts), self.doubts + other.doubts)
+
+
+def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:
+    """Count, mean and sum of outer products less the mean."""
+    center = rows.mean(axis=0)
+    away = rows - center
+    return len(rows), center, away.T @ away
+
+
+def _joined(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """The same of all parts together, without the cancellation that sums of squares would have."""
+    counts, centers, scatters = (np.array([part[i] for part in parts]) for i in range(3))
+    count = counts.sum()
+    center = counts @ centers / count
+    away = centers - center
+    return count, center, scatters.sum(axis=0) + (counts[:, None] * away).T @ away

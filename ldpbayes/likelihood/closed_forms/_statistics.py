@@ -1,0 +1,236 @@
+"""Sums of regression statistics over many records: normal, by the central limit theorem."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from ldpbayes.likelihood._dispatch import register_closed_form
+from ldpbayes.likelihood._mixing import normal_log_density
+from ldpbayes.noise import Gaussian, IndependentGaussian
+from ldpbayes.numerics._products import OFF_DIAGONALS, pairs
+
+__all__ = ["SumOfStatistics", "linear_rows", "linear_statistics", "logistic_statistics", "statistics_gaussian"]
+
+
+class SumOfStatistics(dist.Distribution):
+    """Law of Σ t(record) over independent records, as the normal law of the same mean and covariance.
+
+    Parameters
+    ----------
+    each_mean : array (p,)
+        E[t] of one record.
+    each_covariance : array (p, p)
+        Cov[t] of one record; may be singular.
+    count : array_like
+        Number of records: a number, which may be a latent variable of the model.
+    """
+
+    arg_constraints = {
+        "each_mean": constraints.real_vector,
+        "each_covariance": constraints.independent(constraints.real, 2),
+        "count": constraints.positive,
+    }
+    support = constraints.real_vector
+
+    def __init__(self, each_mean: Any, each_covariance: Any, count: Any, *, validate_args: bool | None = None) -> None:
+        self.each_mean, self.each_covariance, self.count = each_mean, each_covariance, count
+        batch = jnp.broadcast_shapes(jnp.shape(each_mean)[:-1], jnp.shape(each_covariance)[:-2], jnp.shape(count))
+        super().__init__(batch, jnp.shape(each_mean)[-1:], validate_args=validate_args)
+
+    @property
+    def mean(self) -> jax.Array:
+        """Of the sum, (*batch, p)."""
+        return jnp.asarray(self.count)[..., None] * self.each_mean
+
+    @property
+    def covariance_matrix(self) -> jax.Array:
+        """Of the sum, (*batch, p, p)."""
+        return jnp.asarray(self.count)[..., None, None] * self.each_covariance
+
+    @property
+    def variance(self) -> jax.Array:
+        """Of the sum, (*batch, p)."""
+        return jnp.diagonal(self.covariance_matrix, axis1=-2, axis2=-1)
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw sums from the normal law."""
+        # not Cholesky: statistics that do not vary, such as those of a constant column, make it singular
+        values, vectors = jnp.linalg.eigh(self.covariance_matrix)
+        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[..., None, :]
+        draw = jax.random.normal(key, sample_shape + self.batch_shape + self.event_shape, root.dtype)
+        return self.mean + jnp.einsum("...ij,...j->...i", root, draw)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        """Log density of a sum that was not perturbed; its covariance must not be singular."""
+        return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
+
+
+@register_closed_form(SumOfStatistics, Gaussian, bounded=False)
+@register_closed_form(SumOfStatistics, IndependentGaussian, bounded=False)
+def statistics_gaussian(base: SumOfStatistics, mechanism: Any, z: Any) -> jax.Array:
+    """Sums of statistics plus Gaussian noise: N(z; N μ, N Σ + noise) ([KJKH] eq. 3)."""
+    variance = jnp.broadcast_to(mechanism.noise.over_columns(mechanism.noise.variance), base.event_shape)
+    total = base.covariance_matrix + variance[..., None] * jnp.eye(base.event_shape[0])
+    return normal_log_density(dist.MultivariateNormal(base.mean, total, validate_args=False), z)
+
+
+def linear_rows(covariates: dist.MultivariateNormal, slopes: Any, scale: Any, intercept: Any = 0.0) -> Any:
+    """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, scale²).
+
+    Parameters
+    ----------
+    covariates : numpyro.distributions.MultivariateNormal
+        Law of the covariates, event shape (d,).
+    slopes : array (*batch, d)
+        Coefficients, in the unit of y per that of each x.
+    scale : array_like
+        Standard deviation of y given x.
+    intercept : array_like
+        Mean of y where all covariates are 0.
+
+    Returns
+    -------
+    numpyro.distributions.MultivariateNormal
+        Of event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
+        [[Σ, Σθ], [θᵀΣ, θᵀΣθ + scale²]].
+    """
+    slopes, root = jnp.asarray(slopes), covariates.scale_tril
+    batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(scale), jnp.shape(intercept))
+    mean_y = intercept + jnp.sum(covariates.loc * slopes, axis=-1)
+    loc = jnp.concatenate(
+        [jnp.broadcast_to(covariates.loc, batch + slopes.shape[-1:]), jnp.broadcast_to(mean_y, batch)[..., None]], -1
+    )
+    d = slopes.shape[-1]
+    last = jnp.concatenate(
+        [
+            jnp.broadcast_to(jnp.einsum("...ji,...j->...i", root, slopes), (*batch, d)),
+            jnp.broadcast_to(scale, batch)[..., None],
+        ],
+        axis=-1,
+    )
+    above = jnp.pad(jnp.broadcast_to(root, (*batch, d, d)), [(0, 0)] * (len(batch) + 1) + [(0, 1)])
+    both = jnp.concatenate([above, last[..., None, :]], axis=-2)
+    return dist.MultivariateNormal(loc, scale_tril=both, validate_args=False)
+
+
+def linear_statistics(rows: dist.MultivariateNormal, count: Any, off_diagonal: str = "scaled") -> SumOfStatistics:
+    """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
+
+    By Isserlis' theorem the product of two entries of w = (x, y) has covariance
+    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l with that of two others, where m and M are the first and second moments.
+
+    Parameters
+    ----------
+    rows : numpyro.distributions.MultivariateNormal
+        Of a record (x, y), the response last; see `linear_rows`.
+    count : array_like
+        Number of records.
+    off_diagonal : {"scaled", "once"}
+        What s is; see `LinearStatisticsMechanism`.
+
+    Returns
+    -------
+    SumOfStatistics
+
+    Notes
+    -----
+    Source: [KJKH] supplement 13.1. For a zero mean the sum of outer products is exactly Wishart; the normal law is that
+    of many records.
+    """
+    d = rows.event_shape[0] - 1
+    first, second = pairs(d)
+    # products of covariates, then of covariates with the response, then its square
+    i, j = np.concatenate([first, np.arange(d), [d]]), np.concatenate([second, np.full(d, d), [d]])
+    factor = np.ones(len(i))
+    factor[: len(first)][first != second] = OFF_DIAGONALS[off_diagonal]
+    mean, covariance = _products(rows.loc, rows.covariance_matrix, i, j)
+    return SumOfStatistics(factor * mean, factor[:, None] * factor * covariance, count)
+
+
+def _products(m: Any, covariance: Any, i: np.ndarray, j: np.ndarray) -> tuple[Any, Any]:
+    """Mean and covariance of the products w_i w_j of normal variables: Isserlis' theorem, means included."""
+    moment = covariance + m[..., :, None] * m[..., None, :]  # E[w wᵀ]
+
+    def of(rows: Any, columns: Any) -> Any:
+        return moment[..., rows[:, None], columns]
+
+    product = m[..., i] * m[..., j]
+    each = of(i, i) * of(j, j) + of(i, j) * of(j, i) - 2 * product[..., :, None] * product[..., None, :]
+    return moment[..., i, j], each
+
+
+def logistic_statistics(
+    covariates: dist.MultivariateNormal,
+    slopes: Any,
+    intercept: Any = 0.0,
+    *,
+    count: Any,
+    off_diagonal: str = "scaled",
+) -> SumOfStatistics:
+    """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
+
+    With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
+    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to E[g x_i x_j x_k], which
+    takes three derivatives. Their expectations are integrals in one dimension.
+
+    Parameters
+    ----------
+    covariates : numpyro.distributions.MultivariateNormal
+        Law of the covariates, event shape (d,), no batch.
+    slopes : array (d,)
+        Coefficients.
+    intercept : array_like
+        Value of the predictor where all covariates are 0.
+    count : array_like
+        Number of records.
+    off_diagonal : {"scaled", "once"}
+        What s is; see `LinearStatisticsMechanism`.
+
+    Returns
+    -------
+    SumOfStatistics
+
+    Notes
+    -----
+    Source: [KJKHK] expands the sigmoid for these moments, which are exact here.
+    """
+    m, covariance = covariates.loc, covariates.covariance_matrix
+    a = covariance @ slopes
+    g, g1, g2, g3 = _expected_tanh(intercept + m @ slopes, slopes @ a)
+    i, j = pairs(covariates.event_shape[0])
+    factor = np.where(i == j, 1.0, OFF_DIAGONALS[off_diagonal])
+    mean, second = _products(m, covariance, i, j)
+    moment = covariance + m[:, None] * m
+    with_y = m * g + a * g1  # E[g x_k]
+    third = (  # E[g x_i x_j x_k]
+        g * (mean[:, None] * m + m[i][:, None] * covariance[j] + m[j][:, None] * covariance[i])
+        + g1 * (mean[:, None] * a + a[i][:, None] * moment[j] + a[j][:, None] * moment[i])
+        + g2 * ((a[i] * a[j])[:, None] * m + (a[i] * m[j] + a[j] * m[i])[:, None] * a)
+        + g3 * (a[i] * a[j])[:, None] * a
+    )
+    cross = factor[:, None] * (third - mean[:, None] * with_y)
+    last = moment - with_y[:, None] * with_y  # y² = 1
+    each = jnp.block([[factor[:, None] * factor * second, cross], [cross.T, last]])
+    return SumOfStatistics(jnp.concatenate([factor * mean, with_y]), each, count)
+
+
+def _expected_tanh(mean: Any, variance: Any) -> tuple[Any, Any, Any, Any]:
+    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal.
+
+    By the trapezoid rule, whose error is of order exp(−2π · π/(step · standard deviation)), the poles of g being π away
+    from the real line: below 1e-10 for standard deviations up to 7.
+    """
+    u = np.arange(-64, 65) / 8
+    weights = np.exp(-(u**2) / 2)
+    some = variance > 0
+    t = mean + jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1.0)), 0.0) * u
+    g = jnp.tanh(t / 2)
+    g1 = (1 - g) * (1 + g) / 2
+    g2 = -g * g1
+    g3 = -g1 * g1 - g * g2
+    expected = jnp.stack([g, g1, g2, g3]) @ (weights / weights.sum()).astype(g.dtype)
+    return expected[0], expected[1], expected[2], expected[3]

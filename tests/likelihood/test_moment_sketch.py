@@ -1,0 +1,122 @@
+"""Sketches of rows and of statistics: exact, and whatever the number of records."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import util
+
+import ldpbayes as ldp
+from ldpbayes.data import MomentSketch, TotalSketch, sketch
+from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+MECHANISM = ldp.LinearRecordsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
+LAW = linear_rows(dist.MultivariateNormal(np.array([0.1, 0.0, -0.2]), 0.2 * np.eye(3)), np.array([1.0, -1.0, 0.5]), 0.3)
+
+
+def release(n, mechanism=MECHANISM, seed=0):
+    keys = jax.random.split(jax.random.key(seed))
+    return ldp.Release(mechanism.simulate(keys[1], LAW.sample(keys[0], (n,))), mechanism)
+
+
+def by_nodes(of, base=LAW):
+    return of.weights @ law_of_nodes(of, base).log_prob(of.nodes)
+
+
+@pytest.mark.parametrize("n", [1, 3, 100_000])
+def test_a_sketch_of_rows_has_the_likelihood_of_all_of_them(n):
+    records = release(n)
+    made = records.sketch()
+    assert isinstance(made, MomentSketch) and made.nodes.shape == (8, 4) and made.size == n
+    want = ldp.Privatized(LAW, MECHANISM).log_prob(records.values)
+    # a sum of n terms of size up to m is good to about √n rounding errors of n·m
+    size = np.abs(want).max()
+    np.testing.assert_allclose(by_nodes(made), want.sum(), atol=1e-15 * n * size + 1e-12)
+    np.testing.assert_allclose(made.weights @ made.nodes, records.values.sum(axis=0), rtol=1e-10)
+
+
+def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
+    records = release(1000)
+    whole = records.sketch()
+    parts = [sketch(records.values[rows], MECHANISM) for rows in (slice(0, 1), slice(1, 400), slice(400, None))]
+    np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
+    monkeypatch.setattr("ldpbayes.data._moment_sketch.ROWS", 64)
+    np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
+    with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
+        whole + release(10, ldp.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()
+
+
+def test_groups_with_budgets_of_their_own_are_one_site():
+    groups = [release(200), release(300, ldp.LinearRecordsMechanism(0.5, 1e-4, 1.0, 2.0, columns=4), seed=1)]
+    want = sum(ldp.Privatized(LAW, part.mechanism).log_prob(part.values).sum() for part in groups)
+
+    def model(data, slope):
+        base = linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), slope, 0.3)
+        ldp.observe("z", base.expand([2]), data)
+
+    slopes = np.array([1.0, -1.0, 0.5])
+    for data in (groups, [part.sketch() for part in groups]):
+        np.testing.assert_allclose(util.log_density(model, (data, slopes), {}, {})[0], want, rtol=1e-12)
+    # a law a group: its own slopes, as a hierarchical model has them
+    each = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, -0.5]])
+    laws = [linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), s, 0.3) for s in each]
+    apart = sum(ldp.Privatized(law, g.mechanism).log_prob(g.values).sum() for law, g in zip(laws, groups, strict=True))
+    for data in (groups, [part.sketch() for part in groups]):
+        both = linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), each, 0.3)
+        found = util.log_density(lambda data, base=both: ldp.observe("z", base, data), (data,), {}, {})[0]
+        np.testing.assert_allclose(found, apart, rtol=1e-12)
+    personal = ldp.LinearRecordsMechanism(np.repeat([2.0, 0.5], [200, 300]), 1e-4, 1.0, 2.0, columns=4)
+    rows = ldp.Release(np.concatenate([part.values for part in groups]), personal)
+    np.testing.assert_allclose(
+        util.log_density(lambda r: ldp.observe("z", LAW, r), (rows,), {}, {})[0], want, rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="one budget for all records; sketch the rows of each budget apart"):
+        rows.sketch()
+
+
+def test_rows_of_other_laws_or_noises_have_no_such_sketch():
+    records = release(10)
+    other = RegressionRows(dist.MultivariateNormal(np.zeros(3), np.eye(3)), dist.BernoulliLogits, np.zeros(3))
+    with pytest.raises(
+        ValueError, match="first and second moments, which say all where records are MultivariateNormal"
+    ):
+        ldp.observe("z", other, records.sketch())
+    laplace = ldp.SymmetricLaplaceMechanism(1.0, -1, 1, columns=4)
+    with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
+        sketch(records.values, laplace)
+    with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
+        sketch(np.eye(4), ldp.LogisticRecordsMechanism(1.0, 1e-4, 1.0, 4))
+
+
+def test_statistics_of_single_records_are_summed():
+    mechanism = ldp.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
+    values = np.asarray(mechanism.randomize(jax.random.key(0), np.zeros((50, 10))))
+    made = ldp.Release(values, mechanism).sketch()
+    assert isinstance(made, TotalSketch) and made.size == 50 and made.mechanism == mechanism.total(50)
+    np.testing.assert_allclose(made.nodes, values.sum(axis=0, keepdims=True))
+    parts = sum(sketch(values[rows], mechanism) for rows in (slice(0, 20), slice(20, None)))
+    np.testing.assert_allclose(parts.nodes, made.nodes)
+    assert parts.mechanism == made.mechanism
+    with pytest.raises(ValueError, match="only values of one record each"):
+        ldp.Release(made.nodes, made.mechanism).sketch()
+    with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
+        made + sketch(values, ldp.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
+
+
+def test_sketches_are_arguments_of_compiled_and_mapped_functions():
+    made = [release(40, seed=seed).sketch() for seed in (0, 1)]
+
+    def total(of, slope):
+        base = linear_rows(dist.MultivariateNormal(np.zeros(3), 0.2 * np.eye(3)), slope * np.ones(3), 0.3)
+        with numpyro.handlers.seed(rng_seed=0):
+            return util.log_density(lambda data: ldp.observe("z", base, data), (of,), {}, {})[0]
+
+    known = [total(of, 0.4) for of in made]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *made)
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.4)
+    np.testing.assert_allclose(values, known, rtol=1e-12)
+    assert np.all(np.isfinite(slopes))

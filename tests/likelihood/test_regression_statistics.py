@@ -1,0 +1,159 @@
+"""Laws of sums of regression statistics, against quadrature, the Wishart law and simulation."""
+
+import itertools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import ldpbayes as ldp
+from ldpbayes.likelihood import SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+COVARIANCE = np.array([[0.5, 0.2, -0.1], [0.2, 0.4, 0.05], [-0.1, 0.05, 0.3]])
+MEAN, SLOPES = np.array([0.3, -0.2, 0.1]), np.array([1.0, -2.0, 0.5])
+
+
+def covariates(d, mean=True):
+    return dist.MultivariateNormal(MEAN[:d] * mean, COVARIANCE[:d, :d])
+
+
+def by_quadrature(law, statistic, y_given_x=None, first=5):
+    """Mean and covariance of a statistic, by a product Gauss-Hermite rule of five nodes in all axes but the first."""
+    d = law.event_shape[0]
+    rules = [np.polynomial.hermite_e.hermegauss(first if axis == 0 else 5) for axis in range(d)]
+    u = np.array(list(itertools.product(*(t for t, _ in rules))))
+    weights = np.prod(np.array(list(itertools.product(*(w / w.sum() for _, w in rules)))), axis=1)
+    rows = np.asarray(law.loc) + u @ np.asarray(law.scale_tril).T
+    parts = [(weights, rows)]
+    if y_given_x is not None:
+        one = y_given_x(rows)
+        parts = [
+            (weights * (one if y > 0 else 1 - one), np.column_stack([rows, np.full(len(rows), y)])) for y in (-1.0, 1.0)
+        ]
+    values = [(w, statistic(rows)) for w, rows in parts]
+    mean = sum(w @ t for w, t in values)
+    return mean, sum((w[:, None] * (t - mean)).T @ (t - mean) for w, t in values)
+
+
+def statistic(mechanism):
+    return jax.jit(mechanism.statistics)  # traced rows are not looked at, so that they may lie outside the bounds
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("off_diagonal", ["scaled", "once"])
+def test_moments_of_linear_statistics_are_those_of_quadrature(d, off_diagonal):
+    rows = linear_rows(covariates(d), SLOPES[:d], 0.7, 0.4)
+    x = covariates(d)
+    np.testing.assert_allclose(rows.loc[d], 0.4 + SLOPES[:d] @ MEAN[:d], rtol=1e-12)
+    np.testing.assert_allclose(rows.covariance_matrix[d, d], SLOPES[:d] @ x.covariance_matrix @ SLOPES[:d] + 0.49)
+    mechanism = ldp.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, d + 1, off_diagonal=off_diagonal)
+    law = linear_statistics(rows, 50.0, off_diagonal)
+    # polynomials of degree 4 in d + 1 normal variables: five nodes each are exact to rounding
+    mean, covariance = by_quadrature(rows, statistic(mechanism))
+    np.testing.assert_allclose(law.mean, 50 * mean, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(law.covariance_matrix, 50 * covariance, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("size", [0.0, 1.0, 4.0])
+def test_moments_of_logistic_statistics_are_those_of_quadrature(d, size):
+    x, slopes = covariates(d), size * SLOPES[:d]
+    mechanism = ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, d + 1)
+    law = logistic_statistics(x, slopes, 0.3, count=50.0)
+    # rotate the covariates so that the predictor is along the first axis: along the others all is polynomial
+    axis = np.linalg.svd(np.asarray(x.scale_tril).T @ slopes.reshape(-1, 1))[0] if size else np.eye(d)
+    root = np.asarray(x.scale_tril) @ axis
+    rotated = types.SimpleNamespace(loc=x.loc, scale_tril=root, event_shape=(d,))
+    mean, covariance = by_quadrature(
+        rotated, statistic(mechanism), lambda rows: 1 / (1 + np.exp(-0.3 - rows @ slopes)), 300
+    )
+    # A Gauss-Hermite rule of n nodes is off by about exp(−√(2n) π / s) where the sigmoid's poles are π / s away from
+    # the axis, s ≤ 4.4 being the standard deviation of the predictor: 2.5e-8.
+    np.testing.assert_allclose(law.mean, 50 * mean, atol=50 * 1e-7)
+    np.testing.assert_allclose(law.covariance_matrix, 50 * covariance, atol=50 * 1e-7)
+    if d == 2:
+        total = jax.jit(jax.grad(lambda s: logistic_statistics(x, s, 0.3, count=50.0).covariance_matrix.sum()))
+        assert np.all(np.isfinite(total(slopes)))
+
+
+def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():
+    rows = linear_rows(covariates(2), SLOPES[:2], 0.7)
+    mechanism = ldp.LinearStatisticsMechanism(
+        1.0, 1e-5, 1.0, 2.0, 3, ratios=(1, 2, 3), trust_model="central", count=100
+    )
+    law = linear_statistics(rows, 100)
+    z = np.linspace(0, 100, 6)
+    total = np.asarray(law.covariance_matrix) + np.diag(mechanism.noise.standard_deviations**2)
+    want = stats.multivariate_normal(np.asarray(law.mean), total).logpdf(z)
+    observed = ldp.Privatized(law, mechanism)
+    np.testing.assert_allclose(observed.log_prob(z), want, rtol=1e-11)
+    np.testing.assert_allclose(observed.mean, law.mean)
+    np.testing.assert_allclose(observed.variance, np.diagonal(total), rtol=1e-12)
+    draws = np.asarray(observed.sample(jax.random.key(0), (4000,)))
+    # each of six means is within four standard errors in all but 6e-5 of seeds
+    assert np.all(np.abs(draws.mean(axis=0) - law.mean) < 4 * np.sqrt(np.diagonal(total) / 4000))
+
+
+def test_statistics_that_do_not_vary_are_allowed():
+    constant = dist.MultivariateNormal(
+        np.array([1.0, 0.2]), scale_tril=np.array([[0.0, 0.0], [0.0, 0.5]]), validate_args=False
+    )
+    law = linear_statistics(linear_rows(constant, np.array([0.4, 1.0]), 0.3), 10)
+    assert law.variance[0] == 0
+    np.testing.assert_allclose(law.mean[3], 10 * (0.4 + 0.2), rtol=1e-12)  # Σ y, the intercept being a slope
+    mechanism = ldp.LinearStatisticsMechanism(1.0, 1e-5, 2.0, 2.0, 3, trust_model="central", count=10)
+    assert np.isfinite(ldp.Privatized(law, mechanism).log_prob(law.mean))
+    assert np.all(np.isfinite(law.sample(jax.random.key(0))))
+
+
+@pytest.mark.parametrize(("n", "epsilon", "most"), [(30, 1.0, None), (3000, 0.1, 0.02)])
+def test_normal_and_exact_sums_agree_for_many_records(n, epsilon, most):
+    """Log densities of a noisy sum, the exact one by averaging the noise's density over Wishart draws."""
+    rows = linear_rows(covariates(2, mean=False), SLOPES[:2], 0.7)
+    law = linear_statistics(rows, n)
+    mechanism = ldp.LinearStatisticsMechanism(epsilon, 1e-2, 1.0, 2.0, 3, trust_model="central", count=n)
+    root = dist.WishartCholesky(float(n), scale_tril=rows.scale_tril).sample(jax.random.key(1), (100_000,))
+    sums = root @ jnp.swapaxes(root, -1, -2)
+    i, j = np.array([0, 1, 0, 0, 1, 2]), np.array([0, 1, 1, 2, 2, 2])
+    t = sums[:, i, j] * np.array([1, 1, np.sqrt(2), 1, 1, 1])
+    np.testing.assert_allclose(
+        t.mean(axis=0), law.mean, atol=5 * np.max(np.sqrt(np.diagonal(law.covariance_matrix)) / 300)
+    )
+    z = np.asarray(law.mean) + np.sqrt(np.diagonal(law.covariance_matrix))
+    terms = jax.vmap(lambda at: mechanism.noise.log_prob(z - at))(t)
+    exact = jax.scipy.special.logsumexp(terms) - np.log(len(t))
+    error = np.std(np.exp(terms - terms.max())) / np.mean(np.exp(terms - terms.max())) / np.sqrt(len(t))
+    away = abs(exact - ldp.Privatized(law, mechanism).log_prob(z))
+    if most is None:
+        assert away > 0.02 + 5 * error  # 30 records: the normal law is off
+    else:
+        assert away < most + 5 * error
+
+
+def test_counts_and_parameters_may_be_traced_and_mapped():
+    mechanism = ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3, trust_model="central")
+    z = np.arange(5.0)
+
+    def density(mechanism, slopes, count):
+        law = logistic_statistics(covariates(2), slopes, count=count)
+        return ldp.Privatized(law, mechanism).log_prob(z)
+
+    known = density(mechanism, SLOPES[:2], 40.0)
+    value, slope = jax.jit(jax.value_and_grad(density, (1, 2)))(mechanism, SLOPES[:2], 40.0)
+    np.testing.assert_allclose(value, known, rtol=1e-12)
+    assert all(np.all(np.isfinite(part)) for part in slope)
+    both = jax.vmap(density, (None, 0, 0))(mechanism, np.stack([SLOPES[:2]] * 2), np.array([40.0, 40.0]))
+    np.testing.assert_allclose(both, [known] * 2, rtol=1e-12)
+
+
+def test_a_sum_is_a_pytree():
+    law = linear_statistics(linear_rows(covariates(1), SLOPES[:1], 1.0), 3.0)
+    again = jax.jit(lambda law: law)(law)
+    assert isinstance(again, SumOfStatistics) and again.event_shape == (3,)
+    np.testing.assert_allclose(again.mean, law.mean)
