@@ -44,7 +44,8 @@ def linear_regression(
         count, whose noise is then in the posterior (site ``count``).
     exact : bool
         For statistics, take the sums to be Wishart, as they are, and not normal, as they nearly are for many records:
-        then they are latent variables (site ``bartlett``, a root of a standard Wishart matrix). Only without ``mean`` and ``intercept``.
+        then they are latent variables (site ``bartlett``, a root of a standard Wishart matrix). Only without ``mean``
+        and ``intercept``.
 
     Returns
     -------

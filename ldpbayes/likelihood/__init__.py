@@ -8,6 +8,7 @@ from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._privatized import Privatized, privatized
 from ldpbayes.likelihood._privatized_regression import PrivatizedRegression
 from ldpbayes.likelihood.closed_forms import (
+    ChebyshevExpansion,
     Grouped,
     RegressionRows,
     SumOfStatistics,
@@ -18,6 +19,7 @@ from ldpbayes.likelihood.closed_forms import (
 
 __all__ = [
     "Channel",
+    "ChebyshevExpansion",
     "Family",
     "Grouped",
     "Privatized",

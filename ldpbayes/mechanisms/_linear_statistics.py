@@ -42,7 +42,8 @@ class LinearStatisticsMechanism(StatisticsMechanism):
         How many columns a row (x, y) has, or what they are called; the response is the last.
     ratios : sequence of float
         Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
-        response), as ratios to each other: σ₁ : σ₂ : σ₃.
+        response), as ratios to each other: σ₁ : σ₂ : σ₃. By default those of their units, R² : R R_y : R_y², so that
+        it does not matter in which units x and y are; [KJKH] takes them equal.
     off_diagonal : {"scaled", "once"}
         What s is: √2, or 1. The sensitivity is the same for both with two covariates or more, and so is the noise:
         scaled, these statistics have half the relative variance of the noise.
@@ -70,7 +71,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     radius: Any
     response_bound: Any
     columns: Any = static()
-    ratios: Any = static(default=(1.0, 1.0, 1.0))
+    ratios: Any = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
     count: Any = optional()
@@ -79,7 +80,11 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 
     def __post_init__(self) -> None:
         self._check("response_bound", "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
-        self._check_fields(3)
+        super().__post_init__()
+
+    @property
+    def _units(self) -> tuple[float, ...]:
+        return self.radius**2, self.radius * self.response_bound, self.response_bound**2
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]

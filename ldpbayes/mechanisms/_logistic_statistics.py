@@ -31,7 +31,7 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
         As for `LinearStatisticsMechanism`.
     ratios : sequence of float
         Standard deviations of the noise in the two blocks (products of covariates, covariates times label), as ratios
-        to each other.
+        to each other; by default those of their units, R² : R.
 
     Attributes
     ----------
@@ -48,15 +48,16 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     delta: Any
     radius: Any
     columns: Any = static()
-    ratios: Any = static(default=(1.0, 1.0))
+    ratios: Any = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
     count: Any = optional()
     clip: bool = static(default=False)
     scale: Any = dataclasses.field(init=False)
 
-    def __post_init__(self) -> None:
-        self._check_fields(2)
+    @property
+    def _units(self) -> tuple[float, ...]:
+        return self.radius**2, self.radius
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]

@@ -67,10 +67,14 @@ class StatisticsMechanism(Additive):
     upper = None
     perturbed = None
 
-    def _check_fields(self, blocks: int) -> None:
+    @property
+    @abc.abstractmethod
+    def _units(self) -> tuple[float, ...]:
+        """Of the blocks of statistics: how large each can be. The noise is in proportion unless ratios are given."""
+
+    def __post_init__(self) -> None:
         """Bring the fields into the form in which they are kept, calibrate, or say what is wrong."""
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
-        object.__setattr__(self, "ratios", checked_ratios(self.ratios, blocks))
         object.__setattr__(self, "clip", bool(self.clip))
         for name in ("epsilon", "radius"):
             self._check(name, "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
@@ -83,6 +87,9 @@ class StatisticsMechanism(Additive):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if not is_concrete(self.epsilon, self.delta, self.radius):
             raise ValueError("budget and bounds must be concrete; make the mechanism outside the traced function")
+        units = np.asarray(self._units)
+        ratios = units / units[0] if self.ratios is None else self.ratios
+        object.__setattr__(self, "ratios", checked_ratios(ratios, len(units)))
         object.__setattr__(self, "scale", float(self.sensitivity * gaussian_scale(self.epsilon, self.delta)))
 
     @abc.abstractmethod

@@ -227,3 +227,13 @@ def test_parameters_are_leaves_that_a_function_can_be_traced_and_mapped_over(mec
     np.testing.assert_allclose(jax.jit(density)(mechanism, z), known, rtol=1e-12)
     twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), mechanism)
     np.testing.assert_allclose(jax.vmap(density, (0, None))(twice, z), [known] * 2, rtol=1e-12)
+
+
+def test_by_default_it_does_not_matter_in_which_units_the_columns_are():
+    rows, plain = records(), dataclasses.replace(SUMS, ratios=None)
+    assert plain.ratios == (1.0, 1.5, 2.25)
+    large = dataclasses.replace(plain, radius=2e3, response_bound=3e-2, ratios=None)
+    noisy = [mechanism.statistics(rows * unit) for mechanism, unit in ((plain, 1), (large, [1e3, 1e3, 1e-2]))]
+    ratio = noisy[1] / noisy[0]
+    np.testing.assert_allclose(large.noise.standard_deviations / plain.noise.standard_deviations, ratio[0], rtol=1e-9)
+    assert dataclasses.replace(LABELLED, ratios=None).ratios == (1.0, 0.5)

@@ -23,6 +23,7 @@ from ldpbayes.likelihood.closed_forms import (  # noqa: F401
     _zero_inflated,
 )
 from ldpbayes.likelihood.closed_forms._categorical import Grouped
+from ldpbayes.likelihood.closed_forms._regression_response import ChebyshevExpansion
 from ldpbayes.likelihood.closed_forms._regression_rows import RegressionRows
 from ldpbayes.likelihood.closed_forms._statistics import (
     SumOfStatistics,
@@ -31,4 +32,12 @@ from ldpbayes.likelihood.closed_forms._statistics import (
     logistic_statistics,
 )
 
-__all__ = ["Grouped", "RegressionRows", "SumOfStatistics", "linear_rows", "linear_statistics", "logistic_statistics"]
+__all__ = [
+    "ChebyshevExpansion",
+    "Grouped",
+    "RegressionRows",
+    "SumOfStatistics",
+    "linear_rows",
+    "linear_statistics",
+    "logistic_statistics",
+]
