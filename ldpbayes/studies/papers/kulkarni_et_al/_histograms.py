@@ -1,7 +1,4 @@
-"""Reproductions for Kulkarni et al. [KJKH], *Locally differentially private Bayesian inference*: histograms.
-
-Figures 2, 3 and 9; Figure 10 is `ldpbayes.studies.coverage` of `ldpbayes.models.oue_histogram`.
-"""
+"""Figures 2, 3 and 9 of [KJKH]: histograms."""
 
 import collections
 import os
