@@ -42,10 +42,10 @@ def mixing_rule(nodes: int = MIXING_NODES, narrowest: Any = None) -> tuple[Any, 
         Smallest variance of the records in any direction over that of the noise, where f has its finest features. The
         rule then has points at that scale too, and 36 will do where it is 1/100.
     """
+    xp: Any = np if is_concrete(narrowest) else jnp
     if narrowest is None:
-        lowest, first, last, xp = 0.0, -3.2, 4.3, np
+        lowest, first, last = 0.0, -3.2, 4.3
     else:
-        xp: Any = np if is_concrete(narrowest) else jnp
         lowest = 0.7 * xp.minimum(0.0, xp.log(narrowest))
         first, last = lowest - 3.0, 3.7
     t = first + (last - first) * np.linspace(0.0, 1.0, nodes)

@@ -24,8 +24,11 @@ OCTAVES = 12
 SPLITS = 3
 """An octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side."""
 
-POWERS = {np.dtype(np.float64): 6, np.dtype(np.float32): 4}
+POWERS = {np.dtype(np.float64): 7, np.dtype(np.float32): 4}
 """Coefficients of the polynomial of a cell."""
+
+NODES = {np.dtype(np.float64): 12, np.dtype(np.float32): 7}
+"""Chebyshev nodes on half an octave, where L is computed."""
 
 VARIANCES = 14
 """Tables for more variances than this are interpolated from those at so many Chebyshev nodes of log(1 + v)."""
@@ -37,12 +40,11 @@ BLOCK = 1 << 13
 """Look-ups done at once, so that what they leave for a moment stays in the cache."""
 
 
-def smoothed_log(
-    log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any, relative: Callable | None = None
-) -> jax.Array:
-    """Log E[p_k(t + √v U)] for standard normal U and many t, with derivatives of any order in t and v.
+def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
+    """Log E[p_k(t + √v U)] for standard normal U and many t, with first and second derivatives in t and v.
 
-    For logit and probit responses to 3e-9 in double precision, relative to the probability however small it is.
+    For logit and probit responses to 3e-9 in double precision, relative to the probability however small it is; where
+    there are more than 14 variances, up to 6.
 
     Parameters
     ----------
@@ -53,36 +55,29 @@ def smoothed_log(
         How many k there are.
     which : array of int (n,)
         Label of each record.
-    t : array (q, n)
+    t : array (q, n), or (n,)
         Means of the predictor.
-    v : array (q,)
+    v : array (q,), or a number
         Its variances, non-negative.
-    relative : callable, optional
-        Maps an array ``at`` to a function s → p_k(s)/p_k(at), where that is faster than by way of `log_p`.
 
     Returns
     -------
-    Array (q, n)
+    Array of the shape of t
     """
-    if relative is None:
-        relative = functools.partial(_relative, log_p)
+    dtype = jnp.result_type(t, v, float)
+    t, v = jnp.asarray(t, dtype), jnp.asarray(v, dtype)
     mean, variance = lax.stop_gradient((t, v))
-    furthest = jnp.max(jnp.abs(mean) / jnp.sqrt(1 + variance)[:, None])
-    octaves = jnp.clip(jnp.ceil(jnp.log2(1 + furthest)), 1, OCTAVES).astype(int)
-    table = lax.stop_gradient(_table(log_p, relative, labels, variance, octaves))
+    furthest = jnp.max(jnp.abs(mean) / jnp.sqrt(1 + variance)[..., None])
+    # the one in which it is, and the next where rounding could move it there
+    octaves = jnp.clip(jnp.floor(jnp.log2(1 + furthest) + 1e-3) + 1, 1, OCTAVES).astype(int)
+    table = lax.stop_gradient(_table(log_p, labels, jnp.atleast_1d(variance), octaves))
     return _jet(0, t, v, jnp.asarray(which, np.int32), table)[0]
 
 
-def _relative(log_p: Callable[[Any], Any], at: Any) -> Callable[[Any], Any]:
-    top = log_p(at)
-    return lambda s: jnp.exp(log_p(s) - top)
-
-
-def _table(log_p: Callable, relative: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
+def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
-    size, cells = POWERS[v.dtype], 1 << SPLITS
-    place = np.cos(np.pi * (np.arange(size) + 0.5) / size)
-    base = 1 + (np.arange(cells)[:, None] + (1 + place) / 2) / cells
+    nodes = _chebyshev(NODES[v.dtype])
+    base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
     few = v if len(v) <= VARIANCES else _chebyshev_nodes(v)
     r, unit = jnp.sqrt(few)[:, None], jnp.sqrt(1 + few)[:, None]
     # the integrand has a width of at least 1/√(1 + v) about and, of a logistic response, poles at a distance of π/√v
@@ -91,34 +86,50 @@ def _table(log_p: Callable, relative: Callable, labels: int, v: Any, octaves: An
     def octave(e: Any, table: Any) -> Any:
         x = jnp.exp2(e.astype(v.dtype)) * base.astype(v.dtype) - 1
         t = jnp.broadcast_to(unit * jnp.stack([x, -x]).ravel(), (labels, len(few), 2 * base.size))
-        return table.at[e].set(_log_mean(log_p, relative, t, r, chunks))
+        return table.at[e].set(_log_mean(log_p, t, r, chunks))
 
     table = jnp.zeros((OCTAVES, labels, len(few), 2 * base.size), v.dtype)
     table = lax.fori_loop(0, octaves, octave, table)
     if len(few) < len(v):
         table = _from_chebyshev_nodes(v) @ table
-    table = table.reshape(OCTAVES, labels, len(v), 2, cells, size)
-    table = table @ np.linalg.inv(np.vander(place, increasing=True)).T.astype(v.dtype)
-    return jnp.transpose(table, (2, 5, 1, 3, 0, 4)).reshape(len(v), size, -1)
+    table = table.reshape(OCTAVES, labels, len(v), 2, 2, len(nodes)) @ _narrower(nodes, POWERS[v.dtype]).astype(v.dtype)
+    table = table.reshape(OCTAVES, labels, len(v), 2, 1 << SPLITS, POWERS[v.dtype])
+    return jnp.transpose(table, (2, 5, 1, 3, 0, 4)).reshape(len(v), POWERS[v.dtype], -1)
+
+
+def _chebyshev(count: int) -> np.ndarray:
+    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
+
+
+def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
+    """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells.
+
+    On a cell, the polynomial through the nodes is replaced by one of lower degree through some of its own values.
+    """
+    cells, place = 1 << (SPLITS - 1), _chebyshev(powers)
+    inside = (2 * np.arange(cells)[:, None] + 1 + place) / cells - 1
+    values = np.vander(inside.ravel(), len(nodes), increasing=True) @ np.linalg.inv(np.vander(nodes, increasing=True))
+    coefficients = np.linalg.inv(np.vander(place, increasing=True)) @ values.reshape(cells, powers, -1)
+    return coefficients.reshape(cells * powers, -1).T
 
 
 def _chebyshev_nodes(v: Any) -> jax.Array:
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
-    x = np.cos(np.pi * (np.arange(VARIANCES) + 0.5) / VARIANCES).astype(v.dtype)
-    return jnp.expm1(low + (high - low) * (1 + x) / 2)
+    return jnp.expm1(low + (high - low) * ((1 + _chebyshev(VARIANCES)) / 2).astype(v.dtype))
 
 
 def _from_chebyshev_nodes(v: Any) -> jax.Array:
-    """Matrix (v, nodes) of the polynomial through values at `_chebyshev_nodes`."""
+    """Matrix (v, nodes) of the polynomial through values at `_chebyshev_nodes`, by Lagrange's formula."""
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
     wide = high > low
     x = jnp.where(wide, 2 * (jnp.log1p(v) - low) / jnp.where(wide, high - low, 1) - 1, 0)
-    k = np.arange(VARIANCES)
-    values = np.cos(np.outer(k, np.pi * (k + 0.5) / VARIANCES)) * np.where(k, 2, 1)[:, None] / VARIANCES
-    return jnp.cos(jnp.arccos(jnp.clip(x, -1, 1))[:, None] * k) @ values.astype(v.dtype)
+    nodes = _chebyshev(VARIANCES)
+    apart = nodes[:, None] - nodes + np.eye(VARIANCES)
+    factors = (x[:, None, None] - nodes.astype(v.dtype)) / apart.astype(v.dtype)
+    return jnp.prod(jnp.where(np.eye(VARIANCES, dtype=bool), 1, factors), axis=-1)
 
 
-def _log_mean(log_p: Callable, relative: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
+def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
     """Log E[p(t + r U)] at t (labels, v, nodes), by the trapezoidal rule around the mode of p(t + r u) φ(u).
 
     Where p is log-concave this falls off from the mode at least as fast as φ does, so 8 to either side are enough.
@@ -129,7 +140,7 @@ def _log_mean(log_p: Callable, relative: Callable, t: Any, r: Any, chunks: Any) 
         return r * jax.jvp(log_p, (s,), (jnp.ones_like(s),))[1]
 
     def unsettled(state: tuple) -> Any:
-        return (state[2] < 40) & (jnp.max(state[1] - state[0]) > 0.25)
+        return (state[2] < 40) & (jnp.max((state[1] - state[0]) * jnp.maximum(r, 4)) > 1)
 
     def halved(state: tuple) -> tuple:
         low, high, steps = state
@@ -140,27 +151,27 @@ def _log_mean(log_p: Callable, relative: Callable, t: Any, r: Any, chunks: Any) 
     end = pull(jnp.zeros_like(t))
     low, high, _ = lax.while_loop(unsettled, halved, (jnp.minimum(end, 0), jnp.maximum(end, 0), 0))
     mode = (low + high) / 2
-    at = t + r * mode
+    top = log_p(t + r * mode) - 0.5 * mode * mode
     step = 16 / (POINTS * chunks.astype(t.dtype))
-    p = relative(at[:, None])  # what does not depend on s is computed here, outside of the loop
 
     def added(chunk: Any, total: Any) -> Any:
-        away = (step * (chunk * POINTS + np.arange(POINTS, dtype=t.dtype) + 0.5) - 8)[:, None, None]
-        s = at[:, None] + r * away
-        return total + jnp.sum(jnp.exp(-away * (mode[:, None] + 0.5 * away)) * p(s), axis=1)
+        away = step * (chunk * POINTS + np.arange(POINTS, dtype=t.dtype) + 0.5) - 8
+        u = mode[:, None] + away[:, None, None]
+        return total + jnp.sum(jnp.exp(log_p(t[:, None] + r * u) - 0.5 * u * u - top[:, None]), axis=1)
 
-    total = lax.fori_loop(0, chunks, added, jnp.zeros_like(t))
-    return log_p(at) - 0.5 * mode * mode + jnp.log(total * step / math.sqrt(2 * math.pi))
+    return top + jnp.log(lax.fori_loop(0, chunks, added, jnp.zeros_like(t)) * step / math.sqrt(2 * math.pi))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array, ...]:
-    """L and its derivatives in t up to an order, each (q, n)."""
+    """L and its derivatives in t up to an order, of the shape of t."""
+    cells, first = table.shape[-1], which * (2 * OCTAVES << SPLITS)
+    per_unit = 1 / jnp.sqrt(1 + v)
+    if not v.ndim:
+        return _in_blocks(order, t, first, jnp.broadcast_to(per_unit, t.shape), table[0])
     q, n = t.shape
     together = max(1, min(q, BLOCK // max(n, 1)))
-    groups = -(-q // together)
-    cells = table.shape[-1]
-    first = jnp.arange(together, dtype=which.dtype)[:, None] * cells + which * (2 * OCTAVES << SPLITS)
+    first = first + jnp.arange(together, dtype=which.dtype)[:, None] * cells
 
     def group(part: tuple) -> tuple[jax.Array, ...]:
         t, per_unit, table = part
@@ -169,19 +180,16 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
         jet = _in_blocks(order, *flat, jnp.swapaxes(table, 0, 1).reshape(-1, together * cells))
         return tuple(d.reshape(t.shape) for d in jet)
 
-    parts = t, 1 / jnp.sqrt(1 + v), table
-    if groups == 1:
-        return group(parts)
-    more = groups * together - q
-    padded = (jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1)), mode="edge") for a in parts)
-    jet = lax.map(group, tuple(a.reshape(groups, together, *a.shape[1:]) for a in padded))
+    more = -q % together
+    padded = (jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1)), mode="edge") for a in (t, per_unit, table))
+    jet = lax.map(group, tuple(a.reshape(-1, together, *a.shape[1:]) for a in padded))
     return tuple(d.reshape(-1, n)[:q] for d in jet)
 
 
 @_jet.defjvp
 def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
     d = _jet(order + 2, *primals)
-    dt, dv = tangents[0], tangents[1][:, None]
+    dt, dv = tangents[0], tangents[1][..., None]
     by_v = [
         (d[k + 2] + sum(math.comb(k, j) * d[1 + j] * d[1 + k - j] for j in range(k + 1))) / 2 for k in range(order + 1)
     ]
@@ -194,7 +202,7 @@ def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tup
         return _looked_up(order, t, first, per_unit, table)
     more = (0, blocks * BLOCK - t.size)
     arrays = tuple(jnp.pad(a, more, mode="edge").reshape(blocks, BLOCK) for a in (t, first, per_unit))
-    jet = lax.map(lambda block: _looked_up(order, *block, table), arrays)
+    jet = lax.map(lambda block: _looked_up(order, block[0], block[1], block[2], table), arrays)
     return tuple(d.ravel()[: t.size] for d in jet)
 
 
@@ -215,15 +223,15 @@ def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tup
     index = first + jnp.where(t < 0, OCTAVES << SPLITS, 0) + jnp.clip(cell, 0, (OCTAVES << SPLITS) - 1)
     # without the barrier these are computed again for every coefficient
     index, place = lax.optimization_barrier((index, place))
-    jet = [jnp.zeros_like(t)] * (order + 1)
+    most = max(order, 1)
+    jet = [jnp.zeros_like(t)] * (most + 1)
     for row in reversed(range(len(table))):
-        for k in range(order, 0, -1):
+        for k in range(most, 0, -1):
             jet[k] = jet[k] * place + jet[k - 1]
         jet[0] = jet[0] * place + table[row].at[index].get(mode="promise_in_bounds")
     octave = lax.bitcast_convert_type(bits & ~integer(below_one), t.dtype)
     scale = sign * per_unit * (2 << SPLITS) / octave
     jet = [d * math.factorial(k) * scale**k for k, d in enumerate(jet)]
-    # what lies beyond the last cell (anywhere else it is rounding); not a number where t is none
+    # linear beyond the last cell; anywhere else this is rounding, and not a number where t is none
     beyond = t - sign * (x - 1) / per_unit
-    slope = jet[1] if order else 0.0
-    return (jet[0] + slope * beyond, *jet[1:])
+    return (jet[0] + jet[1] * beyond, *jet[1 : order + 1])

@@ -87,9 +87,8 @@ def main():
         for n in (10**3, 10**6):
             z = np.asarray(mechanism.simulate(jax.random.key(0), law.sample(jax.random.key(1), (n,))))
             product, sketch, gap = linear(law, ldp.Release(z, mechanism))
-            print(
-                f"linear, {n:>9,} records: product {1e3 * product:.3f} ms, sketch {1e3 * sketch:.3f} ms, off by {gap:.0e}"
-            )
+            title = f"linear, {n:,} records"
+            print(f"{title}: product {1e3 * product:.3f} ms, sketch {1e3 * sketch:.3f} ms, off by {gap:.0e}")
         for spread, scale in ((0.3, 1.0), (0.9, 3.0)):
             laplace = ldp.SymmetricLaplaceMechanism(scale, -5, 5, columns=7, perturbed=tuple(range(6)))
             z = np.asarray(laplace.randomize(jax.random.key(0), people(5_000, 6, spread)))

@@ -79,8 +79,7 @@ class ChebyshevExpansion:
         t, v : array_like
             Mean and variance of the predictor, of shapes that broadcast.
         """
-        before, moment = 0.0, jnp.ones_like(t)
-        total = jnp.zeros_like(t)
+        before, moment, total = jnp.zeros_like(t), jnp.ones_like(t), jnp.zeros_like(t)
         for k, coefficient in enumerate(self.coefficients):
             total = total + float(coefficient) * moment
             before, moment = moment, t * moment + k * v * before
@@ -100,26 +99,26 @@ def log_mean_response(base: Any, y: Any, t: Any, v: Any, floor: float | None = N
         Says what the response is.
     y : array (*batch)
         Responses.
-    t : array (q, *batch)
+    t : array (q, *batch), or (*batch)
         Means of the predictor.
-    v : array (q,)
+    v : array (q,), or a number
         Its variances.
     floor : float, optional
         Least probability by an expansion; by default that of the expansion.
 
     Returns
     -------
-    Array (q, *batch)
+    Array of the shape of t
     """
     if base.expansion is not None:
-        one = base.expansion.mean(t, v.reshape(-1, *(1,) * y.ndim))
+        one = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
         least = base.expansion.floor if floor is None else floor
         return jnp.log(jnp.clip(jnp.where(y == 1, one, 1 - one), least, 1.0 - least)) + _unless_in(BINARY, y)
-    flat = jnp.reshape(t, (len(t), -1))
+    flat = jnp.reshape(t, (*v.shape, -1))
     if base.response is dist.BernoulliLogits:
         # p(0 | η) = p(1 | −η): one label is enough
         flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
-        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[1:], int), flat, v, _relative_sigmoid)
+        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
         return value.reshape(t.shape) + _unless_in(BINARY, y)
     labels = _labels(base.response)
     if labels is not None:
@@ -138,14 +137,6 @@ def _unless_in(labels: np.ndarray, y: Any) -> jax.Array:
 
 def _log_sigmoid(s: Any) -> jax.Array:
     return jnp.minimum(s, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(s)))
-
-
-def _relative_sigmoid(at: Any) -> Callable[[Any], jax.Array]:
-    """σ(s)/σ(at), both however small."""
-    least = jnp.minimum(at, 0.0)
-    shift = jnp.exp(least)
-    top = shift + jnp.exp(least - at)
-    return lambda s: top / (shift + jnp.exp(least - s))
 
 
 def _labels(response: Callable[[Any], dist.Distribution]) -> np.ndarray | None:
@@ -170,6 +161,8 @@ def _of_labels(response: Callable[[Any], dist.Distribution], labels: np.ndarray)
 
 
 def _by_quadrature(base: Any, y: Any, t: Any, v: Any) -> jax.Array:
+    if not v.ndim:
+        return _by_quadrature(base, y, t[None], v[None])[0]
     nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
     # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
     spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))

@@ -112,10 +112,11 @@ class RegressionRows(dist.Distribution):
 
     def parts(self, value: Any) -> tuple[Any, Any]:
         """Covariates (*batch, d) and responses (*batch) of rows, as NumPy arrays where the rows are one."""
+        before, after = value[..., : self.place], value[..., self.place + 1 :]
+        if not before.shape[-1] or not after.shape[-1]:  # nothing need be copied
+            return before if before.shape[-1] else after, value[..., self.place]
         xp = np if isinstance(value, np.ndarray) else jnp
-        # slices: picking columns by their index is a slow way of copying them
-        x = xp.concatenate([value[..., : self.place], value[..., self.place + 1 :]], axis=-1)
-        return x, value[..., self.place]
+        return xp.concatenate([before, after], axis=-1), value[..., self.place]
 
     def check_responses(self, y: Any) -> None:
         """ValueError for responses that are not in the support of their law, where that can be seen."""
@@ -140,12 +141,12 @@ def regression_rows(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
         law, where that can be seen: in concrete NumPy arrays.
     """
     scale = _scales(base, mechanism)
+    x, y = base.parts(z)
+    base.check_responses(y)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / scale**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
     w, log_weights = mixing_rule(max(base.scales, SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
-    x, y = base.parts(z)
     log_density, mean, variance = _given_scales(base, scale, w, x)
-    base.check_responses(y)
     terms = log_weights.reshape(-1, *(1,) * y.ndim) + log_density + log_mean_response(base, y, mean, variance)
     return log_sum(terms, axis=0)
 
@@ -154,10 +155,11 @@ def regression_rows(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
 @register_closed_form(RegressionRows, IndependentGaussian)
 def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response; errors as for `regression_rows`."""
+    scale = _scales(base, mechanism)
     x, y = base.parts(z)
-    log_density, mean, variance = _given_scales(base, _scales(base, mechanism), np.ones(1), x)
     base.check_responses(y)
-    return (log_density + log_mean_response(base, y, mean, variance))[0]
+    log_density, mean, variance = _given_scales(base, scale, None, x)
+    return log_density + log_mean_response(base, y, mean, variance)
 
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
@@ -174,14 +176,15 @@ def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Any) -> ja
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
+    scale = _scales(base, mechanism)
     x, y = base.parts(z)
-    log_density, mean, variance = _given_scales(base, _scales(base, mechanism), np.ones(1), x)
     base.check_responses(y)
+    log_density, mean, variance = _given_scales(base, scale, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
-    log_p = log_mean_response(base, y, mean, variance, floor=tiny)[0]
+    log_p = log_mean_response(base, y, mean, variance, floor=tiny)
     flip = jax.nn.sigmoid(-jnp.asarray(mechanism.response_epsilon, mean.dtype))
     p = jnp.exp(log_p)
-    return log_density[0] + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
+    return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
 def _scales(base: RegressionRows, mechanism: Any) -> jax.Array:
@@ -197,30 +200,32 @@ def _scales(base: RegressionRows, mechanism: Any) -> jax.Array:
 
 
 def _given_scales(base: RegressionRows, scale: Any, w: Any, z: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log density of perturbed covariates, and mean and variance of the predictor, where the noise is normal.
+    """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
 
-    Its variance is scale² w. Shapes (w, *batch), (w, *batch) and (w,).
+    The noise has variance scale² w, or scale² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
+    one, w = w is None, np.ones(1) if w is None else w
     precisions, log_roots = mixing_precisions(covariance, scale, w)
-    d = len(m)
-    # rows less a constant, so that nothing is differentiated through arrays of the data's size
-    origin = lax.stop_gradient(m)
-    away, shift = z.reshape(-1, d) - origin, m - origin
     # the predictor given z and w has mean θᵀm + gain (z − m) and variance θᵀ(C − C P C) θ, here without a difference
     load = covariance @ slopes
     gain = precisions @ load
     variance = jnp.maximum(w * (gain @ (scale**2 * slopes)), 0.0)
-    if len(w) == 1:
-        products = away @ jnp.concatenate([precisions[0], gain.T], axis=1)
-        squares = jnp.sum(products[:, :d] * (away - 2 * shift), axis=1)[None]
-        predicted = products[:, d][None]
+    # z − m is a matrix times a row (z less a constant, 1), so nothing of the data's size depends on a parameter
+    d = len(m)
+    origin = lax.stop_gradient(m)
+    rows = jnp.pad(z.reshape(-1, d) - origin, ((0, 0), (0, 1)), constant_values=1)
+    frame = jnp.concatenate([jnp.eye(d, dtype=m.dtype), (origin - m)[:, None]], axis=1)
+    forms, predictors = frame.T @ precisions @ frame, gain @ frame
+    predictors = predictors.at[:, d].add(base.intercept + m @ slopes)
+    constant = log_roots + 0.5 * d * np.log(2 * np.pi)
+    if one:
+        # a product with ones, as XLA adds up short rows slowly
+        squares = ((rows @ forms[0]) * rows) @ np.ones(d + 1, rows.dtype)
+        mean, constant, variance = rows @ predictors[0], constant[0], variance[0]
     else:
-        columns, (i, j) = away.T, pairs(d)
-        forms = [precisions[:, i, j] * np.where(i == j, 1, 2), -2 * precisions @ shift]
-        squares = jnp.concatenate(forms, axis=1) @ jnp.concatenate([columns[i] * columns[j], columns])
-        predicted = gain @ columns
-    constant = log_roots + 0.5 * precisions @ shift @ shift + 0.5 * d * np.log(2 * np.pi)
-    mean = (base.intercept + m @ slopes - gain @ shift)[:, None] + predicted
-    batch = (len(w), *z.shape[:-1])
-    return (-0.5 * squares - constant[:, None]).reshape(batch), mean.reshape(batch), variance
+        columns, (i, j) = rows.T, pairs(d + 1)
+        squares = (forms[:, i, j] * np.where(i == j, 1, 2)) @ (columns[i] * columns[j])
+        mean, constant = predictors @ columns, constant[:, None]
+    batch = (*variance.shape, *z.shape[:-1])
+    return (-0.5 * squares - constant).reshape(batch), mean.reshape(batch), variance
