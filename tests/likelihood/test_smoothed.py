@@ -59,10 +59,11 @@ def test_values_and_slopes_are_those_of_the_mean(name):
     variances = np.array([0.01, 0.7, 3.0, 5.8, 40.0])
     value, (by_t, by_v) = both_labels(log_p)(T, variances)
     want = np.array([[summed(reference, t, v) for t in T] for v in variances])
-    # what seven coefficients a cell leave out, and its first and second derivatives
-    np.testing.assert_allclose(value, want[..., 0], rtol=0, atol=3e-9)
-    np.testing.assert_allclose(by_t, want[..., 1], rtol=0, atol=3e-8)
-    np.testing.assert_allclose(by_v, want[..., 2], rtol=0, atol=1e-6)
+    # as documented; and what the polynomials leave out of the first and the second derivative
+    far = (variances[:, None] > 10) & (T < -25)
+    np.testing.assert_array_less(np.abs(value - want[..., 0]), np.where(far, 1e-6, 3e-9))
+    np.testing.assert_array_less(np.abs(by_t - want[..., 1]), np.where(far, 1e-6, 3e-8))
+    np.testing.assert_array_less(np.abs(by_v - want[..., 2]), np.where(far, 1e-5, 1e-6))
 
 
 def test_second_derivatives_follow_from_the_heat_equation():
