@@ -230,12 +230,16 @@ OF_KIND = {
     "categories": [make(1.0, 3) for make in PROTOCOLS.values()],
     "yes-or-no answers": [RESPONSE, ldp.OptimalUnaryEncoding(1.0, 2)],
     "rows": [ROWS, ldp.SymmetricLaplaceMechanism(1.0, 0, 20, 1), ldp.IndependentLaplaceMechanism(1.0, 0, 20, 2)],
+    "linear statistics": [ldp.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, 3)],
+    "logistic statistics": [ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3)],
 }
 TAKES = {
     "clipped_counts": ["numbers"],
     "clipped_exponential": ["numbers"],
     "clipped_gaussian": ["numbers"],
     "hierarchical": ["numbers"],
+    "linear_regression": ["rows or linear statistics", "rows", "linear statistics"],
+    "logistic_regression": ["rows or logistic statistics", "rows", "logistic statistics"],
     "multivariate_normal": ["rows"],
     "oue_histogram": ["categories", "yes-or-no answers"],
     "perturbed_covariates": ["rows"],
