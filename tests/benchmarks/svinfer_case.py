@@ -345,12 +345,11 @@ def main():
             middle = f"median error {show(found['median_error'], 3)}"
             print(f"{label} coverage {show(found['coverage'], 2)} ({of_others})  {sizes}  {middle}", flush=True)
         else:
-            cold, again = (*found["seconds"], math.nan)[:2]
-            print(
-                f"{label} {show(found['beta'], 3)}  ± {show(found['error'], 3)}"
-                f"  cold {cold:.2f} s, again {again:.2f} s  {'; '.join(found['problems'])}",
-                flush=True,
+            seconds = ", ".join(
+                f"{which} {t:.2f} s" for which, t in zip(("cold", "again"), found["seconds"], strict=False)
             )
+            found_here = f"{show(found['beta'], 3)}  ± {show(found['error'], 3)}"
+            print(f"{label} {found_here}  {seconds}  {'; '.join(found['problems'])}", flush=True)
 
 
 if __name__ == "__main__":
