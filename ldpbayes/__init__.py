@@ -4,17 +4,18 @@ Write an ordinary NumPyro model, name the mechanism that privatized the data, an
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 
 What an analyst types every day is here. What an extender needs (protocols, registries, result types) is in the modules
-`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference` and `estimation`; `models`, `studies` and
-`plots` come when they are first asked for.
+`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation` and `bootstrap`; `models`,
+`studies` and `plots` come when they are first asked for.
 """
 
 import importlib
 from typing import Any
 
-from ldpbayes import noise, privacy
+from ldpbayes import bootstrap, noise, privacy
 from ldpbayes._compiled_code import keep_compiled_code
 from ldpbayes._moved import former_modules
 from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.bootstrap import BootstrapEstimate, BootstrapWarning, parametric_bootstrap
 from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
 from ldpbayes.inference import ConvergenceWarning, SketchWarning, fit, observe, privatize
@@ -49,6 +50,8 @@ from ldpbayes.mechanisms import (
 __all__ = [
     "AdditiveMechanism",
     "Ball",
+    "BootstrapEstimate",
+    "BootstrapWarning",
     "Box",
     "ConvergenceWarning",
     "DiscreteGaussianMechanism",
@@ -80,6 +83,7 @@ __all__ = [
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
     "ZeroInflatedLaplaceMechanism",
+    "bootstrap",
     "fit",
     "frequencies",
     "keep_compiled_code",
@@ -90,6 +94,7 @@ __all__ = [
     "mechanism_names",
     "noise",
     "observe",
+    "parametric_bootstrap",
     "privacy",
     "privatize",
     "register",

@@ -11,10 +11,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
+    from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
 
-__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_shares", "plot_tradeoffs"]
+__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_replicates", "plot_shares", "plot_tradeoffs"]
 
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -211,6 +212,60 @@ def plot_tradeoffs(
     ax.set_ylabel("misses (type II error)")
     ax.legend(frameon=False)
     _bare(ax)
+    return ax
+
+
+def plot_replicates(
+    estimate: "BootstrapEstimate",
+    name: str,
+    *,
+    level: float = 0.95,
+    reference: float | None = None,
+    reference_label: str = "non-private",
+    ax: Any = None,
+) -> Any:
+    """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
+
+    Parameters
+    ----------
+    estimate : BootstrapEstimate
+        From `ldpbayes.parametric_bootstrap`.
+    name : str
+        One of its ``names``.
+    level : float
+        Of the interval, between 0 and 1.
+    reference : float, optional
+        Where to draw a grey line: what is known from elsewhere.
+    reference_label : str
+        What is written there.
+    ax : matplotlib.axes.Axes, optional
+        What is drawn on; by default the current one.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        For another name.
+    """
+    if name not in estimate.names:
+        raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
+    ax, j = _axes(ax), estimate.names.index(name)
+    low, high = (end[j] for end in estimate.interval(level))
+    draws = estimate.draws[:, j]
+    colour, grey = COLOURS["noise-aware"], COLOURS["non-private"]
+    ax.hist(draws[np.isfinite(draws)], bins="fd", density=True, color=colour, alpha=0.35, label="replicates")
+    ax.axvspan(low, high, ymax=0.04, color=colour, linewidth=0, label=f"{level:.0%} interval")
+    ax.axvline(estimate.params[j], color=colour, linewidth=2, label="estimate")
+    if reference is not None:
+        ax.axvline(reference, color=grey, linewidth=1, linestyle="--", label=reference_label)
+    ax.set_xlabel(name)
+    ax.set_yticks([])
+    ax.legend(frameon=False)
+    _bare(ax)
+    ax.spines["left"].set_visible(False)
     return ax
 
 

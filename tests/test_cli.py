@@ -269,3 +269,70 @@ def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(tmp_path, caps
     assert code == 2 and "linear_regression takes a release of rows or linear statistics" in err
     code, err = refused(capsys, "fit", rows, "--model", "clipped_gaussian", *FEW)
     assert code == 2 and "takes a release of numbers" in err
+
+
+@pytest.fixture
+def sums(tmp_path):
+    family = ldp.bootstrap.Poisson(12)
+    estimator = ldp.bootstrap.sufficient_statistics(family, count=3000, epsilon=1.0)
+    path = tmp_path / "sums.npz"
+    estimator.release(np.random.default_rng(0).poisson(2.0, 3000), seed=0).save(path)
+    return path
+
+
+def test_statistics_are_bootstrapped_by_the_name_of_their_family(sums, tmp_path, capsys):
+    out = tmp_path / "replicates.nc"
+    argv = [
+        "bootstrap",
+        sums,
+        "--family",
+        "poisson",
+        "--upper",
+        "12",
+        "--count",
+        "3000",
+        "--draws",
+        "200",
+        "--out",
+        out,
+    ]
+    assert cli.main([str(a) for a in argv]) == 0
+    printed = capsys.readouterr().out
+    estimator = ldp.bootstrap.sufficient_statistics(ldp.bootstrap.Poisson(12), count=3000, epsilon=1.0)
+    expected = ldp.parametric_bootstrap(estimator, ldp.Release.load(sums), draws=200)
+    assert expected.summary() in printed
+    assert "central differential privacy" in printed
+    import xarray
+
+    np.testing.assert_array_equal(xarray.load_dataset(out, engine="h5netcdf")["rate"], expected.draws[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--family", "weibull"], "--family must be one of bernoulli"),
+        (["--family", "gaussian", "--lower", "0"], "upper is missing"),
+        (["--family", "poisson"], "needs bounds"),
+        (["--family", "poisson", "--upper", "12", "--scale", "1"], "has no --scale"),
+        (["--family", "gaussian_mean", "--lower", "0", "--upper", "12"], "needs --scale"),
+        (["--family", "poisson", "--upper", "20"], "one record can move the statistics by 20"),
+        (["--family", "least_squares", "--upper", "1,2"], "lower is missing"),
+        (["--family", "poisson", "--upper", "12", "--level", "1.5"], "level must be between 0 and 1"),
+        (["--family", "poisson", "--upper", "12", "--draws", "20"], "at least 39 replicates"),
+        (["--family", "poisson", "--upper", "12", "--kind", "bca"], "kind must be one of"),
+    ],
+)
+def test_a_bootstrap_of_what_the_release_is_not_is_refused(options, message, sums, capsys):
+    code, err = refused(capsys, "bootstrap", sums, "--count", "3000", *options)
+    assert code == 2
+    assert message in err
+
+
+def test_a_release_outside_the_domain_is_printed_and_exits_with_3(tmp_path, capsys):
+    path = tmp_path / "sums.npz"
+    ldp.Release([-40.0], ldp.LaplaceMechanism(1.0, sensitivity=12.0)).save(path)
+    argv = ["bootstrap", path, "--family", "poisson", "--upper", "12", "--count", "3000", "--draws", "200"]
+    assert cli.main([str(a) for a in argv]) == 3
+    out, err = capsys.readouterr()
+    assert "rate" in out
+    assert "outside the domain" in err

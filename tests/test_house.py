@@ -19,6 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
+    {"bootstrap"},
     {"studies"},
     {"plots"},
     {"cli"},

@@ -7,7 +7,7 @@ import pytest
 import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
-from ldpbayes.plots import COLOURS, plot_shares, plot_tradeoffs  # noqa: E402
+from ldpbayes.plots import COLOURS, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
 from ldpbayes.privacy import Guarantee, SymmetricLaplaceTradeoff, approximate_tradeoff  # noqa: E402
 
 
@@ -40,4 +40,21 @@ def test_tradeoffs_are_drawn_with_their_envelopes():
     np.testing.assert_allclose(above.get_ydata(), curve(above.get_xdata()))
     np.testing.assert_allclose(below.get_ydata(), envelope(below.get_xdata()))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["no information", "many columns"]
+    pyplot.close()
+
+
+def test_replicates_are_drawn_with_the_estimate_and_its_interval():
+    estimator = ldp.bootstrap.sufficient_statistics(ldp.bootstrap.Bernoulli(), count=200, epsilon=1.0)
+    found = ldp.parametric_bootstrap(estimator, np.asarray(60.0), draws=99)
+    _, ax = pyplot.subplots()
+    plot_replicates(found, "probs", reference=0.4, ax=ax)
+    estimate, reference = ax.lines
+    assert estimate.get_xdata()[0] == found.params[0]
+    assert reference.get_xdata()[0] == 0.4
+    assert sum(patch.get_width() * patch.get_height() for patch in ax.patches[:-1]) == pytest.approx(1.0)
+    low, high = found.interval()
+    assert ax.patches[-1].get_x() == low[0]
+    assert ax.patches[-1].get_width() == pytest.approx(high[0] - low[0])
+    with pytest.raises(ValueError, match="name must be one of probs"):
+        plot_replicates(found, "rate", ax=ax)
     pyplot.close()

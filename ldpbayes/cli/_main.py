@@ -1,8 +1,8 @@
-"""The command line: ``ldpbayes demo``, ``ldpbayes fit`` and ``ldpbayes mechanisms``; see docs/command_line.md.
+"""The command line: ``ldpbayes demo``, ``fit``, ``bootstrap`` and ``mechanisms``; see docs/command_line.md.
 
 Exit codes: 0 for success, 1 for a missing extra or another problem at run time, 2 for bad usage or bad input, 3 for a
-posterior that should not be trusted: its chains have not converged, or the mechanism could hardly have made the release
-(it is still printed and written).
+result that should not be trusted (chains have not converged, the mechanism could hardly have made the release, the
+release is outside the domain of the estimator); it is still printed and written.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ldpbayes._checks import is_integer
+from ldpbayes.cli._bootstrap import bootstrapped
 from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model, load_release
 from ldpbayes.cli._parser import parser
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        args = parser(_demo, _fit, _mechanisms).parse_args(argv)
+        args = parser(_demo, _fit, _bootstrap, _mechanisms).parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
     try:
@@ -100,11 +101,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        _needs("h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
-        if args.out.is_dir():
-            raise BadInput(f"--out {args.out} is a folder; give the name of a file")
-        if not args.out.absolute().parent.is_dir():
-            raise BadInput(f"--out: there is no folder {args.out.absolute().parent}")
+        _check_output(args.out)
     model = load_model(args.model)
     if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
@@ -136,6 +133,19 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
         result.to_netcdf(args.out, engine="h5netcdf")
         say(f"\nwrote {args.out}")
     return _exit_code([result])
+
+
+def _bootstrap(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        _check_output(args.out)
+    with _plain_warnings() as said:
+        estimate = bootstrapped(args)
+        print(estimate.summary(args.level))
+        print(estimate.privacy)
+    if args.out is not None:
+        estimate.replicates.to_netcdf(args.out, engine="h5netcdf")
+        print(f"wrote {args.out}")
+    return DOUBTFUL if said else OK
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
@@ -179,6 +189,14 @@ def _needs(*modules: str) -> None:
         raise ImportError(f"this needs {' and '.join(missing)}: pip install 'ldpbayes[demo]'")
 
 
+def _check_output(path: pathlib.Path) -> None:
+    _needs("h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a folder; give the name of a file")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"--out: there is no folder {path.absolute().parent}")
+
+
 def _make_folder(path: pathlib.Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -191,7 +209,7 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
+def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
     from ldpbayes import LdpBayesWarning
 
@@ -209,7 +227,7 @@ def _plain_warnings() -> Iterator[None]:
                 show(message, category, *args, **kwargs)
 
         warnings.showwarning = plain  # `catch_warnings` puts the old one back
-        yield
+        yield said
 
 
 def _summary(result: Any) -> str:

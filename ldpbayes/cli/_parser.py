@@ -11,21 +11,22 @@ EXIT_CODES = """exit codes:
   0  done
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
-  3  done, but not to be trusted (the warnings say why): chains have not converged, or the release is hardly one of
-     the stated mechanism
+  3  done, but not to be trusted (the warnings say why): chains have not converged, the release is hardly one of the
+     stated mechanism, or it is outside the domain of the estimator
 """
 
 
 def parser(
     demo: Callable[[argparse.Namespace], int],
     fit: Callable[[argparse.Namespace], int],
+    bootstrap: Callable[[argparse.Namespace], int],
     mechanisms: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
     """The parser of the command line, in whose result ``run`` is the command.
 
     Parameters
     ----------
-    demo, fit, mechanisms : callable
+    demo, fit, bootstrap, mechanisms : callable
         The commands, from parsed arguments to an exit code.
 
     Returns
@@ -127,6 +128,46 @@ def parser(
     )
     fit_parser.add_argument("--quiet", action="store_true", help="print the summary and warnings only")
 
+    bootstrap_parser = command(
+        "bootstrap",
+        bootstrap,
+        "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
+        "  ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000\n"
+        "  ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping\n"
+        "  ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000\n",
+    )
+    bootstrap_parser.add_argument(
+        "release",
+        type=pathlib.Path,
+        metavar="RELEASE",
+        help=".npz or .parquet file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md",
+    )
+    group = bootstrap_parser.add_argument_group("the estimator that made the release")
+    group.add_argument("--family", required=True, metavar="NAME", help="gaussian, poisson, ...; see docs/bootstrap.md")
+    group.add_argument("--count", required=True, type=_integer(2), metavar="N", help="number of records, public")
+    for name, what in (
+        ("lower", "bound to which records were clamped; of rows one a column, as 0,0,18"),
+        ("upper", "the other bound"),
+        ("trials", "of binomial records"),
+        ("categories", "of multinomial records"),
+        ("scale", "known standard deviation, of gaussian_mean"),
+        ("concentration", "known shape, of gamma_rate"),
+    ):
+        group.add_argument(f"--{name}", metavar="X", type=_numbers, help=what)
+    group.add_argument("--no-intercept", action="store_true", help="of least_squares")
+    group.add_argument(
+        "--account-for-clamping", action="store_true", help="match the moments of clamped records: where many are"
+    )
+    group = bootstrap_parser.add_argument_group("the bootstrap")
+    group.add_argument("--draws", type=_integer(2), default=2000, metavar="N", help="replicates (default: 2000)")
+    group.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="random seed (default: 0)")
+    group.add_argument("--level", type=float, default=0.95, metavar="P", help="of the intervals (default: 0.95)")
+    group.add_argument(
+        "--kind", default="percentile", metavar="NAME", help="percentile (default), pivotal, studentised or log"
+    )
+    group.add_argument("--match", action="store_true", help="correct the bias by matched replicates")
+    group.add_argument("--out", type=pathlib.Path, metavar="FILE.nc", help="write the replicates as NetCDF")
+
     mechanisms_parser = command(
         "mechanisms",
         mechanisms,
@@ -148,3 +189,14 @@ def _integer(least: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def _numbers(text: str) -> Any:
+    """A number, or several with commas between them."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number, or numbers with commas between them, got {text!r}"
+        ) from None
+    return numbers if len(numbers) > 1 else numbers[0]

@@ -1,0 +1,239 @@
+"""A user's own private estimator and simulator: two functions, looked at before they are run."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ldpbayes._pytree import pytree, static
+from ldpbayes.bootstrap._private_estimator import Estimated, PrivateEstimator
+
+__all__ = ["FunctionEstimator", "WithSimulator", "WithTarget", "check_function", "largest"]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class FunctionEstimator(PrivateEstimator):
+    """A function of a key and data that returns private parameters: what it returns is the release.
+
+    Parameters
+    ----------
+    function : callable
+        From a random key and data to parameters, a pytree of arrays. It bounds what it takes from each record and adds
+        the noise itself; a JAX function.
+    statement : str
+        What it promises, for the result's privacy statement.
+    """
+
+    function: Callable[[Any, Any], Any] = static()
+    statement: str = static(default="privacy: as promised by the estimator that was given")
+
+    def randomize(self, key: Any, data: Any) -> Any:
+        """See `PrivateEstimator.randomize`."""
+        return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, float), self.function(key, data))
+
+    def estimate(self, released: Any) -> Estimated:
+        """See `PrivateEstimator.estimate`: what was released."""
+        return Estimated(released, None, jax.numpy.zeros((), bool))
+
+    def replicate(self, key: Any, params: Any) -> Any:
+        """See `PrivateEstimator.replicate`: a function alone has no simulator."""
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, params) -> data")
+
+    @property
+    def privacy(self) -> str:
+        """See `PrivateEstimator.privacy`."""
+        return self.statement
+
+
+class _Wrapped(PrivateEstimator):
+    """Another estimator, changed in one thing."""
+
+    estimator: PrivateEstimator
+
+    def randomize(self, key: Any, data: Any) -> Any:
+        """See `PrivateEstimator.randomize`."""
+        return self.estimator.randomize(key, data)
+
+    def estimate(self, released: Any) -> Estimated:
+        """See `PrivateEstimator.estimate`."""
+        return self.estimator.estimate(released)
+
+    def replicate(self, key: Any, params: Any) -> Any:
+        """See `PrivateEstimator.replicate`."""
+        return self.estimator.replicate(key, params)
+
+    def target(self, params: Any) -> Any:
+        """See `PrivateEstimator.target`."""
+        return self.estimator.target(params)
+
+    def free(self, params: Any) -> jax.Array:
+        """See `PrivateEstimator.free`."""
+        return self.estimator.free(params)
+
+    def params(self, free: jax.Array, like: Any) -> Any:
+        """See `PrivateEstimator.params`."""
+        return self.estimator.params(free, like)
+
+    def released(self, release: Any) -> Any:
+        """See `PrivateEstimator.released`."""
+        return self.estimator.released(release)
+
+    @property
+    def privacy(self) -> str:
+        """See `PrivateEstimator.privacy`."""
+        return self.estimator.privacy
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class WithSimulator(_Wrapped):
+    """A private estimator with another simulator of data.
+
+    Parameters
+    ----------
+    estimator : PrivateEstimator
+        What is run on the data.
+    simulator : callable
+        From a random key and parameters to data.
+    """
+
+    estimator: PrivateEstimator
+    simulator: Callable[[Any, Any], Any] = static()
+
+    def replicate(self, key: Any, params: Any) -> Any:
+        """See `PrivateEstimator.replicate`."""
+        keys = jax.random.split(key)
+        return self.estimator.randomize(keys[1], self.simulator(keys[0], params))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class WithTarget(_Wrapped):
+    """A private estimator of which a function of the parameters is reported.
+
+    Parameters
+    ----------
+    estimator : PrivateEstimator
+        What is run on the data.
+    function : callable
+        From parameters to what is reported, a pytree of arrays.
+    """
+
+    estimator: PrivateEstimator
+    function: Callable[[Any], Any] = static()
+
+    def estimate(self, released: Any) -> Estimated:
+        """See `PrivateEstimator.estimate`; standard errors are of the parameters, so that none are left."""
+        return self.estimator.estimate(released)._replace(standard_error=None)
+
+    def target(self, params: Any) -> Any:
+        """See `PrivateEstimator.target`."""
+        return self.function(params)
+
+
+def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any], params: Any) -> None:
+    """ValueError where a simulator and a function estimator do not fit, or the function reads other data.
+
+    A replicate may depend on data through the released parameters alone. So what the function returns has to depend on
+    the data it is given, and it must not hold arrays of as many rows as there are records.
+
+    Parameters
+    ----------
+    estimator : WithSimulator
+        Both.
+    function : callable
+        The function.
+    params : pytree of arrays
+        What was released.
+    """
+    key = jax.random.key(0)
+    try:
+        data = jax.eval_shape(estimator.simulator, key, params)
+        made = jax.eval_shape(function, key, data)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(
+            "simulator does not fit: the estimator cannot be run on what the simulator returns for the released "
+            f"parameters. {type(error).__name__}: {error}"
+        ) from error
+    wanted, given = (jax.tree.map(np.shape, tree) for tree in (params, made))
+    if wanted != given:
+        raise ValueError(
+            "simulator or release does not fit: of simulated data the estimator makes parameters of shapes "
+            f"{given}, those released have {wanted}"
+        )
+    closed = jax.make_jaxpr(function)(key, data)
+    if not _depends(closed.jaxpr, len(jax.tree.leaves(key))):
+        raise ValueError(
+            "the estimator does not depend on the data it is given: it would read other data in every replicate. Write "
+            "it as a function of (key, data)"
+        )
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
+    held = [const.shape for const in _constants(closed) if np.ndim(const) and np.shape(const)[0] in rows]
+    if held:
+        raise ValueError(
+            f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
+            "every replicate: that costs privacy anew each time. What is public in it belongs to the data, which the "
+            "simulator returns"
+        )
+
+
+def _depends(jaxpr: Any, first: int) -> bool:
+    """Whether all outputs depend on an input from the given position on."""
+    reached = set(jaxpr.invars[first:])
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, core.Literal) and v in reached for v in eqn.invars):
+            reached.update(eqn.outvars)
+    return all(not isinstance(v, core.Literal) and v in reached for v in jaxpr.outvars)
+
+
+def _inner(eqn: Any) -> Iterator[Any]:
+    """Jaxprs in the parameters of an equation."""
+    for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+        if hasattr(value, "eqns"):
+            yield value
+
+
+def _constants(closed: Any) -> Iterator[Any]:
+    """Arrays that a function was closed over, also in functions that it calls."""
+    yield from getattr(closed, "consts", ())
+    for eqn in closed.eqns:
+        yield from (v.val for v in eqn.invars if isinstance(v, core.Literal) and np.ndim(v.val))
+        for inner in _inner(eqn):
+            yield from _constants(inner)
+
+
+def largest(closed: Any, varying: int) -> int:
+    """Bytes of the largest array that a function makes anew where one argument varies.
+
+    Parameters
+    ----------
+    closed : ClosedJaxpr
+        The traced function.
+    varying : int
+        How many of its last inputs vary; what follows from the others alone is computed once.
+    """
+    jaxpr = getattr(closed, "jaxpr", closed)
+    return _largest(jaxpr, set(jaxpr.invars[len(jaxpr.invars) - varying :]))
+
+
+def _largest(jaxpr: Any, varying: set) -> int:
+    most = 0
+    for eqn in jaxpr.eqns:
+        moved = [not isinstance(v, core.Literal) and v in varying for v in eqn.invars]
+        if not any(moved):
+            continue
+        varying.update(eqn.outvars)
+        sizes = [8 * math.prod(v.aval.shape) for v in eqn.outvars if hasattr(v.aval, "shape")]
+        for inner in _inner(eqn):
+            inputs = getattr(inner, "jaxpr", inner).invars
+            # of functions that are called the inputs are the equation's own, at the end where there are more
+            which = moved[-len(inputs) :] if len(inputs) <= len(moved) else [True] * len(inputs)
+            inside = {v for v, moves in zip(inputs, which, strict=True) if moves}
+            sizes.append(_largest(getattr(inner, "jaxpr", inner), inside))
+        most = max(most, *sizes)
+    return most

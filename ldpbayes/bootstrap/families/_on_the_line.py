@@ -1,0 +1,253 @@
+"""Families of numbers: the law of a clamped record as nodes and weights, and all that follows from it."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ldpbayes._checks import check_order
+from ldpbayes._pytree import checked_field, pytree, static
+from ldpbayes.bootstrap.families._family import Family, Params
+from ldpbayes.numerics._law_of_sum import sum_of_draws
+from ldpbayes.numerics._point_masses import PointMasses
+from ldpbayes.numerics._quadrature import gauss_legendre
+
+__all__ = ["OnTheLine", "Range", "rule_between"]
+
+NODES = 128  # of the rule for the density of a record
+MASSES = 12  # that stand for a record in sums of several statistics: 23 moments
+STEPS = 30  # of Newton's method at most, each at most a unit of a logarithm
+SETTLED = 1e-6  # the last of them, of a parameter's range; Newton's method squares what is left
+EDGE = 1e-6  # of a range: a parameter that is nearer to its end was brought there
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Where a parameter is looked for.
+
+    Parameters
+    ----------
+    lower, upper : array_like
+        Ends, in the parameter's unit.
+    positive : bool
+        Whether steps are taken in its logarithm.
+    """
+
+    lower: Any
+    upper: Any
+    positive: bool = static(default=False)
+
+
+class OnTheLine(Family):
+    """A family of numbers whose clamped law has a rule of nodes; fields ``lower`` and ``upper``."""
+
+    lower: Any
+    upper: Any
+    natural: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    """Interval in which records are, whatever the parameters; bounds are inside it."""
+
+    step: ClassVar[float | None] = None
+    """Of the lattice on which records are; None for densities."""
+
+    def __post_init__(self) -> None:
+        low, high = self.natural
+        for name in ("lower", "upper"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs bounds to which records are clamped, chosen without looking at them: "
+                    f"{name} is missing, and without it one record could move the statistics by any amount"
+                )
+            allowed = "a finite number" + ("" if (low, high) == (-np.inf, np.inf) else f" from {low:g} to {high:g}")
+            checked_field(self, name, allowed, lambda a: (a.ndim == 0) & np.isfinite(a) & (a >= low) & (a <= high))
+        check_order(self.lower, self.upper)
+
+    @property
+    def width(self) -> Any:
+        """Distance of the bounds."""
+        return self.upper - self.lower
+
+    def clamp(self, x: Any) -> jax.Array:
+        """Records between the bounds.
+
+        Parameters
+        ----------
+        x : array
+            Records.
+        """
+        x = jnp.asarray(x)
+        return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
+
+    def statistics(self, x: Any) -> jax.Array:
+        """See `Family.statistics`: here the clamped record itself."""
+        return self.clamp(x)
+
+    def sensitivity(self, order: int) -> float:
+        """See `Family.sensitivity`: here the distance of the bounds."""
+        return self.width
+
+    @abc.abstractmethod
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """Law of a clamped record: a rule for its density, and what the bounds get.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Of the family.
+        """
+
+    def moments(self, params: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+        """See `Family.moments`."""
+        law = self.law(params)
+        values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
+        center = law.expectation(values)
+        away = values - center
+        return center, (law.weights * away.T) @ away
+
+    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
+        """See `Family.total`: a single statistic from the table of its law, several from counts of point masses."""
+        law = self.law(params)
+        if self.columns is None:
+            return sum_of_draws(key, law, count, self.step)
+        few = law.compressed(MASSES)
+        return few.total(key, count, self.statistics(few.nodes))
+
+    def checked(self, data: Any) -> np.ndarray:
+        """See `Family.checked`."""
+        x = np.asarray(data)
+        if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb":
+            raise ValueError(
+                f"{type(self).__name__} takes an array of numbers (n,), got shape {x.shape} of {x.dtype} (drop or "
+                "impute missing records first)"
+            )
+        low, high = self.natural
+        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.step is not None and x != np.round(x))
+        if bad.any():
+            what = "whole numbers" if self.step is not None else "finite numbers"
+            raise ValueError(
+                f"records must be {what} from {low:g} to {high:g}; {bad.sum()} are not, the first "
+                f"({x[bad][0]!r}) at {np.argmax(bad)}"
+            )
+        return x.astype(float)
+
+    @property
+    @abc.abstractmethod
+    def ranges(self) -> dict[str, Range]:
+        """Where each parameter, a number, is looked for; by NumPyro's names."""
+
+    @abc.abstractmethod
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """Expectation of the statistics of a record that is not clamped, in closed form."""
+
+    def free(self, params: Mapping[str, Any]) -> jax.Array:
+        """Parameters as a vector: logarithms of positive ones."""
+        parts = {name: jnp.asarray(params[name], float) for name in self.ranges}
+        return ravel_pytree(
+            {name: jnp.log(part) if self.ranges[name].positive else part for name, part in parts.items()}
+        )[0]
+
+    def params(self, free: jax.Array, like: Any = None) -> Params:
+        """Inverse of `free`."""
+        names = sorted(self.ranges)
+        parts = dict(zip(names, free, strict=True))
+        return {name: jnp.exp(part) if self.ranges[name].positive else part for name, part in parts.items()}
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: where records that are not clamped have this expectation; most families have formulas."""
+        return self._matched(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
+
+    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve_clamped`; the search starts from `solve`."""
+        return self._matched(lambda params: self.moments(params)[0], mean, self.solve(mean)[0])
+
+    def _matched(self, expectation: Any, mean: jax.Array, start: Mapping[str, Any]) -> tuple[Params, jax.Array]:
+        """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them."""
+        names, ranges = sorted(self.ranges), self.ranges
+        ends = [[getattr(ranges[name], end) for name in names] for end in ("lower", "upper")]
+        low, high = (self.free(dict(zip(names, end, strict=True))) for end in ends)
+        target = jnp.atleast_1d(mean)
+
+        def gap(free: jax.Array) -> tuple[jax.Array, jax.Array]:
+            away = jnp.atleast_1d(expectation(self.params(free))) - target
+            return away, away
+
+        def step(state: tuple) -> tuple:
+            free, _, number = state
+            slope, away = jax.jacfwd(gap, has_aux=True)(free)
+            most = jnp.where(jnp.array([ranges[name].positive for name in names]), 1.0, (high - low) / 8)
+            ahead = jnp.clip(free - jnp.clip(_solved(slope, away), -most, most), low, high)
+            return ahead, jnp.max(jnp.abs(ahead - free) / (high - low)), number + 1
+
+        def unfinished(state: tuple) -> jax.Array:
+            _, moved, number = state
+            return (moved > SETTLED) & (number < STEPS)
+
+        start_at = jnp.clip(self.free(start), low, high)
+        free, _, _ = jax.lax.while_loop(unfinished, step, (start_at, jnp.ones(()), 0))
+        edge = EDGE * (high - low)
+        at_edge = jnp.any((free <= low + edge) | (free >= high - edge))
+        left = jnp.max(jnp.abs(gap(free)[0]) / (1 + jnp.abs(target)))
+        return self.params(free), at_edge | (left > SETTLED)
+
+    def covariance(self, params: Mapping[str, Any], noise: Any, count: Any, *, clamped: bool) -> jax.Array:
+        """See `Family.covariance`: J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of a clamped record's statistics.
+
+        J is the derivative of the expectation that the estimate inverts. Where nothing is clamped and there is no noise
+        that is the inverse of the Fisher information.
+        """
+        flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
+        of_clamped = lambda theta: self.moments(unravel(theta))[0]  # noqa: E731
+        slope = jax.jacfwd(of_clamped if clamped else lambda theta: jnp.atleast_1d(self.mean(unravel(theta))))(flat)
+        spread = self.moments(params)[1] / count + noise / count**2 * jnp.eye(len(flat))
+        return _solved(slope, _solved(slope, spread).T)
+
+
+def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """matrix⁻¹ right; of small matrices by Cramer's rule, which is fast for many at a time, as no library is."""
+    if len(matrix) == 1:
+        return right / _away(matrix[0, 0])
+    if len(matrix) == 2:
+        (a, b), (c, d) = matrix
+        return jnp.stack([d * right[0] - b * right[1], a * right[1] - c * right[0]]) / _away(a * d - b * c)
+    return jnp.linalg.solve(matrix, right)
+
+
+def _away(determinant: jax.Array) -> jax.Array:
+    """The same, away from 0."""
+    return jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
+
+
+def rule_between(low: Any, high: Any, lower: Any, upper: Any, density: Any, back: Any = None) -> PointMasses:
+    """Law of a clamped variable: Gauss-Legendre nodes between the bounds, and on them the mass of what is beyond.
+
+    Parameters
+    ----------
+    low, high : array ()
+        Between them the variable has all of its density, to rounding; in a coordinate in which that is smooth.
+    lower, upper : array ()
+        Bounds, in the same coordinate.
+    density : callable
+        Of the coordinate, vectorised.
+    back : callable, optional
+        From the coordinate to the variable.
+    """
+    lower, upper = jnp.asarray(lower, float), jnp.asarray(upper, float)
+    within = jnp.clip(low, lower, upper), jnp.clip(high, lower, upper)
+    nodes, weights = _rule(*within, NODES)
+    below = _rule(jnp.minimum(low, lower), jnp.minimum(high, lower), NODES // 2)
+    above = _rule(jnp.maximum(low, upper), jnp.maximum(high, upper), NODES // 2)
+    masses = [w @ density(at) for at, w in (below, above)]
+    weights = jnp.concatenate([weights * density(nodes), jnp.stack(masses)])
+    nodes = jnp.concatenate([nodes, jnp.stack([lower, upper])])
+    return PointMasses(nodes if back is None else back(nodes), weights / jnp.sum(weights))
+
+
+def _rule(low: Any, high: Any, order: int) -> tuple[jax.Array, jax.Array]:
+    t, w = gauss_legendre(order)
+    half = (high - low) / 2
+    return low + half * (1 + t), half * w

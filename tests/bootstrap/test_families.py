@@ -1,0 +1,293 @@
+"""Families: sensitivities that nothing exceeds, laws of clamped records and of their sums, and estimates from them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special, stats
+
+from ldpbayes import bootstrap
+from ldpbayes.numerics._law_of_sum import sum_of_draws, table_of_sum
+from ldpbayes.numerics._point_masses import PointMasses
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+ON_THE_LINE = {
+    "gaussian mean": (bootstrap.GaussianMean(2.0, -1.0, 4.0), {"loc": 1.2}, stats.norm(1.2, 2.0)),
+    "gaussian": (bootstrap.Gaussian(-1.0, 4.0), {"loc": 2.5, "scale": 1.5}, stats.norm(2.5, 1.5)),
+    "exponential": (bootstrap.Exponential(2.0), {"rate": 0.8}, stats.expon(scale=1 / 0.8)),
+    "gamma rate": (bootstrap.GammaRate(0.7, 0.01, 3.0), {"rate": 0.5}, stats.gamma(0.7, scale=2.0)),
+    "gamma": (bootstrap.Gamma(0.05, 4.0), {"concentration": 2.0, "rate": 1.3}, stats.gamma(2.0, scale=1 / 1.3)),
+    "beta": (bootstrap.Beta(0.02, 0.9), {"concentration1": 0.8, "concentration0": 2.0}, stats.beta(0.8, 2.0)),
+    "poisson": (bootstrap.Poisson(6), {"rate": 3.0}, stats.poisson(3.0)),
+    "binomial": (bootstrap.Binomial(5), {"probs": 0.3}, stats.binom(5, 0.3)),
+    "bernoulli": (bootstrap.Bernoulli(), {"probs": 0.3}, stats.bernoulli(0.3)),
+}
+ROWS = {
+    "multinomial": bootstrap.Multinomial(4),
+    "normal rows of 1": bootstrap.MultivariateNormal([-1.0], [3.0]),
+    "normal rows of 2": bootstrap.MultivariateNormal([-1.0, 0.0], [3.0, 1.0]),
+    "normal rows of 3": bootstrap.MultivariateNormal([-1.0, 0.0, 5.0], [3.0, 1.0, 9.0]),
+}
+FAMILIES = {name: family for name, (family, *_) in ON_THE_LINE.items()} | ROWS
+
+
+def records(family, rng, size):
+    """Records all over what is not clamped, many of them at its ends."""
+    if isinstance(family, bootstrap.Multinomial):
+        return rng.integers(0, family.categories, size)
+    lower, upper = np.asarray(family.lower), np.asarray(family.upper)
+    share = np.clip(rng.uniform(-0.3, 1.3, (size, *lower.shape)), 0, 1)
+    x = lower + (upper - lower) * share
+    return np.round(x) if getattr(family, "step", None) else x
+
+
+def furthest(family, order):
+    """Two records whose statistics are as far apart as is stated."""
+    if isinstance(family, bootstrap.Multinomial):
+        return 0, 1
+    if not isinstance(family, bootstrap.MultivariateNormal):
+        if isinstance(family, bootstrap.Gaussian) and order == 1:
+            return family.upper, family.lower + (family.upper - family.lower) / 4  # u = 1 and -1/2
+        return family.lower, family.upper
+    d, s = family.dimension, np.sqrt(2)
+    if order == 1:
+        away = (6 + 2 * s * (d - 1)) / (2 * (2 * s * d + 4 - 2 * s))
+        return family.upper, family.upper - away * (family.upper - family.lower)
+    signs = np.where(np.arange(d) < (d + 1) // 2, -1.0, 1.0)  # sums to 0 or −1
+    return family.upper, family.centre + family.half * signs
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_two_records_exceed_the_sensitivity_and_two_attain_it(name, order, rng):
+    family = FAMILIES[name]
+    first, second = (np.asarray(family.statistics(records(family, rng, 1_000_000))) for _ in range(2))
+    distance = np.abs(first - second).reshape(len(first), -1)
+    distance = np.linalg.norm(distance, ord=order, axis=1)
+    stated = family.sensitivity(order)
+    assert distance.max() <= stated * (1 + 1e-12)
+    one, other = (np.ravel(family.statistics(jnp.asarray(x))) for x in furthest(family, order))
+    assert np.linalg.norm(one - other, ord=order) == pytest.approx(stated, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ON_THE_LINE)
+def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
+    family, params, law = ON_THE_LINE[name]
+    center, spread = family.moments(params)
+
+    def statistics(x):
+        return np.ravel(family.statistics(jnp.asarray(x)))
+
+    if family.step:
+        k = np.arange(200)
+        value, square = (
+            sum(law.pmf(i) * f(statistics(float(i))) for i in k) for f in (lambda t: t, lambda t: np.outer(t, t))
+        )
+    else:
+        low, high = family.lower, family.upper
+
+        def mean(function):
+            inside = integrate.quad_vec(lambda x: law.pdf(x) * function(x), low, high, epsabs=1e-12)[0]
+            return inside + law.cdf(low) * function(low) + law.sf(high) * function(high)
+
+        value, square = mean(statistics), mean(lambda x: np.outer(statistics(x), statistics(x)))
+    np.testing.assert_allclose(center, value, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(spread, square - np.outer(value, value), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ON_THE_LINE)
+def test_a_clamped_expectation_is_inverted(name):
+    family, params, _ = ON_THE_LINE[name]
+    center, _ = family.moments(params)
+    found, outside = jax.jit(type(family).solve_clamped)(family, center if family.columns else center[0])
+    assert not outside
+    for parameter, value in params.items():
+        assert float(found[parameter]) == pytest.approx(value, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", ON_THE_LINE)
+def test_a_mean_of_statistics_without_clamping_gives_the_parameters_back(name):
+    family, params, _ = ON_THE_LINE[name]
+    params = {key: jnp.asarray(value) for key, value in params.items()}
+    found, outside = family.solve(family.mean(params))
+    assert not outside
+    for parameter, value in params.items():
+        assert float(found[parameter]) == pytest.approx(float(value), rel=1e-9)
+
+
+def test_gamma_and_beta_estimates_are_those_of_maximum_likelihood(rng):
+    x = rng.gamma(1.7, 2.0, 300)
+    family = bootstrap.Gamma(1e-3 * x.min(), 2 * x.max())
+    found, _ = family.solve(family.statistics(x).mean(axis=0))
+    shape, _, scale = stats.gamma.fit(x, floc=0)
+    assert float(found["concentration"]) == pytest.approx(shape, rel=1e-6)
+    assert float(found["rate"]) == pytest.approx(1 / scale, rel=1e-6)
+    y = rng.beta(2.0, 0.6, 300)
+    family = bootstrap.Beta(0.5 * y.min(), 1 - 0.5 * (1 - y.max()))
+    found, _ = family.solve(family.statistics(y).mean(axis=0))
+    loss = optimize.minimize(lambda p: -stats.beta.logpdf(y, *np.exp(p)).mean(), [0.0, 0.0], tol=1e-12)
+    expected = np.exp(loss.x)
+    np.testing.assert_allclose([found["concentration1"], found["concentration0"]], expected, rtol=1e-4)
+
+
+OUTSIDE = {
+    "gaussian": np.array([0.9, 0.5]),  # a second moment below the square of the first
+    "gamma": np.array([0.9, 0.1]),  # log of the mean below the mean of the log
+    "beta": np.array([0.99, 1.2]),
+    "exponential": np.array(-1.0),
+    "poisson": np.array(-2.0),
+    "binomial": np.array(7.0),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_statistics_that_no_records_have_give_parameters_in_the_ranges_and_are_flagged(name):
+    family = ON_THE_LINE[name][0]
+    for solve in (family.solve, family.solve_clamped):
+        found, outside = solve(jnp.asarray(OUTSIDE[name]))
+        assert outside
+        for parameter, allowed in family.ranges.items():
+            assert float(allowed.lower) * (1 - 1e-9) <= float(found[parameter]) <= float(allowed.upper) * (1 + 1e-9)
+
+
+def test_shares_are_projected_onto_the_simplex():
+    family = bootstrap.Multinomial(3)
+    found, outside = family.solve(jnp.array([0.7, 0.6, -0.2]))
+    np.testing.assert_allclose(found["probs"], [0.55, 0.45, 0.0])
+    assert outside
+
+
+def test_a_covariance_that_noise_has_made_negative_is_raised():
+    family = bootstrap.MultivariateNormal([-1.0, -1.0], [1.0, 1.0])
+    second = np.array([[0.5, 0.6], [0.6, 0.5]])
+    mean = jnp.array([0.0, 0.0, second[0, 0], second[1, 1], np.sqrt(2) * second[0, 1]])
+    found, outside = family.solve(mean)
+    assert outside
+    values = np.linalg.eigvalsh(found["covariance_matrix"])
+    np.testing.assert_allclose(values, [4e-6, 1.1], rtol=1e-9)
+
+
+# --- laws of sums ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_a_sum_has_the_exact_distribution_function():
+    k = np.arange(25.0)
+    masses = stats.poisson.pmf(k, 3.0)
+    poisson = PointMasses(jnp.asarray(k), jnp.asarray(masses))
+    edges, below = table_of_sum(poisson, 100.0, 1.0, points=2048, reach=10.0, frequencies=1025)
+    np.testing.assert_allclose(below[1:], stats.poisson.cdf(np.floor(edges[1:]), 300.0), atol=1e-9)
+    # a normal law that reaches its bounds nowhere, and one of which a fifth is clamped beside a table ten times finer
+    family = bootstrap.GaussianMean(0.2, -3.0, 3.0)
+    edges, below = table_of_sum(family.law({"loc": 0.1}), 100.0, None, points=2048, reach=10.0, frequencies=96)
+    np.testing.assert_allclose(below, stats.norm.cdf(edges, 10.0, 2.0), atol=2e-6)
+    clamped = ON_THE_LINE["gaussian mean"][0].law({"loc": 1.2})
+    coarse = table_of_sum(clamped, 100.0, None, points=2048, reach=10.0, frequencies=96)
+    fine = table_of_sum(clamped, 100.0, None, points=16384, reach=12.0, frequencies=512)
+    np.testing.assert_allclose(np.interp(fine[0], *coarse), fine[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_totals_are_distributed_as_sums_over_records(name, rng):
+    """Each test errs with probability 1e-6, of a right law; there are two a statistic."""
+    family, count, draws = FAMILIES[name], 150, 4000
+    params = ON_THE_LINE[name][1] if name in ON_THE_LINE else None
+    if params is None:
+        params = {"probs": jnp.array([0.1, 0.2, 0.3, 0.4])}
+        if name != "multinomial":
+            root = 0.8 * np.eye(family.dimension) + 0.2
+            params = {"loc": jnp.asarray(family.centre), "covariance_matrix": jnp.asarray(root)}
+    keys = jax.random.split(jax.random.key(3), draws)
+    totals = np.asarray(jax.jit(jax.vmap(lambda key: family.total(key, params, count)))(keys)).reshape(draws, -1)
+    x = family.distribution(params).sample(jax.random.key(4), (draws, count))
+    direct = np.asarray(family.statistics(x).sum(axis=1)).reshape(draws, -1)
+    for j in range(totals.shape[1]):
+        jitter = rng.uniform(-0.5, 0.5, (2, draws)) if getattr(family, "step", None) or name == "multinomial" else 0
+        one, other = np.stack([totals[:, j], direct[:, j]]) + jitter
+        assert stats.ks_2samp(one, other).pvalue > 1e-6
+        assert abs(one.mean() - other.mean()) < 4.9 * np.hypot(one.std(), other.std()) / np.sqrt(draws)
+
+
+def test_a_table_is_made_once_for_all_keys():
+    family = ON_THE_LINE["gaussian mean"][0]
+    keys = jax.random.split(jax.random.key(0), 64)
+    traced = jax.make_jaxpr(jax.vmap(lambda key: sum_of_draws(key, family.law({"loc": 1.2}), 100.0)))(keys)
+    assert not [eqn for eqn in traced.jaxpr.eqns if eqn.primitive.name == "cos" and eqn.outvars[0].aval.shape[0] == 64]
+
+
+def test_point_masses_have_the_moments_of_the_law_they_stand_for():
+    law = ON_THE_LINE["gaussian"][0].law({"loc": 2.5, "scale": 1.5})
+    few = law.compressed(12)
+    assert few.nodes.shape == (12,)
+    for power in range(24):
+        assert float(few.expectation(few.nodes**power)) == pytest.approx(
+            float(law.expectation(law.nodes**power)), rel=1e-10
+        )
+    two = PointMasses(jnp.array([0.0, 0.5, 1.0] * 6), jnp.array([0.1, 0.0, 0.9] * 6) / 6).compressed(12)
+    assert np.isfinite(two.nodes).all()
+    assert float(two.expectation(two.nodes**5)) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("name", ON_THE_LINE)
+def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_information(name):
+    family, params, _ = ON_THE_LINE[name]
+    wide = {
+        "gaussian mean": {"lower": -40.0, "upper": 40.0},
+        "gaussian": {"lower": -20.0, "upper": 25.0},
+        "exponential": {"upper": 60.0},
+        "gamma rate": {"lower": 1e-9, "upper": 120.0},
+        "gamma": {"lower": 1e-7, "upper": 60.0},
+        "beta": {"lower": 1e-12, "upper": 1 - 1e-9},
+        "poisson": {"upper": 60},
+    }.get(name, {})
+    family = dataclasses.replace(family, **wide)
+    params = {key: jnp.asarray(value) for key, value in params.items()}
+    expected = {
+        "gaussian mean": lambda: [[4.0]],
+        "gaussian": lambda: np.diag([1.5**2, 1.5**2 / 2]),
+        "exponential": lambda: [[0.8**2]],
+        "gamma rate": lambda: [[0.5**2 / 0.7]],
+        "gamma": lambda: np.linalg.inv([[special.polygamma(1, 2.0), -1 / 1.3], [-1 / 1.3, 2.0 / 1.3**2]]),
+        "beta": lambda: np.linalg.inv(
+            np.diag(special.polygamma(1, [2.0, 0.8])) - special.polygamma(1, 2.8) * np.ones((2, 2))
+        ),
+        "poisson": lambda: [[3.0]],
+        "binomial": lambda: [[0.3 * 0.7 / 5]],
+        "bernoulli": lambda: [[0.3 * 0.7]],
+    }[name]()
+    for clamped in (False, True):
+        found = family.covariance(params, 0.0, 1, clamped=clamped)
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-8)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bootstrap.Gaussian(), "needs bounds"),
+        (lambda: bootstrap.Gaussian(0.0), "upper is missing"),
+        (lambda: bootstrap.Poisson(), "needs bounds"),
+        (lambda: bootstrap.Exponential(), "needs bounds"),
+        (lambda: bootstrap.Gaussian(3.0, 1.0), "below upper"),
+        (lambda: bootstrap.Gamma(0.0, 1.0), "positive"),
+        (lambda: bootstrap.Beta(0.1, 1.0), "inside"),
+        (lambda: bootstrap.Beta(0.1, 1.5), "from 0 to 1"),
+        (lambda: bootstrap.GaussianMean(-1.0, 0.0, 1.0), "positive"),
+        (lambda: bootstrap.MultivariateNormal(0.0, 1.0), "one a column"),
+        (lambda: bootstrap.MultivariateNormal(), "needs bounds"),
+        (lambda: bootstrap.Multinomial(1), "of at least 2"),
+        (lambda: bootstrap.Gaussian(0.0, 1.0).checked([[1.0]]), "array of numbers"),
+        (lambda: bootstrap.Gaussian(0.0, 1.0).checked([1.0, np.nan]), "finite"),
+        (lambda: bootstrap.Poisson(5).checked([1.5]), "whole"),
+        (lambda: bootstrap.Bernoulli().checked([2]), "successes"),
+        (lambda: bootstrap.Multinomial(3).checked([3]), "from 0 to 2"),
+        (lambda: bootstrap.MultivariateNormal([0.0], [1.0]).checked([[1.0, 2.0]]), "rows"),
+    ],
+)
+def test_bad_input_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

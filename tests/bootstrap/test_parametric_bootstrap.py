@@ -1,0 +1,289 @@
+"""The parametric bootstrap: its intervals, its bias corrections, and what it refuses."""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import ldpbayes as ldp
+from ldpbayes import bootstrap
+from ldpbayes.bootstrap._bootstrap import names_of
+from ldpbayes.bootstrap._replicates import replicates
+from ldpbayes.estimation import Estimate
+
+COUNT = 400
+FAMILY = bootstrap.Gaussian(-4.0, 4.0)
+ESTIMATOR = bootstrap.sufficient_statistics(FAMILY, count=COUNT, epsilon=1.0)
+
+
+@functools.cache
+def made(kind="percentile"):
+    x = np.random.default_rng(1).normal(0.5, 1.0, COUNT)
+    release = ESTIMATOR.release(x, seed=2)
+    return release, ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, kind=kind)
+
+
+# --- what it returns ------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_those_of_the_replicates():
+    _, found = made()
+    ordered = np.sort(found.draws, axis=0)  # the 25th and the 975th of 999 are the quantiles at 0.025 and 0.975
+    low, high = ordered[24], ordered[974]
+    for kind, expected in {
+        "percentile": (low, high),
+        "pivotal": (2 * found.params - high, 2 * found.params - low),
+        bootstrap.Transformed(np.exp, np.log): tuple(
+            np.log(2 * np.exp(found.params) - np.exp(end)) for end in (high, low)
+        ),
+    }.items():
+        np.testing.assert_allclose(found.interval(0.95, kind), expected, rtol=1e-12)
+    t = np.sort((found.draws - found.params) / found.draws_error, axis=0)
+    expected = found.params - found.formula_error * t[974], found.params - found.formula_error * t[24]
+    np.testing.assert_allclose(found.interval(0.95, "studentised"), expected, rtol=1e-12)
+    ends = found.interval(0.95, side="lower")
+    np.testing.assert_allclose(ends[0], ordered[49])
+    assert np.isposinf(ends[1]).all()
+    ends = found.interval(0.95, "pivotal", side="upper")
+    assert np.isneginf(ends[0]).all()
+    np.testing.assert_allclose(ends[1], 2 * found.params - ordered[49])
+    np.testing.assert_allclose(found.interval(kind="log")[0][1], found.params[1] ** 2 / high[1])
+
+
+def test_it_is_an_estimate_like_all_others():
+    release, found = made()
+    assert isinstance(found, Estimate)
+    assert found.names == ["loc", "scale"]
+    np.testing.assert_allclose(found.params, [found.estimate["loc"], found.estimate["scale"]])
+    np.testing.assert_allclose(found.standard_error, found.draws.std(axis=0, ddof=1))
+    np.testing.assert_allclose(found.bias, found.draws.mean(axis=0) - found.params)
+    assert found.privacy == release.mechanism.guarantee.statement()
+    text = found.summary()
+    for part in ("999 replicates", "loc", "scale", "[0.025", f"{found.params[0]:.4g}"):
+        assert part in text
+    assert dict(found.replicates.sizes) == {"draw": 999}
+    np.testing.assert_array_equal(found.replicates["scale"], found.draws[:, 1])
+
+
+def test_standard_errors_by_formula_are_those_of_the_replicates():
+    """To the 4.5 % (five standard errors) to which 999 replicates tell them, and 10 % for what is not linear."""
+    _, found = made()
+    np.testing.assert_allclose(found.formula_error, found.standard_error, rtol=0.145)
+
+
+def test_chunks_and_seeds():
+    release, found = made()
+    again = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, memory=50_000.0)
+    np.testing.assert_allclose(again.draws, found.draws, rtol=1e-9)
+    other = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, seed=1)
+    assert (other.draws != found.draws).all()
+
+
+def test_another_target_is_a_function_of_the_parameters():
+    release, found = made()
+
+    def upper_decile(params):
+        return {"decile": params["loc"] + stats.norm.ppf(0.9) * params["scale"]}
+
+    decile = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, target=upper_decile)
+    assert decile.names == ["decile"]
+    np.testing.assert_allclose(decile.draws[:, 0], found.draws @ [1, stats.norm.ppf(0.9)], rtol=1e-9)
+    with pytest.raises(ValueError, match="standard errors by a formula"):
+        decile.interval(kind="studentised")
+
+
+def test_names_follow_the_pytree():
+    tree = {"b": np.zeros(2), "a": {"c": np.zeros((1, 2))}, "d": 1.0}
+    assert names_of(tree) == ["a.c[0,0]", "a.c[0,1]", "b[0]", "b[1]", "d"]
+    assert names_of(np.zeros(())) == ["theta"]
+
+
+def test_estimators_are_arguments_of_compiled_functions(x64):
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {"loc": jnp.asarray(0.5), "scale": jnp.asarray(1.0)}
+
+    @jax.jit
+    def of_budget(epsilon):
+        estimator = bootstrap.SufficientStatistics(
+            FAMILY, ldp.LaplaceMechanism(epsilon, columns=FAMILY.columns, sensitivity=2.25), COUNT
+        )
+        return replicates(estimator, params, keys, 1e6).target
+
+    alone = [of_budget(epsilon) for epsilon in (0.5, 2.0)]
+    together = jax.vmap(of_budget)(jnp.array([0.5, 2.0]))
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+    compiled = replicates._cache_size()
+    for epsilon in (0.3, 0.4):
+        other = bootstrap.sufficient_statistics(bootstrap.Gaussian(-5.0, 3.0), count=COUNT, epsilon=epsilon)
+        replicates(other, params, keys, 1e6)
+    assert replicates._cache_size() <= compiled + 1
+
+
+# --- bias -----------------------------------------------------------------------------------------------------------
+
+CLAMPED = bootstrap.GaussianMean(1.0, -4.0, 1.0)  # a third of the records of mean 0.5 are clamped
+
+
+@functools.cache
+def clamped():
+    """A release of many records with little noise: what is left of the error is the bias."""
+    x = np.random.default_rng(3).normal(0.5, 1.0, 100_000)
+    estimator = bootstrap.sufficient_statistics(CLAMPED, count=len(x), epsilon=10.0)
+    return estimator, estimator.release(x, seed=0)
+
+
+def test_matching_and_accounting_for_clamping_remove_its_bias_and_one_step_a_part():
+    """Errors are below five standard errors, 0.0032 and noise of 5e-6, over the least slope of what is matched, 0.6."""
+    estimator, release = clamped()
+    plain = ldp.parametric_bootstrap(estimator, release, draws=400)
+    assert plain.params[0] < 0.5 - 0.1
+    one = ldp.parametric_bootstrap(estimator, release, draws=400, correction=bootstrap.OneStep())
+    np.testing.assert_allclose(one.params, 2 * plain.params - plain.draws.mean(axis=0), rtol=1e-12)
+    assert abs(one.bias[0]) < 1e-12
+    assert plain.params[0] < one.params[0] < 0.5
+    matched = ldp.parametric_bootstrap(estimator, release, draws=400, correction=bootstrap.Matched())
+    aware = bootstrap.SufficientStatistics(CLAMPED, estimator.mechanism, estimator.count, account_for_clamping=True)
+    solved = ldp.parametric_bootstrap(aware, release, draws=400)
+    for found in (matched, solved):
+        assert abs(found.params[0] - 0.5) < 5 * 0.0032 / 0.6
+        low, high = found.interval()
+        assert low[0] < 0.5 < high[0]
+    # they are one estimator, so that their errors are equal to those of a standard deviation of 400 draws
+    assert matched.standard_error[0] == pytest.approx(solved.standard_error[0], rel=5 / np.sqrt(2 * 400))
+    assert "bias corrected" in matched.summary()
+    assert matched.uncorrected[0] == plain.params[0]
+
+
+def test_a_correction_that_does_not_settle_says_so():
+    family = bootstrap.GaussianMean(1.0, -4.0, 1.0)
+    estimator = bootstrap.sufficient_statistics(family, count=100_000, epsilon=10.0)
+    with pytest.warns(ldp.BootstrapWarning, match="has not settled"):
+        ldp.parametric_bootstrap(estimator, np.asarray(1.5e5), correction=bootstrap.Matched(steps=3), draws=100)
+
+
+# --- a user's own functions -----------------------------------------------------------------------------------------
+
+
+def private_mean(key, x):
+    noise = jax.random.laplace(key, ()) * 8.0 / len(x)
+    return {"loc": jnp.mean(jnp.clip(x, -4.0, 4.0)) + noise}
+
+
+def simulate(key, params):
+    return params["loc"] + jax.random.normal(key, (COUNT,))
+
+
+def test_a_users_function_and_simulator_have_the_replicates_of_the_family():
+    """Standard errors agree to five standard errors of a standard deviation from 2,000 draws."""
+    own = ldp.parametric_bootstrap(private_mean, {"loc": 0.5}, simulate, draws=2000)
+    estimator = bootstrap.sufficient_statistics(bootstrap.GaussianMean(1.0, -4.0, 4.0), count=COUNT, epsilon=1.0)
+    family = ldp.parametric_bootstrap(estimator, np.asarray(0.5 * COUNT), draws=2000)
+    assert own.standard_error[0] == pytest.approx(family.standard_error[0], rel=5 * np.sqrt(2 / (2 * 2000)))
+    other = ldp.parametric_bootstrap(estimator, np.asarray(0.5 * COUNT), simulate, draws=2000)
+    assert other.standard_error[0] == pytest.approx(family.standard_error[0], rel=5 * np.sqrt(2 / (2 * 2000)))
+
+
+ORIGINAL = np.random.default_rng(0).normal(size=COUNT)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "release", "simulator", "message"),
+    [
+        (lambda key, x: {"loc": jnp.mean(jnp.asarray(ORIGINAL)) + jax.random.laplace(key)}, None, simulate, "depend"),
+        (lambda key, x: {"loc": jnp.mean(x * ORIGINAL)}, None, simulate, "holds an array of shape"),
+        (lambda key, x: {"loc": jax.jit(lambda y: jnp.mean(y * ORIGINAL))(x)}, None, simulate, "holds an array"),
+        (private_mean, {"mean": 0.5}, simulate, "simulator does not fit"),
+        (private_mean, {"loc": np.zeros(2)}, simulate, "does not fit"),
+        (private_mean, {"loc": 0.5}, lambda key, params: None, "simulator does not fit"),
+        (private_mean, {"loc": 0.5}, None, "needs simulator="),
+    ],
+    ids=["reads other data", "holds data", "holds data inside", "names", "shapes", "nothing simulated", "no simulator"],
+)
+def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estimator, release, simulator, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.parametric_bootstrap(estimator, {"loc": 0.5} if release is None else release, simulator, draws=100)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: bootstrap.sufficient_statistics(FAMILY, count=None, epsilon=1.0), ValueError, "count is missing"),
+        (lambda: bootstrap.sufficient_statistics(FAMILY, count=1, epsilon=1.0), ValueError, "of at least 2"),
+        (lambda: bootstrap.sufficient_statistics(None, count=9, epsilon=1.0), TypeError, "family"),
+        (lambda: bootstrap.sufficient_statistics(FAMILY, count=9, epsilon=-1.0), ValueError, "epsilon"),
+        (
+            lambda: bootstrap.SufficientStatistics(FAMILY, ldp.LaplaceMechanism(1.0, columns=2, sensitivity=2.0), 9),
+            ValueError,
+            "one record can move",
+        ),
+        (lambda: bootstrap.SufficientStatistics(FAMILY, ldp.LaplaceMechanism(1.0, 0, 1), 9), ValueError, "no bounds"),
+        (
+            lambda: bootstrap.sufficient_statistics(
+                bootstrap.MultivariateNormal([0.0], [1.0]), count=9, epsilon=1.0, account_for_clamping=True
+            ),
+            ValueError,
+            "cannot be accounted for",
+        ),
+        (lambda: ESTIMATOR.release(np.zeros(9), seed=0), ValueError, "is for 400 records"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.zeros(COUNT)), ValueError, "raw records"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.array([np.nan, 0.0])), ValueError, "finite"),
+        (
+            lambda: ldp.parametric_bootstrap(ESTIMATOR, ldp.Release([0.0], ldp.LaplaceMechanism(1.0, sensitivity=1))),
+            ValueError,
+            "was made by",
+        ),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], draws=1), ValueError, "draws"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], memory=0), ValueError, "memory"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], kind="bca"), ValueError, "kind must be one of"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], correction="one step"), TypeError, "OneStep"),
+        (lambda: ldp.parametric_bootstrap("mean", made()[0]), TypeError, "estimator"),
+        (lambda: made()[1].interval(0.999), ValueError, "at least 1999 replicates"),
+        (lambda: made()[1].interval(1.5), ValueError, "level"),
+        (lambda: made()[1].interval(side="left"), ValueError, "side"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_releases_outside_the_domain_are_used_as_documented_counted_and_reported():
+    with pytest.warns(ldp.BootstrapWarning, match="outside the domain"):
+        found = ldp.parametric_bootstrap(ESTIMATOR, np.array([380.0, 100.0]), draws=999)
+    assert found.outside
+    assert found.outside_draws > 0
+    assert found.estimate["scale"] == pytest.approx(8e-3)  # the smallest of its range
+    assert f"{found.outside_draws} outside the domain" in found.summary()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ldp.BootstrapWarning)
+        assert not made()[1].outside
+
+
+# --- the same release, two ways -------------------------------------------------------------------------------------
+
+
+def test_bootstrap_and_posterior_of_one_release_agree():
+    """Ends of intervals differ by less than a third of a standard error, to which prior and shape may move them."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    sums = bootstrap.sufficient_statistics(FAMILY, count=COUNT, epsilon=8.0, delta=1e-5)
+    release = sums.release(np.random.default_rng(1).normal(0.5, 1.0, COUNT), seed=5)
+    found = ldp.parametric_bootstrap(sums, release, draws=999)
+
+    def model(release):
+        loc = numpyro.sample("loc", dist.Normal(0.0, 10.0))
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 2.0))
+        ldp.observe("sums", sums.law({"loc": loc, "scale": scale}), release)
+
+    posterior = ldp.fit(model, release, num_chains=2, num_warmup=300, num_samples=500, progress_bar=False)["posterior"]
+    for j, name in enumerate(found.names):
+        ends = np.quantile(posterior[name].values, [0.025, 0.975])
+        np.testing.assert_allclose(ends, [end[j] for end in found.interval()], atol=found.standard_error[j] / 3)

@@ -1,0 +1,82 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.bootstrap._simulators import simulator_of
+
+MECHANISM = ldp.LaplaceMechanism(epsilon=2.0, lower=-3, upper=3)
+KEY = jax.random.key(0)
+
+
+def regression(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x, sigma), obs=y)
+
+
+def test_a_model_of_a_release_simulates_released_values():
+    simulator = simulator_of(ldp.models.clipped_gaussian(), ldp.Release(None, MECHANISM, 20_000))
+    z = np.asarray(jax.jit(simulator)(KEY, {"mu": 0.5, "sigma": 0.1}))
+    # noise of scale 3, so variance 18: means are within 4 standard errors but once in 16,000 seeds
+    assert z.shape == (20_000,)
+    assert abs(z.mean() - 0.5) < 4 * (18.01 / 20_000) ** 0.5
+    assert z.var() == pytest.approx(18.01, rel=0.1)
+
+
+def test_values_of_a_release_are_not_used():
+    given = ldp.Release(np.full(5, 1.0), MECHANISM)
+    model = ldp.models.clipped_gaussian()
+    params = {"mu": 0.5, "sigma": 0.1}
+    simulated = simulator_of(model, given)(KEY, params)
+    np.testing.assert_array_equal(simulated, simulator_of(model, ldp.Release(None, MECHANISM, 5))(KEY, params))
+
+
+def test_an_ordinary_model_simulates_records_at_its_public_covariates():
+    x = jnp.linspace(-1, 1, 50)
+    params = {"slope": 2.0, "sigma": 1e-9}
+    for arguments in ((x,), (x, jnp.zeros(50))):  # observed data are replaced
+        np.testing.assert_allclose(simulator_of(regression, *arguments)(KEY, params), 2 * x, atol=1e-6)
+
+
+def test_other_draws_come_from_other_keys_and_many_at_a_time():
+    simulator = simulator_of(regression, jnp.linspace(-1, 1, 4))
+    made = jax.vmap(lambda key: simulator(key, {"slope": 2.0, "sigma": 1.0}))(jax.random.split(KEY, 3))
+    assert made.shape == (3, 4)
+    assert len(np.unique(np.asarray(made))) == 12
+
+
+def test_a_site_can_be_named():
+    def two(count):
+        loc = numpyro.sample("loc", dist.Normal(0, 1))
+        numpyro.sample("a", dist.Normal(loc, 1).expand([count]))
+        numpyro.sample("b", dist.Normal(loc + 5, 1e-9))
+
+    assert simulator_of(two, 3, site="b")(KEY, {"loc": 1.0, "a": jnp.zeros(3)}) == pytest.approx(6.0, abs=1e-5)
+    with pytest.raises(ValueError, match="which site has the data"):
+        simulator_of(two, 3)(KEY, {"loc": 1.0})
+
+
+def test_what_does_not_fit_is_named():
+    x = jnp.zeros(4)
+    with pytest.raises(TypeError, match="must be a NumPyro model"):
+        simulator_of(3)
+    with pytest.raises(ValueError, match="no sample site 'q'; its sites are slope, sigma, y"):
+        simulator_of(regression, x, site="q")
+    simulator = simulator_of(regression, x, x)
+    with pytest.raises(ValueError, match="'intercept' are no sample sites"):
+        simulator(KEY, {"slope": 1.0, "sigma": 1.0, "intercept": 0.0})
+    with pytest.raises(ValueError, match="lack values of the model's sites 'sigma'"):
+        simulator(KEY, {"slope": 1.0})
+    with pytest.raises(ValueError, match="'slope' has shape \\(\\), the parameter has \\(2,\\)"):
+        simulator(KEY, {"slope": jnp.ones(2), "sigma": 1.0})
+    with pytest.raises(ValueError, match="'y' is to be simulated"):
+        simulator(KEY, {"slope": 1.0, "sigma": 1.0, "y": x})
+    with pytest.raises(ValueError, match="a dict of its sites' values"):
+        simulator(KEY, jnp.ones(2))
+    with pytest.raises(ValueError, match="a sketch cannot be simulated"):
+        simulator_of(ldp.models.clipped_gaussian(), ldp.Release(np.zeros(5), MECHANISM).sketch())
