@@ -18,10 +18,25 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+MOST_MAPS = 25_000  # of 65,530 that Linux lets a process have; a compiled function takes some ten of them
+
+
+def memory_maps():
+    """How many this process has, where that can be read: beyond the limit XLA crashes."""
+    try:
+        with open("/proc/self/maps") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
+
+
 @pytest.fixture(autouse=True, scope="module")
 def set_aside():
-    """Do not search what JAX keeps of compiled functions for garbage again and again."""
+    """Do not search what JAX keeps of compiled functions for garbage again and again; drop it where it is too much."""
     yield
+    if memory_maps() > MOST_MAPS:
+        jax.clear_caches()
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
 

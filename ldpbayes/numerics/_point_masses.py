@@ -59,21 +59,23 @@ class PointMasses(NamedTuple):
         spread = jnp.sqrt(self.expectation((self.nodes - middle) ** 2))
         unit = jnp.where(spread > 0, spread, 1.0)
         at, root = (self.nodes - middle) / unit, jnp.sqrt(self.weights)
-        basis = [root / jnp.linalg.norm(root)]
-        diagonal, beside = [], []
-        for _ in range(size):
-            new = at * basis[-1]
-            diagonal.append(new @ basis[-1])
+
+        def step(state: tuple, number: jax.Array) -> tuple[tuple, tuple]:
+            basis, vector = state
+            basis, new = basis.at[number].set(vector), at * vector
+            diagonal = new @ vector
             for _ in range(2):  # once is not enough to be orthogonal to rounding
-                for vector in basis:
-                    new = new - (new @ vector) * vector
+                new = new - (basis @ new) @ basis
             length = jnp.linalg.norm(new)
             # a law with fewer points than that: what is left is rounding, and gets no mass
             ended = length < 1e-13 * jnp.max(jnp.abs(at))
-            beside.append(jnp.where(ended, 0.0, length))
-            basis.append(jnp.where(ended, 0.0, new / jnp.where(ended, 1.0, length)))
-        off = jnp.stack(beside[:-1])
-        values, vectors = jnp.linalg.eigh(jnp.diag(jnp.stack(diagonal)) + jnp.diag(off, 1) + jnp.diag(off, -1))
+            following = jnp.where(ended, 0.0, new / jnp.where(ended, 1.0, length))
+            return (basis, following), (diagonal, jnp.where(ended, 0.0, length))
+
+        start = jnp.zeros((size, len(root)), root.dtype), root / jnp.linalg.norm(root)
+        _, (diagonal, beside) = lax.scan(step, start, jnp.arange(size))
+        off = beside[:-1]
+        values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + jnp.diag(off, 1) + jnp.diag(off, -1))
         masses = vectors[0] ** 2
         return PointMasses(middle + unit * values, masses / jnp.sum(masses))
 

@@ -9,8 +9,16 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes.bootstrap import Percentile, Pivotal, Poisson, Transformed, sufficient_statistics
 from ldpbayes.bootstrap._replicates import replicates
+from ldpbayes.plots import COLOURS
 from ldpbayes.studies import binomial_band
-from ldpbayes.studies.papers.ferrando_wang_sheldon import appendix, figure_1, figure_2, figure_3, table
+from ldpbayes.studies.papers.ferrando_wang_sheldon import (
+    appendix,
+    draw_coverage,
+    figure_1,
+    figure_2,
+    figure_3,
+    table,
+)
 from ldpbayes.studies.papers.ferrando_wang_sheldon._cells import computed
 from ldpbayes.studies.papers.ferrando_wang_sheldon._scores import scores
 from ldpbayes.studies.papers.ferrando_wang_sheldon._settings import FAMILIES, chosen
@@ -90,6 +98,22 @@ def test_bounds_are_a_range_of_other_records_and_unknown_families_are_refused():
             assert 1e-5 < setting.law.sf(clamped.upper) < 0.01  # the largest of 1,000: 1e-5 to 0.007 in 98 % of samples
     with pytest.raises(ValueError, match="families must be out of Bernoulli"):
         chosen(["Cauchy"])
+
+
+def test_the_picture_has_a_panel_a_parameter_that_has_rows():
+    rows = [
+        {"setting": "Poisson", "parameter": "rate", "epsilon": epsilon, "count": count, "method": method}
+        | {"coverage": 0.9, "low": 0.93, "high": 0.97}
+        for epsilon in (0.5, 1.0)
+        for count in (100, 1000)
+        for method in ("percentile", "private Fisher", "Fisher")
+    ]
+    figure = draw_coverage(rows, COLOURS)
+    (panel,) = [ax for ax in figure.axes if ax.axison]
+    assert panel.get_title() == "Poisson: rate"
+    labels = panel.get_legend_handles_labels()[1]
+    expected = ["bootstrap, ε = 0.5", "bootstrap, ε = 1", "Fisher, ε = 0.5", "Fisher, ε = 1", "Fisher, not private"]
+    assert labels == expected
 
 
 # the figures, with 1,000 trials a point

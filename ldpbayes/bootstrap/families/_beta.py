@@ -35,6 +35,7 @@ class Beta(OnTheLine):
 
     natural: ClassVar[tuple[float, float]] = (0.0, 1.0)
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
+    coordinate: ClassVar = (special.logit, special.expit)
 
     def __post_init__(self) -> None:
         super().__post_init__()

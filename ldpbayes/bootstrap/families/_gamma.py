@@ -165,6 +165,7 @@ class Gamma(OnTheLine):
 
     natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
     columns: ClassVar[tuple[str, ...]] = ("log x", "x")
+    coordinate: ClassVar = (jnp.log, jnp.exp)
 
     def __post_init__(self) -> None:
         _check_positive_lower(self)

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -54,6 +54,9 @@ class OnTheLine(Family):
 
     step: ClassVar[float | None] = None
     """Of the lattice on which records are; None for densities."""
+
+    coordinate: ClassVar[tuple[Callable[[Any], Any], Callable[[Any], Any]] | None] = None
+    """In which all statistics are smooth, so that few masses have their moments; and its inverse. None: the record."""
 
     def __post_init__(self) -> None:
         low, high = self.natural
@@ -114,8 +117,20 @@ class OnTheLine(Family):
         law = self.law(params)
         if self.columns is None:
             return sum_of_draws(key, law, count, self.step)
-        few = law.compressed(MASSES)
+        few = self.masses(law)
         return few.total(key, count, self.statistics(few.nodes))
+
+    def masses(self, law: PointMasses) -> PointMasses:
+        """Few masses that stand for a clamped record in sums of several statistics.
+
+        Parameters
+        ----------
+        law : PointMasses
+            Of the record.
+        """
+        there, back = self.coordinate or (lambda x: x, lambda x: x)
+        few = PointMasses(there(law.nodes), law.weights).compressed(MASSES)
+        return PointMasses(back(few.nodes), few.weights)
 
     def checked(self, data: Any) -> np.ndarray:
         """See `Family.checked`."""

@@ -20,9 +20,9 @@ from ldpbayes.bootstrap import (
     Percentile,
     Poisson,
     SufficientStatistics,
+    one_posterior_sample,
     sufficient_statistics,
 )
-from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
 from ldpbayes.bootstrap._replicates import replicates as replicates_at
 from ldpbayes.studies.papers.ferrando_wang_sheldon._cells import computed
 from ldpbayes.studies.papers.ferrando_wang_sheldon._scores import scores

@@ -12,8 +12,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes.bootstrap import sufficient_statistics
-from ldpbayes.bootstrap._subsample import subsample_and_aggregate
+from ldpbayes.bootstrap import subsample_and_aggregate, sufficient_statistics
 from ldpbayes.studies.papers.ferrando_wang_sheldon._cells import computed
 from ldpbayes.studies.papers.ferrando_wang_sheldon._scores import scores
 from ldpbayes.studies.papers.ferrando_wang_sheldon._settings import FAMILIES

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ldpbayes.bootstrap._least_squares import least_squares
+from ldpbayes.bootstrap import least_squares
 from ldpbayes.studies.papers.ferrando_wang_sheldon._scores import scores
 from ldpbayes.studies.papers.ferrando_wang_sheldon._trials import Plain, Trials, intervals, normal, trials
 
