@@ -6,13 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from ldpbayes._checks import at_least
 from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
 from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
-from ldpbayes.bootstrap.families import Family
+from ldpbayes.bootstrap.families import Family, OnTheLine
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
 from ldpbayes.noise import Laplace
@@ -130,10 +131,15 @@ class SufficientStatistics(OfReleasedStatistic):
         Returns
         -------
         numpyro.distributions.Normal or MultivariateNormal
-        """
-        import numpyro.distributions as dist
 
-        center, spread = self.family.moments(params)  # type: ignore[attr-defined]
+        Raises
+        ------
+        ValueError
+            For families of rows or categories.
+        """
+        if not isinstance(self.family, OnTheLine):
+            raise ValueError(f"moments of clamped records are known for families of numbers, not {self.family!r}")
+        center, spread = self.family.moments(params)
         if self.family.columns is None:
             return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))
         return dist.MultivariateNormal(self.count * center, self.count * spread)

@@ -231,6 +231,11 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
             ValueError,
             "cannot be accounted for",
         ),
+        (
+            lambda: bootstrap.sufficient_statistics(bootstrap.Multinomial(3), count=9, epsilon=1.0).law({}),
+            ValueError,
+            "families of numbers",
+        ),
         (lambda: ESTIMATOR.release(np.zeros(9), seed=0), ValueError, "is for 400 records"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.zeros(COUNT)), ValueError, "raw records"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.array([np.nan, 0.0])), ValueError, "finite"),

@@ -1,4 +1,4 @@
-"""Exponential and gamma records, and beta ones: statistics are the record, its logarithm, that of what lacks to one."""
+"""Exponential and gamma records: statistics are the record and its logarithm."""
 
 import dataclasses
 import math
