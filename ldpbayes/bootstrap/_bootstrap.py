@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._checks import at_least, checked
 from ldpbayes.bootstrap._bias import BiasCorrection
-from ldpbayes.bootstrap._function import FunctionEstimator, WithSimulator, WithTarget, check_function
+from ldpbayes.bootstrap._function import FunctionEstimator, WithSimulator, WithTarget, check_count, check_function
 from ldpbayes.bootstrap._intervals import interval_kind
 from ldpbayes.bootstrap._private_estimator import PrivateEstimator
 from ldpbayes.bootstrap._replicates import estimated, replicates
@@ -137,7 +137,11 @@ def parametric_bootstrap(
 def _with(estimator: Any, simulator: Any, release: Any) -> PrivateEstimator:
     """The estimator with the simulator that it is to have, checked."""
     if isinstance(estimator, PrivateEstimator):
-        return estimator if simulator is None else WithSimulator(estimator, simulator)
+        if simulator is None:
+            return estimator
+        given = WithSimulator(estimator, simulator)
+        check_count(given, release)
+        return given
     if not callable(estimator):
         raise TypeError(
             f"estimator must be one of ldpbayes.bootstrap, or a function (key, data) -> parameters, got {estimator!r}"

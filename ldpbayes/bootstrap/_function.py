@@ -12,7 +12,7 @@ from jax.extend import core
 from ldpbayes._pytree import pytree, static
 from ldpbayes.bootstrap._private_estimator import Estimated, PrivateEstimator
 
-__all__ = ["FunctionEstimator", "WithSimulator", "WithTarget", "check_function", "largest"]
+__all__ = ["FunctionEstimator", "WithSimulator", "WithTarget", "check_count", "check_function", "largest"]
 
 
 @pytree
@@ -134,6 +134,28 @@ class WithTarget(_Wrapped):
     def target(self, params: Any) -> Any:
         """See `PrivateEstimator.target`."""
         return self.function(params)
+
+
+def check_count(estimator: WithSimulator, release: Any) -> None:
+    """ValueError where a simulator makes another number of records than the estimator, which has one, is for.
+
+    Parameters
+    ----------
+    estimator : WithSimulator
+        Both.
+    release : Release, or pytree of arrays
+        What was released.
+    """
+    count = getattr(estimator.estimator, "count", None)
+    if count is None:
+        return
+    params = jax.eval_shape(lambda value: estimator.estimate(value).params, estimator.released(release))
+    made = jax.eval_shape(estimator.simulator, jax.random.key(0), params)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(made)]
+    if any(shape[:1] != (count,) for shape in shapes):
+        raise ValueError(
+            f"simulator does not fit: the estimator is for {count} records, those that it makes have shapes {shapes}"
+        )
 
 
 def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any], params: Any) -> None:

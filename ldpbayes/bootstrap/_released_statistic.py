@@ -10,8 +10,20 @@ import numpy as np
 from ldpbayes.bootstrap._private_estimator import PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.mechanisms._additive import Additive
+from ldpbayes.noise import DiscreteLaplace, Laplace, Noise
 
-__all__ = ["OfReleasedStatistic"]
+__all__ = ["OfReleasedStatistic", "norm_of"]
+
+
+def norm_of(noise: Noise) -> int:
+    """In which norm a sensitivity matters to noise: 1 where columns have independent Laplace noise, else 2.
+
+    Parameters
+    ----------
+    noise : Noise
+        What is added to a statistic.
+    """
+    return 1 if isinstance(noise, (Laplace, DiscreteLaplace)) else 2
 
 
 class OfReleasedStatistic(PrivateEstimator):

@@ -12,11 +12,10 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
+from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, norm_of
 from ldpbayes.bootstrap.families import Family, OnTheLine
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
-from ldpbayes.noise import Laplace
 
 __all__ = ["SufficientStatistics", "sufficient_statistics"]
 
@@ -55,8 +54,11 @@ class SufficientStatistics(OfReleasedStatistic):
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
             raise TypeError(f"family must be one of ldpbayes.bootstrap, got {self.family!r}")
-        order = 1 if isinstance(self.mechanism.noise, Laplace) else 2
-        needed = float(self.family.sensitivity(order)) if is_concrete(self.mechanism, self.family) else None
+        needed = (
+            float(self.family.sensitivity(norm_of(self.mechanism.noise)))
+            if is_concrete(self.mechanism, self.family)
+            else None
+        )
         self._check_mechanism(needed)
         object.__setattr__(self, "count", at_least(2, "count", self.count))
         object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))

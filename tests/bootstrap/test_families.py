@@ -294,6 +294,7 @@ def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_informatio
         (lambda: bootstrap.Gaussian(), "needs bounds"),
         (lambda: bootstrap.Gaussian(0.0), "upper is missing"),
         (lambda: bootstrap.Poisson(), "needs bounds"),
+        (lambda: bootstrap.Poisson(6.5), "whole number"),
         (lambda: bootstrap.Exponential(), "needs bounds"),
         (lambda: bootstrap.Gaussian(3.0, 1.0), "below upper"),
         (lambda: bootstrap.Gamma(0.0, 1.0), "positive"),

@@ -236,6 +236,20 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
             ValueError,
             "families of numbers",
         ),
+        (
+            lambda: bootstrap.SufficientStatistics(
+                bootstrap.Multinomial(3),
+                ldp.AdditiveMechanism(ldp.noise.DiscreteLaplace(2.0), columns=3, sensitivity=1),
+                9,
+            ),
+            ValueError,
+            "statistics by 2",
+        ),
+        (
+            lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], lambda key, params: jnp.zeros(9)),
+            ValueError,
+            "is for 400 records",
+        ),
         (lambda: ESTIMATOR.release(np.zeros(9), seed=0), ValueError, "is for 400 records"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.zeros(COUNT)), ValueError, "raw records"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, np.array([np.nan, 0.0])), ValueError, "finite"),

@@ -59,11 +59,6 @@ class Beta(OnTheLine):
         other = (second - jnp.log1p(-upper)) / (jnp.log1p(-lower) - jnp.log1p(-upper))
         return jnp.stack([one, other], axis=-1)
 
-    def _raw(self, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
-        lower, upper = jnp.asarray(self.lower, float), jnp.asarray(self.upper, float)
-        first = jnp.log(lower) + (jnp.log(upper) - jnp.log(lower)) * mean[0]
-        return first, jnp.log1p(-upper) + (jnp.log1p(-lower) - jnp.log1p(-upper)) * mean[1]
-
     def statistics(self, x: Any) -> jax.Array:
         """See `Family.statistics`."""
         x = self.clamp(x)

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jax.scipy import special
 
 from ldpbayes._checks import at_least
-from ldpbayes._pytree import pytree, static
+from ldpbayes._pytree import checked_field, pytree, static
 from ldpbayes.bootstrap.families._family import Params
 from ldpbayes.bootstrap.families._on_the_line import OnTheLine, Range
 from ldpbayes.numerics._counts import poisson_log_mass
@@ -126,7 +126,7 @@ class Poisson(OnTheLine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "upper", float(at_least(1, "upper", int(self.upper))))
+        checked_field(self, "upper", "a whole number of at least 1", lambda a: (a >= 1) & (a == np.round(a)))
 
     @property
     def ranges(self) -> dict[str, Range]:

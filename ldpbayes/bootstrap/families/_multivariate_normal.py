@@ -80,8 +80,8 @@ class SecondMoments(Family):
         With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m in each column, |u_j u_k − u'_j u'_k| is at most
         2 (p_j m_k + m_j p_k), so that u = 1 everywhere is as good as anything, and u' = 1 − 2m. With M = Σm and s = √2
         the sum of the absolute differences is (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm²: concave, so largest where all m
-        are equal. The squared distance is d² + d + 2d·(…) of u' alone, |1 − u'|² + d² + |u'|⁴ − 2 (1·u')²; convex in
-        each column for d > 1, so that u' is a corner, and largest where its columns sum to 0 or −1.
+        are equal. The squared distance is that of u' alone, |1 − u'|² + d² + |u'|⁴ − 2 (1·u')²; convex in each column
+        for d > 1, so that u' is a corner, and largest where its columns sum to 0 or −1.
         """
         d, s = self.dimension, math.sqrt(2.0)
         if order == 2:

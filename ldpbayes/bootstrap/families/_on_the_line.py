@@ -105,7 +105,13 @@ class OnTheLine(Family):
         """
 
     def moments(self, params: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """See `Family.moments`."""
+        """Expectation (k,) and covariance (k, k) of the statistics of a clamped record.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Of the family.
+        """
         law = self.law(params)
         values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
         center = law.expectation(values)
