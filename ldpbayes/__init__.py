@@ -4,8 +4,8 @@ Write an ordinary NumPyro model, name the mechanism that privatized the data, an
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 
 What an analyst types every day is here. What an extender needs (protocols, registries, result types) is in the modules
-`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation` and `bootstrap`; `models`,
-`studies` and `plots` come when they are first asked for.
+`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation` and `bootstrap`; `learning`,
+`models`, `studies` and `plots` come when they are first asked for.
 """
 
 import importlib
@@ -37,9 +37,13 @@ from ldpbayes.mechanisms import (
     OptimalUnaryEncoding,
     PureProtocol,
     RandomizedResponse,
+    RPWithPrior,
+    RROnBins,
+    StaircaseMechanism,
     SubsetSelection,
     SymmetricLaplaceMechanism,
     SymmetricUnaryEncoding,
+    UnbiasedRandomizer,
     ZeroInflatedLaplaceMechanism,
     mechanism,
     mechanism_from_spec,
@@ -73,15 +77,19 @@ __all__ = [
     "Privatized",
     "PrivatizedRegression",
     "PureProtocol",
+    "RPWithPrior",
+    "RROnBins",
     "RandomizedResponse",
     "RegressionRows",
     "Release",
     "ReleaseWarning",
     "Sketch",
     "SketchWarning",
+    "StaircaseMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
+    "UnbiasedRandomizer",
     "ZeroInflatedLaplaceMechanism",
     "bootstrap",
     "fit",
@@ -103,7 +111,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = ("models", "plots", "studies")
+_LAZY = ("learning", "models", "plots", "studies")
 
 former_modules()
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-__all__ = ["array_of", "extreme", "is_concrete"]
+__all__ = ["array_of", "extreme", "floating", "is_concrete"]
 
 
 def is_concrete(*values: Any) -> bool:
@@ -24,6 +24,12 @@ def is_concrete(*values: Any) -> bool:
 def array_of(value: ArrayLike) -> Any:
     """The value as an array: a JAX one stays as it is, anything else becomes one of NumPy."""
     return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def floating(value: ArrayLike) -> jax.Array:
+    """The value as a JAX array of floating-point numbers, in its own precision where it has one."""
+    value = array_of(value)
+    return jnp.asarray(value, jnp.result_type(value, float))
 
 
 def extreme(which: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ from ldpbayes.models._clipped_counts import clipped_counts
 from ldpbayes.models._clipped_exponential import clipped_exponential
 from ldpbayes.models._clipped_gaussian import clipped_gaussian
 from ldpbayes.models._hierarchical import hierarchical
+from ldpbayes.models._label_regression import label_regression
 from ldpbayes.models._linear_regression import linear_regression
 from ldpbayes.models._logistic_regression import logistic_regression
 from ldpbayes.models._multivariate_normal import multivariate_normal
@@ -21,6 +22,7 @@ __all__ = [
     "clipped_exponential",
     "clipped_gaussian",
     "hierarchical",
+    "label_regression",
     "linear_regression",
     "logistic_regression",
     "multivariate_normal",

@@ -12,6 +12,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
     "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
     "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
+    "labels": lambda mechanism: not mechanism.record_shape,
     "rows": lambda mechanism: bool(mechanism.record_shape) and not isinstance(mechanism, StatisticsMechanism),
     "rows or linear statistics": lambda mechanism: (
         KINDS["rows"](mechanism) or isinstance(mechanism, LinearStatisticsMechanism)
@@ -43,3 +44,5 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
         raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
     if not KINDS[kind](release.mechanism):
         raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
+    if kind == "labels" and isinstance(release, Sketch):
+        raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")

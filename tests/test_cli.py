@@ -336,3 +336,57 @@ def test_a_release_outside_the_domain_is_printed_and_exits_with_3(tmp_path, caps
     out, err = capsys.readouterr()
     assert "rate" in out
     assert "outside the domain" in err
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """A release of labels in tenths of a line, with the features in both formats."""
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(4000, 2))
+    y = 0.5 + features @ [0.1, -0.05] + 0.1 * rng.normal(size=4000)
+    mechanism = ldp.RPWithPrior(2.0, (0, 1), 0.3)
+    ldp.Release(mechanism.randomize(jax.random.key(0), y), mechanism).save(tmp_path / "labels.npz")
+    np.save(tmp_path / "features.npy", features)
+    np.savetxt(tmp_path / "features.csv", features, delimiter=",", header='age,"rooms, mean"', comments="")
+    return tmp_path
+
+
+def test_labels_are_regressed_on_features(labels, capsys):
+    release, out = labels / "labels.npz", labels / "fit.csv"
+    options = ["--features", str(labels / "features.csv"), "--penalty", "1"]
+    assert cli.main(["regress", str(release), *options, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "rooms, mean" in printed
+    assert "Each label is protected" in printed
+    features = np.load(labels / "features.npy")
+    fitted = ldp.learning.linear_fit(features, ldp.Release.load(release), penalty=1.0)
+    rows = np.loadtxt(out, delimiter=",", skiprows=1, usecols=(-4, -3, -2, -1), quotechar='"')
+    expected = np.column_stack([fitted.params, fitted.standard_error, *fitted.interval()])
+    np.testing.assert_allclose(rows, expected, rtol=1e-9)
+
+
+def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, capsys):
+    argv = ["fit", labels / "labels.npz", "--model", "label_regression", "--features", labels / "features.npy", *FEW]
+    assert cli.main([str(a) for a in argv]) in (0, 3)  # chains this short may not have converged
+    assert "slopes[1]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["fit", "labels.npz", "--model", "label_regression"], "that model needs it"),
+        (["fit", "labels.npz", "--model", "clipped_gaussian", "--features", "features.npy"], "--features is for"),
+        (["regress", "labels.npz", "--features", "features.txt"], "must be a .csv or .npy file"),
+        (["regress", "labels.npz", "--features", "none.csv"], "no file"),
+        (["regress", "labels.npz", "--features", "words.csv"], "not a matrix of numbers"),
+        (["regress", "labels.npz", "--features", "few.csv"], "features must have a row a label"),
+        (["regress", "labels.npz", "--features", "features.npy", "--penalty", "-1"], "penalty must be"),
+        (["regress", "labels.npz", "--features", "features.npy", "--penalty", "1", "--level", "2"], "level"),
+    ],
+)
+def test_a_regression_on_what_does_not_fit_is_refused(argv, message, labels, capsys):
+    (labels / "words.csv").write_text("a,b\n1,x\n")
+    (labels / "few.csv").write_text("1,2\n3,4\n")
+    code, err = refused(capsys, *(labels / a if "." in a else a for a in argv))
+    assert code == 2
+    assert message in err

@@ -19,7 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap"},
+    {"bootstrap", "learning"},
     {"studies"},
     {"plots"},
     {"cli"},

@@ -95,13 +95,15 @@ def as_sketch(path: pathlib.Path, release: "Release", model: str, say: Callable[
         raise BadInput(f"{path}: {error}") from None
 
 
-def load_model(name: str) -> Callable:
+def load_model(name: str, *arguments: Any) -> Callable:
     """The model of that name, with its default priors, or the one that a Python file defines.
 
     Parameters
     ----------
     name : str
         Of a factory in `ldpbayes.models`, or a path that ends in ``.py``.
+    *arguments
+        What the factory cannot do without.
 
     Returns
     -------
@@ -116,7 +118,10 @@ def load_model(name: str) -> Callable:
     from ldpbayes import models
 
     if name in models.__all__:
-        return getattr(models, name)()
+        try:
+            return getattr(models, name)(*arguments)
+        except ValueError as error:
+            raise BadInput(f"--model {name}: {error}") from None
     path = pathlib.Path(name)
     if path.suffix != ".py":
         raise BadInput(f"--model must be one of {', '.join(models.__all__)}, or a Python file (.py); got {name!r}")

@@ -1,4 +1,4 @@
-"""The command line: ``ldpbayes demo``, ``fit``, ``bootstrap`` and ``mechanisms``; see docs/command_line.md.
+"""The command line: ``ldpbayes demo``, ``fit``, ``bootstrap``, ``regress``, ``mechanisms``; see docs/command_line.md.
 
 Exit codes: 0 for success, 1 for a missing extra or another problem at run time, 2 for bad usage or bad input, 3 for a
 result that should not be trusted (chains have not converged, the mechanism could hardly have made the release, the
@@ -7,6 +7,7 @@ release is outside the domain of the estimator); it is still printed and written
 
 import argparse
 import contextlib
+import csv
 import dataclasses
 import importlib.util
 import inspect
@@ -22,6 +23,7 @@ from ldpbayes._checks import is_integer
 from ldpbayes.cli._bootstrap import bootstrapped
 from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model, load_release
 from ldpbayes.cli._parser import parser
+from ldpbayes.cli._regress import LAWS, load_features, regressed
 
 __all__ = ["main"]
 
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        args = parser(_demo, _fit, _bootstrap, _mechanisms).parse_args(argv)
+        args = parser(_demo, _fit, _bootstrap, _regress, _mechanisms, LAWS).parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
     try:
@@ -102,7 +104,9 @@ def _demo(args: argparse.Namespace) -> int:
 def _fit(args: argparse.Namespace) -> int:
     if args.out is not None:
         _check_output(args.out)
-    model = load_model(args.model)
+    if (args.features is None) != (args.model != "label_regression"):
+        raise BadInput("--features is for --model label_regression, and that model needs it")
+    model = load_model(args.model, *(() if args.features is None else load_features(args.features)[1:]))
     if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
     with _plain_warnings():
@@ -119,7 +123,7 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     data: list[Any] = []
     for path, release in zip(args.release, releases, strict=True):
         say(f"{path}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
-        data.append(release if args.no_sketch else as_sketch(path, release, args.model, say))
+        data.append(release if args.no_sketch or args.features else as_sketch(path, release, args.model, say))
     _use_compilation_cache(args)
     from ldpbayes import fit
 
@@ -144,6 +148,23 @@ def _bootstrap(args: argparse.Namespace) -> int:
         print(estimate.privacy)
     if args.out is not None:
         estimate.replicates.to_netcdf(args.out, engine="h5netcdf")
+        print(f"wrote {args.out}")
+    return DOUBTFUL if said else OK
+
+
+def _regress(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        _check_folder(args.out)
+    with _plain_warnings() as said:
+        fitted = regressed(args)
+        print(fitted.summary(args.level))
+        print(fitted.privacy)
+    if args.out is not None:
+        lower, upper = fitted.interval(args.level)
+        with args.out.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["parameter", "estimate", "standard_error", "lower", "upper"])
+            rows.writerows(zip(fitted.names, fitted.params, fitted.standard_error, lower, upper, strict=True))
         print(f"wrote {args.out}")
     return DOUBTFUL if said else OK
 
@@ -191,6 +212,10 @@ def _needs(*modules: str) -> None:
 
 def _check_output(path: pathlib.Path) -> None:
     _needs("h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+    _check_folder(path)
+
+
+def _check_folder(path: pathlib.Path) -> None:
     if path.is_dir():
         raise BadInput(f"--out {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():

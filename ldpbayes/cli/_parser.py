@@ -20,14 +20,18 @@ def parser(
     demo: Callable[[argparse.Namespace], int],
     fit: Callable[[argparse.Namespace], int],
     bootstrap: Callable[[argparse.Namespace], int],
+    regress: Callable[[argparse.Namespace], int],
     mechanisms: Callable[[argparse.Namespace], int],
+    laws: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """The parser of the command line, in whose result ``run`` is the command.
 
     Parameters
     ----------
-    demo, fit, bootstrap, mechanisms : callable
+    demo, fit, bootstrap, regress, mechanisms : callable
         The commands, from parsed arguments to an exit code.
+    laws : sequence of str
+        What ``regress --law`` may be.
 
     Returns
     -------
@@ -102,6 +106,7 @@ def parser(
         "  ldpbayes fit answers.parquet --model warner\n"
         "  ldpbayes fit north.npz south.npz --model hierarchical\n"
         "  ldpbayes fit telemetry.npz --model oue_histogram\n"
+        "  ldpbayes fit labels.npz --model label_regression --features features.csv\n"
         "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n",
         [sampler],
     )
@@ -121,6 +126,9 @@ def parser(
     )
     fit_parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE.nc", help="write the posterior as NetCDF, for ArviZ"
+    )
+    fit_parser.add_argument(
+        "--features", type=pathlib.Path, metavar="FILE", help="of label_regression: .csv or .npy, a row a label"
     )
     fit_parser.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
     fit_parser.add_argument(
@@ -167,6 +175,29 @@ def parser(
     )
     group.add_argument("--match", action="store_true", help="correct the bias by matched replicates")
     group.add_argument("--out", type=pathlib.Path, metavar="FILE.nc", help="write the replicates as NetCDF")
+
+    regress_parser = command(
+        "regress",
+        regress,
+        "Fit a linear predictor to released labels and public features, by maximum a posteriori.",
+        "  ldpbayes regress labels.npz --features features.csv\n"
+        "  ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv\n",
+    )
+    regress_parser.add_argument("release", type=pathlib.Path, metavar="RELEASE", help=".npz or .parquet file of labels")
+    regress_parser.add_argument(
+        "--features", type=pathlib.Path, required=True, metavar="FILE", help=".csv or .npy, a row a label"
+    )
+    regress_parser.add_argument(
+        "--law", choices=laws, default="normal", help="of a label given its predictor (default: normal)"
+    )
+    regress_parser.add_argument(
+        "--penalty", type=float, metavar="X", help="prior precision of a slope (default: the most probable one)"
+    )
+    regress_parser.add_argument("--no-intercept", action="store_true", help="the predictor is 0 where the features are")
+    regress_parser.add_argument(
+        "--level", type=float, default=0.95, metavar="P", help="of the intervals (default: 0.95)"
+    )
+    regress_parser.add_argument("--out", type=pathlib.Path, metavar="FILE.csv", help="write the parameters")
 
     mechanisms_parser = command(
         "mechanisms",

@@ -99,7 +99,7 @@ def collapse(
     def distinct(rows: Any) -> np.ndarray:
         mine = mechanism.of_records((n,), rows)
         columns = [_words(mechanism.equivalence(values[rows]))]
-        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in jax.tree.leaves(mine) if np.ndim(leaf)]
+        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in mine.personal_parameters()]
         if groups is not None:
             columns.append(groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)

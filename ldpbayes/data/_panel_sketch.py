@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes.data._count_sketch import CountSketch
-from ldpbayes.data._panels import MOMENTS, atom_places, merged, panel_edges, panel_moments, selected
+from ldpbayes.data._panels import MOMENTS, atom_places, bends, merged, panel_edges, panel_moments, selected
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.numerics._quadrature import gauss_legendre, lagrange_from_legendre
 
@@ -130,6 +130,8 @@ class PanelSketch(Sketch):
         near, far = self._out, (self._out + 1)
         span = high - low
         tails = [low - near * span, low - far * span, high + near * span, high + far * span]
+        if not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
+            tails = [inner[0], inner[0], inner[-1], inner[-1]]
         return np.concatenate([inner, tails, self.places])
 
     @property
@@ -185,7 +187,8 @@ class PanelSketch(Sketch):
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
-        keep = selected(np.asarray(self.edges), panels, lattice)
+        cuts = bends(self.mechanism, self.edges[0], self.edges[-1])
+        keep = selected(np.asarray(self.edges), panels, lattice, cuts)
         grid = min(grid, self.channel_panels)
         if self.chosen or (len(keep) == len(self.edges) and grid == self.channel_panels):
             return self

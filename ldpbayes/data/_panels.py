@@ -9,7 +9,7 @@ import numpy as np
 from ldpbayes._checks import at_least
 from ldpbayes.numerics._rounding import snapped
 
-__all__ = ["MOMENTS", "atom_places", "merged", "panel_edges", "panel_moments", "selected"]
+__all__ = ["MOMENTS", "atom_places", "bends", "merged", "panel_edges", "panel_moments", "selected"]
 
 PANELS = 40
 MOMENTS = 12  # moments are kept of each panel; the certificate compares the nodes, of which there are fewer, with them
@@ -43,14 +43,32 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
     if lattice is None:
         lattice = mechanism.linear_tails and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
-    cells = np.unique(np.concatenate([[low], cuts, [high]]))
+    cells = np.unique(np.concatenate([[low], cuts, bends(mechanism, low, high), [high]]))
     width = (high - low) / panels
     pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
     starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
     return np.concatenate([*starts, [high]])
 
 
-def selected(edges: np.ndarray, panels: int, lattice: bool | None = None) -> np.ndarray:
+def bends(mechanism: Any, low: float, high: float) -> np.ndarray:
+    """A mechanism's `released_breakpoints` between two ends, one of those that rounding alone keeps apart.
+
+    Parameters
+    ----------
+    mechanism : NumericMechanism
+        With one budget.
+    low, high : float
+        Ends of the panels.
+    """
+    points = np.unique(np.asarray(mechanism.released_breakpoints, float))
+    apart = 1e-9 * (high - low)
+    points = points[(points > low + apart) & (points < high - apart)]
+    return points[np.diff(points, prepend=low) > apart]
+
+
+def selected(
+    edges: np.ndarray, panels: int, lattice: bool | None = None, always: np.ndarray | None = None
+) -> np.ndarray:
     """Which edges to keep for fewer panels, as equally wide as may be.
 
     Parameters
@@ -61,6 +79,8 @@ def selected(edges: np.ndarray, panels: int, lattice: bool | None = None) -> np.
         How many, or some more where edges at integers are kept.
     lattice : bool, optional
         Keep the edges at integers. Default: where all integers between the ends are edges.
+    always : array, optional
+        Edges that are kept besides.
 
     Returns
     -------
@@ -70,7 +90,8 @@ def selected(edges: np.ndarray, panels: int, lattice: bool | None = None) -> np.
     whole = edges == np.rint(edges)
     if lattice is None:
         lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
-    fixed = np.flatnonzero(whole & lattice | np.isin(edges, edges[[0, -1]]))
+    kept = np.concatenate([edges[[0, -1]], [] if always is None else always])
+    fixed = np.flatnonzero(whole & lattice | np.isin(edges, kept))
     width = (edges[-1] - edges[0]) / panels
     keep = []
     for first, last in itertools.pairwise(fixed):

@@ -4,6 +4,7 @@ from ldpbayes.estimation import losses
 from ldpbayes.estimation._estimate import Estimate
 from ldpbayes.estimation._estimator import Estimator, Fit
 from ldpbayes.estimation._frequencies import Frequencies, frequencies
+from ldpbayes.estimation._label_prior import label_prior
 from ldpbayes.estimation._m_estimate import m_estimate
 from ldpbayes.estimation._result import EstimationWarning, MEstimate
 from ldpbayes.estimation._solve import Ball, Box
@@ -44,6 +45,7 @@ __all__ = [
     "SmoothedDoublyRandom",
     "SymmetricLaplaceCorrection",
     "frequencies",
+    "label_prior",
     "losses",
     "m_estimate",
 ]

@@ -15,7 +15,7 @@ from ldpbayes.estimation._frequencies_result import Frequencies
 from ldpbayes.likelihood._supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 
-__all__ = ["Options", "Sample", "maximum_likelihood"]
+__all__ = ["Options", "Sample", "maximum_likelihood", "newton", "squarem"]
 
 MAX_INFORMATION = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the likelihood's matrix at a time, where its products with itself are summed
@@ -86,9 +86,9 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
     at = likelihood(theta)
     gap, iterations = math.inf, 0
     while gap > tolerance and iterations < max_iterations:
-        theta, at = _squarem(theta, at, likelihood, slack)
+        theta, at = squarem(theta, at, likelihood, slack)
         if d <= MAX_INFORMATION:
-            theta, at = _newton(theta, at, likelihood, information(theta), slack)
+            theta, at = newton(theta, at, likelihood, information(theta), slack)
         gap, iterations = max(size * (float(at[1].max()) - 1), 0.0), iterations + 1
     if gap > tolerance:
         warnings.warn(
@@ -101,10 +101,22 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
     return Frequencies("mle", theta, errors[0], gap <= tolerance, iterations, gap, errors[1], _mechanism=mechanism)
 
 
-def _squarem(
+def squarem(
     theta: np.ndarray, at: Evaluated, likelihood: Callable[[np.ndarray], Evaluated], slack: float
 ) -> tuple[np.ndarray, Evaluated]:
-    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3)."""
+    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3).
+
+    Parameters
+    ----------
+    theta : array (k,)
+        Shares.
+    at : tuple
+        Mean log-likelihood and its gradient (k,) there.
+    likelihood : callable
+        From shares to these two.
+    slack : float
+        By how much the log-likelihood may get smaller: its rounding error.
+    """
     mean, gradient = at
     first = theta * gradient
     second = first * likelihood(first)[1]
@@ -122,7 +134,7 @@ def _squarem(
     return second, likelihood(second)
 
 
-def _newton(
+def newton(
     theta: np.ndarray,
     at: Evaluated,
     likelihood: Callable[[np.ndarray], Evaluated],
@@ -132,6 +144,19 @@ def _newton(
     """Maximize the quadratic model over θ ≥ 0, and go there as far as the log-likelihood does not get smaller.
 
     The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one, so that no constraint is needed.
+
+    Parameters
+    ----------
+    theta : array (k,)
+        Shares.
+    at : tuple
+        Mean log-likelihood and its gradient (k,) there.
+    likelihood : callable
+        From shares to these two.
+    information : array (k, k)
+        Minus the second derivative there.
+    slack : float
+        By how much the log-likelihood may get smaller: its rounding error.
     """
     mean, gradient = at
     diagonal = np.diag(information)

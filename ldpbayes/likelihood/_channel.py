@@ -167,7 +167,7 @@ def _cut(grid: Latent, mechanism: Any, size: int, part: slice) -> tuple[Latent, 
     if grid.nodes.ndim > 1:
         edges = None if grid.edges is None else cut(grid.edges)
         grid = replace(grid, nodes=cut(grid.nodes), ends=(cut(grid.ends[0]), cut(grid.ends[1])), edges=edges)
-    return grid, jax.tree.map(cut, mechanism)
+    return grid, mechanism._map_personal(cut)
 
 
 def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Any) -> tuple[Any, Any]:

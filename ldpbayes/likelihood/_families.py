@@ -8,10 +8,12 @@ the closed forms of the same base.
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+import jax
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from ldpbayes.likelihood._registry import Registry
+from ldpbayes.numerics._logs import stacked
 from ldpbayes.numerics._special import log1mexp, log_sum
 
 __all__ = ["COMPLEMENT_SUFFICES", "Family", "family_of", "register_family", "unexpanded"]
@@ -60,6 +62,34 @@ class Family:
             Inside the support.
         """
         return self.law.cdf(x)
+
+    def tails(self, x: Any) -> jax.Array:
+        """P(X ≤ x) and P(X > x) of a law on the real line, shape (2, ...), differentiable in its parameters.
+
+        Each is accurate however small it is, where the family says so; here the second is what the first leaves of 1.
+
+        Parameters
+        ----------
+        x : array_like
+            Any numbers.
+        """
+        lower = self.cdf(x)
+        return stacked(lower, 1.0 - lower)
+
+    def integrated_tail(self, edges: Any) -> jax.Array:
+        """∫ P(X > s) ds between neighbouring edges, shape (n − 1, ...), of a law on the real line.
+
+        Parameters
+        ----------
+        edges : array (n, ...)
+            Increasing.
+
+        Raises
+        ------
+        NotImplementedError
+            Where the family does not say it.
+        """
+        raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Any, last: Any) -> Any:
         """Log P(X < first) and log P(X > last) of a continuous law, with relative accuracy however small they are.

@@ -44,6 +44,7 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
     def _check_noise(self) -> None:
         """Refuse noise whose scale is not a positive number, or (where it may be left out) is not one a record."""
         left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
         if isinstance(self.noise, IndependentGaussian):
             columns = np.shape(self.noise.standard_deviations)[-1]
             if self.columns is None or columns != self.dimension:
@@ -67,6 +68,11 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
             if not good.all():
                 bad = np.ravel(scale)[np.argmin(good)]
                 raise ValueError(f"the scale of the noise must be positive and finite, got {bad} in {self!r}")
+
+    @property
+    def _law(self) -> Noise:
+        """The noise of the records that get some."""
+        return self.noise.noise if isinstance(self.noise, Omitted) else self.noise
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -147,14 +153,18 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         mean, variance = jnp.broadcast_arrays(mean, variance)
         return mean, variance
 
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        """See `Mechanism.unbiased`: the released value, since noise has the mean 0."""
+        return jnp.asarray(z)
+
     def breakpoints(self, z: ArrayLike) -> Any:
         """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
-        at, kinks = array_of(z)[..., None], self.noise.kinks
-        if not kinks:
-            return at[..., :0]
-        xp: Any = np if is_concrete(kinks) else jnp
-        offsets = xp.stack(xp.broadcast_arrays(*kinks), axis=-1)
-        return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
+        return self._law.breakpoints(array_of(z), self.lower, self.upper)
+
+    @property
+    def released_breakpoints(self) -> np.ndarray:
+        """See `NumericMechanism.released_breakpoints` and `Noise.released_breakpoints`."""
+        return self._law.released_breakpoints(self.lower, self.upper)
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""
@@ -268,7 +278,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         """Numbers in a perturbed column too far beyond its bounds, or too few; see `Mechanism.implausible`."""
-        if not self.bounded or self.noise.discrete:
+        # noise whose shape differs from record to record has no one tail to ask
+        if not self.bounded or self.noise.discrete or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:

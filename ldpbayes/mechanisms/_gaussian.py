@@ -1,10 +1,12 @@
 """Gaussian noise for a privacy target."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
+from ldpbayes._checks import checked
 from ldpbayes._pytree import optional, static, unchecked
 from ldpbayes._tracing import is_concrete
 from ldpbayes.mechanisms._additive import Additive, AdditiveMechanism
@@ -67,12 +69,8 @@ class GaussianMechanism(Additive):
                 "epsilon and delta of a GaussianMechanism must be concrete, got a traced value; "
                 "make the mechanism outside the traced function and pass it in as an argument"
             )
-        if not self.bounded:
-            distance = self.sensitivity
-        else:
-            distance = self.upper - self.lower if self.columns is None else float(np.linalg.norm(self.ranges))
         with np.errstate(over="ignore"):
-            object.__setattr__(self, "scale", distance * gaussian_scale(self.epsilon, self.delta))
+            object.__setattr__(self, "scale", _euclidean(self) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()
 
     @classmethod
@@ -97,6 +95,46 @@ class GaussianMechanism(Additive):
         """
         return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, columns, perturbed, sensitivity)
 
+    @classmethod
+    def classical(
+        cls,
+        epsilon: Any,
+        delta: Any,
+        lower: Any = None,
+        upper: Any = None,
+        *,
+        columns: Any = None,
+        perturbed: Any = None,
+        sensitivity: Any = None,
+    ) -> AdditiveMechanism:
+        """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
+
+        For comparison with what was released so. It is proven for ε < 1, where it adds more noise than the pair of ε
+        and δ asks for; for large ε it adds too little. The guarantee is the exact curve of the noise that is added, so
+        ask it what holds: ``mechanism.guarantee.delta(epsilon)``.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Positive and finite; an array holds personal budgets, one a record.
+        delta : array_like
+            Between 0 and 1, exclusive.
+        lower, upper, columns, perturbed, sensitivity
+            As for `AdditiveMechanism`; Δ is the range (of a row, the length of the box's diagonal), or the sensitivity.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range or the shapes do not broadcast.
+        """
+        epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        of_unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, columns, perturbed, sensitivity)
+        with np.errstate(over="ignore"):
+            scale = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _euclidean(of_unit_noise) / epsilon
+        # bounds in the order of the names have been brought into that of the row
+        return dataclasses.replace(of_unit_noise, noise=Gaussian(scale))
+
     @property
     def noise(self) -> Gaussian:  # type: ignore[override]
         """Gaussian noise of this standard deviation."""
@@ -113,3 +151,12 @@ class GaussianMechanism(Additive):
             stated_delta=self.delta,
             exposed=self._exposed,
         )
+
+
+def _euclidean(mechanism: Additive) -> Any:
+    """How far apart two inputs can be: numbers, rows of columns, or a statistic."""
+    if not mechanism.bounded:
+        return mechanism.sensitivity
+    if mechanism.columns is None:
+        return mechanism.upper - mechanism.lower
+    return float(np.linalg.norm(mechanism.ranges))

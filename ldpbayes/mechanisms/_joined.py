@@ -26,11 +26,21 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
     Returns
     -------
     Mechanism
-        Parameters that are one number for all stay one.
+        Parameters that are one number for all stay one, and arrays over bins, which all must have in common, one array.
+
+    Raises
+    ------
+    ValueError
+        If arrays over bins differ.
     """
 
-    def join(*leaves: Any) -> Any:
+    def join(path: tuple, *leaves: Any) -> Any:
         first, known = leaves[0], is_concrete(leaves)
+        if np.ndim(first) and path[0].name in mechanisms[0]._shared:
+            if not all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
+                kind = type(mechanisms[0]).__name__
+                raise ValueError(f"releases of {kind} whose {path[0].name} differ have no mechanism in common")
+            return first
         if np.ndim(first) == 0 and all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
             return first
         xp: Any = np if known else jnp
@@ -38,4 +48,4 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
             return xp.stack(leaves)
         return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])
 
-    return jax.tree.map(join, *mechanisms)
+    return jax.tree_util.tree_map_with_path(join, *mechanisms)

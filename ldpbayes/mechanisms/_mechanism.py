@@ -35,6 +35,9 @@ class Mechanism(abc.ABC):
     name: ClassVar[str]
     """The name under which the class is registered."""
 
+    _shared: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields whose arrays are over something else than records, such as bins."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # a dataclass keeps the methods a class already has; its own == fails on array fields
@@ -103,7 +106,7 @@ class Mechanism(abc.ABC):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters that may differ from record to record: () or (N,)."""
-        return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
+        return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
 
     @property
     def record_shape(self) -> tuple[int, ...]:
@@ -121,6 +124,26 @@ class Mechanism(abc.ABC):
 
         Both in the broadcast shape of `x` and the parameters, followed by `event_shape`.
         """
+
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        """What of a released value has the record (clipped, where the mechanism clips) as its mean.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+
+        Returns
+        -------
+        Array
+            Of the broadcast shape of the values and the parameters.
+
+        Raises
+        ------
+        ValueError
+            If nothing has: the mean of z is not an invertible linear function of x.
+        """
+        raise ValueError(f"{type(self).__name__} has no unbiased values: the mean of z is not linear in x")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
         """Released values as an array (N, *event_shape), in the type in which they are kept.
@@ -184,7 +207,17 @@ class Mechanism(abc.ABC):
 
     def _map_personal(self, function: Callable[[Any], Any]) -> "Mechanism":
         """The mechanism with `function` applied to each parameter that there is one of a record."""
-        return jax.tree.map(lambda leaf: function(leaf) if np.ndim(leaf) else leaf, self)
+
+        def mapped(path: tuple, leaf: Any) -> Any:
+            return function(leaf) if np.ndim(leaf) and path[0].name not in self._shared else leaf
+
+        return jax.tree_util.tree_map_with_path(mapped, self)
+
+    def personal_parameters(self) -> list[Any]:
+        """The parameters that there is one of a record: arrays, but for those over columns or bins."""
+        found: list[Any] = []
+        self._map_personal(found.append)
+        return found
 
     def implausible(self, values: np.ndarray) -> list[str]:
         """What the mechanism could hardly have made of any records: with probability below 1e-12, in all.
@@ -257,6 +290,14 @@ class NumericMechanism(Mechanism):
 
         NumPy in, NumPy out; JAX in, JAX out. For a smooth density m = 0: ``z[..., None][..., :0]``.
         """
+
+    @property
+    def released_breakpoints(self) -> Any:
+        """Points z at which p(z | theta) may have a kink or a jump, whatever the law of x: an array, here empty.
+
+        A sketch cuts its panels there. Parameters are known where it is made.
+        """
+        return np.empty(0)
 
     @property
     def has_atoms(self) -> bool:

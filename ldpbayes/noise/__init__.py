@@ -8,6 +8,7 @@ from ldpbayes.noise._independent_gaussian import IndependentGaussian
 from ldpbayes.noise._laplace import Laplace
 from ldpbayes.noise._noise import Noise
 from ldpbayes.noise._omitted import Omitted, WithPublicRecords, ZeroInflated
+from ldpbayes.noise._staircase import Staircase, optimal_gamma
 from ldpbayes.noise._symmetric_laplace import SymmetricLaplace
 
 __all__ = [
@@ -18,8 +19,10 @@ __all__ = [
     "Laplace",
     "Noise",
     "Omitted",
+    "Staircase",
     "SymmetricLaplace",
     "WithPublicRecords",
     "ZeroInflated",
+    "optimal_gamma",
     "pytree",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._pytree import checked_field
+from ldpbayes._tracing import is_concrete
 from ldpbayes.privacy import Tradeoff
 
 __all__ = ["Noise"]
@@ -30,7 +31,10 @@ class Noise(abc.ABC):
     """Whether the log density is linear on either side of zero, so that it is known from two points there."""
 
     kinks: ClassVar[tuple[float, ...]]
-    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property."""
+    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property.
+
+    Empty where these depend on the bounds: see `breakpoints`.
+    """
 
     standard_deviation: Any
     """Of the noise in one column: a field or a property."""
@@ -94,6 +98,47 @@ class Noise(abc.ABC):
         distance : array (*batch, columns)
             How far apart the inputs are, column by column; one pair for all records, or one a record.
         """
+
+    def breakpoints(self, z: Any, lower: Any, upper: Any) -> Any:
+        """Where the density of noise z − clip(x) is not smooth in x, a number: an array (*z, m); here by `kinks`.
+
+        Parameters
+        ----------
+        z : array
+            Released values; NumPy in, NumPy out; JAX in, JAX out.
+        lower, upper : array_like
+            The bounds between which x is of interest; None where there are none.
+        """
+        at, kinks = z[..., None], self.kinks
+        if not kinks:
+            return at[..., :0]
+        xp: Any = np if is_concrete(kinks) else jnp
+        offsets = xp.stack(xp.broadcast_arrays(*kinks), axis=-1)
+        return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
+
+    def released_breakpoints(self, lower: Any, upper: Any) -> np.ndarray:
+        """Where the law of released numbers may bend or jump whatever that of the records is; here nowhere else.
+
+        Where the noise has tails that are linear, or is smooth, the bounds (the ends of the released range) are enough.
+
+        Parameters
+        ----------
+        lower, upper : array_like
+            The bounds, concrete; None where there are none.
+        """
+        return np.empty(0)
+
+    def check_records(self, lower: Any, upper: Any, numbers: bool) -> None:
+        """ValueError where this noise is not for such records; here never.
+
+        Parameters
+        ----------
+        lower, upper : array_like
+            The bounds; None for a statistic.
+        numbers : bool
+            Whether each record is a number that gets noise for certain.
+        """
+        return None
 
     @property
     def variance(self) -> Any:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from ldpbayes.data import Release
 from ldpbayes.likelihood import Privatized
+from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._privatized import unwrapped
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.studies._checkpoint import Checkpoint
@@ -111,7 +112,7 @@ def coverage(
     """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
 
     The model is its own simulator: it is run on a release without values. The fits of a batch run in one compiled call,
-    on sketches, one chain each.
+    on sketches (on the releases, where each record has a law of its own, as in a regression), one chain each.
 
     Parameters
     ----------
@@ -149,8 +150,8 @@ def coverage(
     plan = Release(None, mechanism, count)
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
-    site = _released_site(model, plan)
-    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples)
+    site, law_shape = _released_site(model, plan)
+    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, sketched=law_shape == ())
     with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, mechanism, count)) as done:
         for start in range(int(done.get("finished", 0)), replicates, batch):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
@@ -174,15 +175,17 @@ def coverage(
     return Coverage(quantiles)
 
 
-def _released_site(model: Callable, plan: Release) -> str:
-    """Name of the model's privatized site."""
-    released: list[str] = []
+def _released_site(model: Callable, plan: Release) -> tuple[str, tuple[int, ...]]:
+    """Name of the model's privatized site, and the batch shape of its law: () where one is of all records."""
+    released: dict[str, tuple[int, ...]] = {}
 
     def run() -> None:
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
-        released.extend(name for name, site in trace.items() if isinstance(unwrapped(site.get("fn"))[0], Privatized))
+        laws = {name: unwrapped(site.get("fn"))[0] for name, site in trace.items()}
+        found = {name: law for name, law in laws.items() if isinstance(law, Privatized)}
+        released.update({name: unexpanded(law.base_dist).batch_shape for name, law in found.items()})
 
     jax.eval_shape(run)
     if len(released) != 1:
-        raise ValueError(f"the model must have one privatized site, found {released}")
-    return released[0]
+        raise ValueError(f"the model must have one privatized site, found {list(released)}")
+    return next(iter(released.items()))

@@ -17,7 +17,7 @@ __all__ = ["ReplicatedFit"]
 
 
 class ReplicatedFit:
-    """NUTS, one chain a release: on sketches with common nodes, or on the records where these are rows.
+    """NUTS, one chain a release: on sketches with common nodes, or on records that are rows or have a law each.
 
     It is compiled for the first batch, and again only when later ones bring released values that no earlier one had.
 
@@ -27,12 +27,16 @@ class ReplicatedFit:
         NumPyro model of one release or sketch.
     num_warmup, num_samples : int
         Iterations a release that adapt the kernel and are discarded, and that are kept.
+    sketched : bool
+        Whether releases of numbers and categories are fitted as sketches; not where a record has a law of its own.
     **options
         Of ``numpyro.infer.NUTS``.
     """
 
-    def __init__(self, model: Callable, *, num_warmup: int = 500, num_samples: int = 500, **options: Any) -> None:
-        self._model, self._iterations = model, (num_warmup, num_samples)
+    def __init__(
+        self, model: Callable, *, num_warmup: int = 500, num_samples: int = 500, sketched: bool = True, **options: Any
+    ) -> None:
+        self._model, self._iterations, self._sketched = model, (num_warmup, num_samples), sketched
         self._kernel = NUTS(model, **options)
         self._known: Any = 0  # a sketch of weight 0, with a node for each released value that there has been
         self._lattice: bool | None = None
@@ -56,7 +60,7 @@ class ReplicatedFit:
             if isinstance(releases[0], (MomentSketch, TotalSketch)):
                 names = [f.name for f in dataclasses.fields(releases[0]) if f.name not in ("mechanism", "doubts")]
                 return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases])
-            if releases[0].mechanism.record_shape:
+            if releases[0].mechanism.record_shape or not self._sketched:
                 return self._samples(keys, releases[0], [{"values": release.values} for release in releases])
             sketches: list[Any] = [release.sketch(keep_records=False) for release in releases]
             if isinstance(sketches[0], PanelSketch):

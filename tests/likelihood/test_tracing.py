@@ -21,6 +21,10 @@ MECHANISMS = [
     ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5),
     ldp.DiscreteLaplaceMechanism(2.0),
     ldp.DiscreteGaussianMechanism(2.0),
+    ldp.RPWithPrior(1.0, (-5, 5), 2.0),
+    ldp.StaircaseMechanism(1.0, -5, 5),
+    ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]),
+    ldp.UnbiasedRandomizer.optimal(([-5, 5], [0.1]), 1.0, nodes=4),
     ldp.RandomizedResponse(1.0),
     ldp.OptimalUnaryEncoding(1.0, 2),
     ldp.SymmetricUnaryEncoding(1.0, 2),
@@ -47,7 +51,7 @@ def test_every_mechanism_is_here():
 def total(data, parameter, mechanism=None):
     """Log-likelihood of a sketch or a release, the mechanism being the data's own or one that is known."""
     mechanism = data.mechanism if mechanism is None else mechanism
-    if not mechanism.support.is_discrete:
+    if not mechanism.domain.is_discrete:
         base = dist.Normal(parameter, 2.0)
     elif isinstance(mechanism, ldp.mechanisms.Additive):
         base = dist.Poisson(jnp.exp(parameter))
@@ -64,7 +68,7 @@ def total(data, parameter, mechanism=None):
 
 def pairs(mechanism):
     """Two releases, and their sketches, that have the same structure."""
-    discrete = mechanism.support.is_discrete
+    discrete = mechanism.domain.is_discrete
     records = [np.arange(40) % 2 if discrete else np.linspace(-9, 9, 40) + shift for shift in (0, 1)]
     releases = [ldp.Release(mechanism.randomize(jax.random.key(i), x), mechanism) for i, x in enumerate(records)]
     sketches = [release.sketch() for release in releases]

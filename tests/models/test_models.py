@@ -226,6 +226,9 @@ OF_KIND = {
         ldp.SymmetricLaplaceMechanism(1.0, 0, 20),
         ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, 0, 20),
         ldp.IndependentLaplaceMechanism(1.0, 0, 20),
+        ldp.RPWithPrior(1.0, (0, 20), 5.0),
+        ldp.StaircaseMechanism(1.0, 0, 20),
+        ldp.RROnBins(1.0, [0, 5, 20], [3.0, 12.0]),
     ],
     "categories": [make(1.0, 3) for make in PROTOCOLS.values()],
     "yes-or-no answers": [RESPONSE, ldp.OptimalUnaryEncoding(1.0, 2)],
@@ -238,6 +241,7 @@ TAKES = {
     "clipped_exponential": ["numbers"],
     "clipped_gaussian": ["numbers"],
     "hierarchical": ["numbers"],
+    "label_regression": ["labels", "numbers", "categories", "yes-or-no answers"],
     "linear_regression": ["rows or linear statistics", "rows", "linear statistics"],
     "logistic_regression": ["rows or logistic statistics", "rows", "logistic statistics"],
     "multivariate_normal": ["rows"],
@@ -246,6 +250,8 @@ TAKES = {
     "regional_histograms": ["categories", "yes-or-no answers"],
     "warner": ["yes-or-no answers"],
 }
+ARGUMENTS = {"label_regression": [np.zeros((5, 1))]}
+"""What a factory cannot do without."""
 
 
 @pytest.mark.parametrize("name", models.__all__)
@@ -256,4 +262,26 @@ def test_every_factory_refuses_every_other_kind_of_release(name):
             data = [plan] if name in ("hierarchical", "regional_histograms") else plan
             message = f"{name} takes a release of {TAKES[name][0]}, got one under {type(mechanism).__name__}"
             with pytest.raises(TypeError, match=message):
-                getattr(models, name)()(data)
+                getattr(models, name)(*ARGUMENTS.get(name, ()))(data)
+
+
+def test_label_regressions_are_priors_times_a_law_a_label_and_refuse_what_does_not_fit(x64):
+    features = np.array([[0.0, 1.0], [1.0, -1.0], [2.0, 0.5]])
+    mechanism = ldp.RPWithPrior(1.0, (0, 3), 0.5)
+    data = ldp.Release([0.2, 1.9, 3.1], mechanism)
+    at = {"intercept": 0.3, "slopes": np.array([0.5, -0.2]), "sigma": 0.7}
+    priors = {"intercept": dist.Normal(0, 10), "slopes": dist.Normal(0, 1), "sigma": dist.HalfNormal(5)}
+    law = ldp.Privatized(dist.Normal(0.3 + features @ at["slopes"], 0.7), mechanism)
+    total = sum(log_prob(prior, at[name]) for name, prior in priors.items()) + log_prob(law, data.values)
+    model = models.label_regression(features)
+    assert log_density(model, data, at) == pytest.approx(total, rel=1e-12)
+    with pytest.raises(TypeError, match="the release itself"):
+        log_density(model, data.sketch(), at)
+    with pytest.raises(ValueError, match="of 3 labels, but the release has 4"):
+        log_density(model, ldp.Release(None, mechanism, 4), at)
+    with pytest.raises(ValueError, match="finite numbers"):
+        models.label_regression([[np.nan]])
+    # counts have no second parameter
+    poisson = models.label_regression(features, sigma=None, response=lambda eta: dist.Poisson(np.e**eta))
+    trace = Predictive(poisson, num_samples=3)(jax.random.key(0), ldp.Release(None, mechanism, 3))
+    assert set(trace) == {"intercept", "slopes", "z"} and trace["z"].shape == (3, 3)

@@ -16,6 +16,7 @@ from ldpbayes.likelihood.closed_forms import (  # noqa: F401
     _negative_binomial,
     _noisy_counts,
     _normal,
+    _piecewise,
     _poisson,
     _student_t,
     _transformed,

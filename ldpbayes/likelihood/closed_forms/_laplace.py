@@ -3,10 +3,10 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from ldpbayes.likelihood._families import Family, register_family
+from ldpbayes.numerics._tails import integrated_laplace_tail, laplace_tails
 
 
 @register_family(dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
@@ -26,6 +26,12 @@ class _Laplace(_AsymmetricLaplace):
 
     def cdf(self, x: Any) -> jax.Array:
         """NumPyro's own has no derivative at the centre."""
-        t = (x - self.law.loc) / self.law.scale
-        tail = 0.5 * jnp.exp(jnp.where(t < 0, t, -t))
-        return jnp.where(t < 0, tail, 1.0 - tail)
+        return self.tails(x)[0]
+
+    def tails(self, x: Any) -> jax.Array:
+        """To rounding, however far out."""
+        return laplace_tails((x - self.law.loc) / self.law.scale)
+
+    def integrated_tail(self, edges: Any) -> jax.Array:
+        """In closed form."""
+        return self.law.scale * integrated_laplace_tail((edges - self.law.loc) / self.law.scale)

@@ -12,6 +12,7 @@ from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics._logs import log_normal, logsumexp, stacked
 from ldpbayes.numerics._special import log_ndtr, log_tilted_normal
+from ldpbayes.numerics._tails import integrated_normal_tail, normal_tails
 
 __all__ = ["normal_gaussian", "normal_gaussian_unclipped", "normal_laplace", "normal_laplace_unclipped"]
 
@@ -30,6 +31,14 @@ class _Normal(Family):
     """See `Family`."""
 
     tame = True
+
+    def tails(self, x: Any) -> jax.Array:
+        """To rounding, however far out."""
+        return normal_tails((x - self.law.loc) / self.law.scale)
+
+    def integrated_tail(self, edges: Any) -> jax.Array:
+        """In closed form."""
+        return self.law.scale * integrated_normal_tail((edges - self.law.loc) / self.law.scale)
 
     def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
         """Both in one call: the traced graph is what compilation pays for."""

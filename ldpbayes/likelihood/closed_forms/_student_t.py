@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 
 from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.numerics._special import student_t_cdf
+from ldpbayes.numerics._tails import integrated_student_t_tail, student_t_tails
 
 
 @register_family(dist.StudentT)
@@ -16,3 +17,11 @@ class _StudentT(Family):
     def cdf(self, x: Any) -> jax.Array:
         """With a derivative in the degrees of freedom, which NumPyro's own lacks."""
         return student_t_cdf(self.law.df, (x - self.law.loc) / self.law.scale)
+
+    def tails(self, x: Any) -> jax.Array:
+        """Each by its own incomplete beta function."""
+        return student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
+
+    def integrated_tail(self, edges: Any) -> jax.Array:
+        """In closed form, at one degree of freedom too."""
+        return self.law.scale * integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)

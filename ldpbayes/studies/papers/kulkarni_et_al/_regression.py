@@ -221,7 +221,7 @@ def logistic_regression_auc(
     checked("response", response, "0 or 1", lambda y: (y == 0) | (y == 1))
     splits = Splits.of(covariates, response, replicates, seed)
     bounds = (delta, radius, splits.columns)
-    iterations = {"num_warmup": num_warmup, "num_samples": num_samples}
+    iterations: dict[str, Any] = {"num_warmup": num_warmup, "num_samples": num_samples}
     fit = ReplicatedFit(model, **iterations)
 
     def statistics(epsilon: float) -> LogisticStatisticsMechanism:

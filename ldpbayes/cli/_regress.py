@@ -1,0 +1,103 @@
+"""``ldpbayes regress``: from a release of labels and a file of features to a linear predictor, in seconds."""
+
+import argparse
+import csv
+import pathlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ldpbayes.cli._input import BadInput, load_release
+
+if TYPE_CHECKING:
+    from ldpbayes.learning import LinearFit
+
+__all__ = ["LAWS", "load_features", "regressed"]
+
+LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
+"""Names of laws of labels in `ldpbayes.learning` that need nothing but their name."""
+
+
+def regressed(args: argparse.Namespace) -> "LinearFit":
+    """The fit that the command prints.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What was typed.
+
+    Raises
+    ------
+    BadInput
+        If the release or the features are none, or do not fit each other, or an option is wrong.
+    """
+    from ldpbayes import learning
+
+    release = load_release(args.release)
+    names, features = load_features(args.features)
+    try:
+        objective = learning.MarginalLikelihood(getattr(learning, args.law))
+        fitted = learning.linear_fit(
+            named(names, features), release, objective=objective, penalty=args.penalty, intercept=not args.no_intercept
+        )
+        fitted.interval(args.level)  # so that a level that is none is bad input
+        return fitted
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{args.release}: {error}") from None
+
+
+class named(np.ndarray):
+    """A matrix whose columns have names, as those of a data frame have."""
+
+    columns: list[str]
+
+    def __new__(cls, names: list[str], matrix: np.ndarray) -> "named":
+        """The matrix itself, with names."""
+        made = np.asarray(matrix).view(cls)
+        made.columns = names
+        return made
+
+
+def load_features(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """Names and values of the features in a file, a row a label.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A ``.csv`` file of numbers, the names in its first line or not; or an ``.npy`` file of a matrix.
+
+    Returns
+    -------
+    tuple of list of str and ndarray (n, d)
+
+    Raises
+    ------
+    BadInput
+        If there is no such file, or it does not hold a matrix of numbers.
+    """
+    if path.suffix not in (".csv", ".npy"):
+        raise BadInput(f"--features must be a .csv or .npy file, got {path}")
+    if not path.is_file():
+        raise BadInput(f"--features: no file {path}")
+    try:
+        names, matrix = _numpy_file(path) if path.suffix == ".npy" else _csv_file(path)
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
+    if matrix.ndim != 2 or not matrix.size:
+        raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
+    return names or [f"x[{j}]" for j in range(matrix.shape[1])], matrix
+
+
+def _numpy_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    return [], np.asarray(np.load(path, allow_pickle=False), float)
+
+
+def _csv_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    with path.open(newline="") as file:
+        first = next(csv.reader(file), [])
+    try:
+        [float(cell) for cell in first]
+        names = []
+    except ValueError:
+        names = [cell.strip() for cell in first]
+    return names, np.loadtxt(path, delimiter=",", skiprows=int(len(names) > 0), ndmin=2, quotechar='"')

@@ -1,0 +1,110 @@
+"""Public features and released labels, as all fits take them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ldpbayes._checks import check_order, checked
+from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.data import Release
+from ldpbayes.learning._objectives import Objective
+
+__all__ = ["LearningWarning", "checked_bounds", "checked_features", "checked_labels", "privacy_of"]
+
+
+class LearningWarning(LdpBayesWarning):
+    """A fit that should not be used as it is; the message says why."""
+
+
+def checked_features(features: Any, count: int | None = None, width: int | None = None) -> tuple[np.ndarray, list[str]]:
+    """Features as a matrix, and what they are called.
+
+    Parameters
+    ----------
+    features : array_like (n, d) or data frame
+        Finite numbers.
+    count : int, optional
+        How many rows there have to be.
+    width : int, optional
+        How many columns there have to be.
+
+    Raises
+    ------
+    ValueError
+        If they are not, or not numbers.
+    """
+    matrix = np.asarray(features)
+    if matrix.dtype.kind == "b" or matrix.dtype == object:
+        matrix = matrix.astype(float)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
+    if count is not None and len(matrix) != count:
+        raise ValueError(f"features must have a row a label: got {len(matrix)} rows, and {count} released labels")
+    if width is not None and matrix.shape[1] != width:
+        raise ValueError(f"features must have {width} columns, as those of the fit had, got {matrix.shape[1]}")
+    matrix = checked("features", matrix, "finite numbers", np.isfinite)
+    columns: Sequence[Any] = getattr(features, "columns", range(matrix.shape[1]))
+    return matrix, [name if isinstance(name, str) else f"x[{name}]" for name in columns]
+
+
+def checked_bounds(bounds: Any) -> tuple[float, float] | None:
+    """Bounds of labels as two finite numbers in order, or None.
+
+    Parameters
+    ----------
+    bounds : (float, float) or None
+        As they are given.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    if bounds is None:
+        return None
+    pair = checked(
+        "bounds", bounds, "two finite numbers, the lower first", lambda a: np.isfinite(a) & (a.shape == (2,))
+    )
+    check_order(*pair)
+    return float(pair[0]), float(pair[1])
+
+
+def checked_labels(release: Any, objective: Any) -> None:
+    """Whether a release holds labels that can be learned from, by an objective.
+
+    Parameters
+    ----------
+    release : Release
+        Of one number, or category, a record.
+    objective : Objective
+        What is minimised.
+
+    Raises
+    ------
+    TypeError
+        If one of the two is something else.
+    ValueError
+        If the release has no values, or rows.
+    """
+    if not isinstance(release, Release):
+        raise TypeError(f"release must be a Release of labels, got {type(release).__name__}")
+    if release.mechanism.record_shape or release.mechanism.event_shape:
+        raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
+    if release.values is None:
+        raise ValueError("a release without values has no labels to learn from")
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(), got {objective!r}")
+
+
+def privacy_of(release: Release) -> str:
+    """What was promised to those whose labels were released.
+
+    Parameters
+    ----------
+    release : Release
+        Of labels.
+    """
+    of_labels = dataclasses.replace(release.mechanism.guarantee, unit="label")
+    return f"{of_labels.statement()} Features are public: nothing protects them."

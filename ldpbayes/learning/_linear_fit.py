@@ -1,0 +1,221 @@
+"""Linear and generalised linear models of released labels, by maximum a posteriori."""
+
+import dataclasses
+import functools
+import json
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from ldpbayes.data import Release
+from ldpbayes.learning._arguments import (
+    LearningWarning,
+    checked_features,
+    checked_labels,
+    privacy_of,
+)
+from ldpbayes.learning._criterion import ROWS, Criterion, Rows
+from ldpbayes.learning._labels import plausible_labels
+from ldpbayes.learning._linear_result import LinearFit
+from ldpbayes.learning._newton import FLAT, TOLERANCE, newton
+from ldpbayes.learning._objectives import MarginalLikelihood, Objective, OneMechanism
+from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
+
+__all__ = ["LinearModel", "linear_fit"]
+
+ENOUGH = 1e-6  # nats: of a fit in several chunks, which is then off by 1.4e-3 of its standard errors
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearModel:
+    """A linear predictor, for `LabelPrivateRegressor`.
+
+    Parameters
+    ----------
+    penalty : float or Penalty, optional
+        See `linear_fit`.
+    intercept : bool
+        See `linear_fit`.
+    """
+
+    penalty: float | Penalty | None = None
+    intercept: bool = True
+
+
+def linear_fit(
+    features: Any,
+    release: Release,
+    *,
+    objective: Objective | None = None,
+    penalty: float | Penalty | None = None,
+    intercept: bool = True,
+) -> LinearFit:
+    """Fit a linear predictor to released labels: maximum a posteriori, or least squares with a ridge.
+
+    What is minimised is the sum of losses + penalty/2 · the sum of squared coefficients of standardised features
+    (each less its mean, over its standard deviation). For a likelihood the penalty is the precision of a normal prior;
+    scikit-learn's ``Ridge(alpha)`` is ``SquaredError()`` with the penalty 2·alpha.
+
+    Parameters
+    ----------
+    features : array_like (n, d) or data frame
+        Public features, a row a label.
+    release : Release
+        Released labels.
+    objective : Objective, optional
+        By default ``MarginalLikelihood()``: normal labels, integrated out.
+    penalty : float or Penalty, optional
+        The penalty, 0 or more, or how it is chosen from the released labels: by default by
+        `Evidence` for a likelihood, by `CrossValidation` for squared errors. The scale of a law has a prior of its own;
+        see `MarginalLikelihood`.
+    intercept : bool
+        Whether there is one; it is not penalised.
+
+    Returns
+    -------
+    LinearFit
+
+    Raises
+    ------
+    TypeError
+        If the release or the objective is something else.
+    ValueError
+        For a release without values or of rows, features of another length or not finite, a negative penalty, or an
+        objective that the mechanism does not allow.
+
+    Warns
+    -----
+    LearningWarning
+        If the minimisation has not converged, or parameters cannot be told apart.
+
+    Notes
+    -----
+    Newton steps in double precision; the compiled function takes all data as arguments, so that other labels,
+    penalties, folds and seeds of the same shape are served by it. Labels are summed in chunks.
+    """
+    objective = MarginalLikelihood() if objective is None else objective
+    checked_labels(release, objective)
+    told = objective
+    if objective.counts and not release.mechanism.batch_shape:
+        objective = OneMechanism(objective, json.dumps(release.mechanism.spec()))
+    matrix, names = checked_features(features, len(release))
+    rule = penalty if isinstance(penalty, Penalty) else _rule(objective) if penalty is None else Fixed(penalty)
+    with jax.enable_x64(True):
+        criterion = _criterion(matrix, release, objective, bool(intercept))
+        some = _some(matrix, release, criterion)
+        start = _start(some, matrix, release)
+        strength = rule.chosen(some, start)
+        criterion, some = (dataclasses.replace(c, penalty=strength) for c in (criterion, some))
+        several = len(criterion.chunks) > 1
+        if several:  # all labels are gone through as seldom as possible
+            start = newton(some, start).theta
+        minimum = newton(criterion, start, ENOUGH if several else TOLERANCE)
+    criterion = dataclasses.replace(criterion, objective=told)
+    return _result(criterion, minimum, names, release)
+
+
+def _rule(objective: Objective) -> Penalty:
+    return Evidence() if objective.likelihood else CrossValidation()
+
+
+def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
+    """The criterion of all labels, without a penalty yet."""
+    count = len(release)
+    centre = matrix.mean(axis=0) if intercept else np.zeros(matrix.shape[1])
+    unit = matrix.std(axis=0)
+    unit = np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)  # a constant feature has no scale
+    if count <= ROWS:
+        chunks = [np.arange(count)]
+    else:
+        chunks = [np.arange(start, start + ROWS) for start in range(0, count, ROWS)]
+    rows = tuple(_rows(matrix, release, index) for index in chunks)
+    return Criterion(
+        objective,
+        rows,
+        centre,
+        unit,
+        intercept,
+        0.0,
+        float(objective.plausible_scale(release.values, release.mechanism)),
+    )
+
+
+def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:
+    """Some labels; beyond the last there is the first again, which does not count."""
+    there = index < len(release)
+    index = np.where(there, index, 0)
+    mechanism = release.mechanism.of_records((len(release),), index)
+    return Rows(matrix[index], np.asarray(release.values)[index], there.astype(float), mechanism)
+
+
+def _some(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criterion:
+    """The criterion of at most a chunk of labels, from all over the release."""
+    if len(criterion.chunks) == 1:
+        return criterion
+    index = np.random.default_rng(0).choice(len(release), ROWS, replace=False)
+    return dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
+
+
+def _start(criterion: Criterion, matrix: np.ndarray, release: Release) -> np.ndarray:
+    """Where the criterion is smallest of a few points: a ridge on plausible labels, or a constant before some link."""
+    labels = np.asarray(plausible_labels(np.asarray(release.values, float), release.mechanism), float)
+    design = (matrix - criterion.centre) / criterion.unit
+    middle = float(labels.mean()) if criterion.intercept else 0.0
+    gram = design.T @ design
+    ridge = np.linalg.solve(gram + np.trace(gram) / len(gram) * np.eye(len(gram)), design.T @ (labels - middle))
+    ends = (int(criterion.intercept), int(criterion.objective.scaled))
+    points = []
+    for constant, slopes in (
+        (middle, ridge),
+        (middle, 0 * ridge),
+        (np.log(max(middle, 1e-3 * criterion.scale)), 0 * ridge),
+        (0.0, 0 * ridge),
+    ):
+        points.append(np.concatenate([[constant] * ends[0], slopes, [np.log(criterion.scale)] * ends[1]]))
+    values = [criterion(point).value for point in points]
+    values = [value if np.isfinite(value) else np.inf for value in values]
+    if not np.isfinite(min(values)):
+        raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")
+    return points[int(np.argmin(values))]
+
+
+def _result(criterion: Criterion, minimum: Any, names: list[str], release: Release) -> LinearFit:
+    """The fit in the units of features and labels."""
+    theta, at = minimum.theta, minimum.at
+    first, d = int(criterion.intercept), len(criterion.unit)
+    back = np.eye(len(theta))  # derivative of what is reported in the parameters
+    back[first : first + d, first : first + d] /= criterion.unit
+    if criterion.intercept:
+        back[0, 1 : 1 + d] = -criterion.centre / criterion.unit
+    params = back @ theta
+    if criterion.objective.scaled:
+        params[-1] = np.exp(theta[-1])
+        back[-1, -1] = params[-1]
+    sizes = np.linalg.eigvalsh(at.hessian / np.sqrt(np.outer(*[np.abs(np.diagonal(at.hessian)) + 1e-300] * 2)))
+    told_apart = sizes[0] > FLAT * sizes[-1]
+    if told_apart:
+        covariance = back @ criterion.objective.covariance(at.hessian, at.spread) @ back.T
+    else:
+        covariance = np.full((len(theta),) * 2, np.nan)
+        warn("the labels do not tell the parameters apart: there are no standard errors; take a larger penalty")
+    if not minimum.converged:
+        warn(f"not converged in {minimum.steps} steps")
+    head, tail = ["intercept"] * criterion.intercept, ["scale"] * criterion.objective.scaled
+    return LinearFit(
+        names=[*head, *names, *tail],
+        params=params,
+        covariance=covariance,
+        count=len(release),
+        objective=criterion.objective,
+        penalty=criterion.penalty,
+        loss=float(at.value - criterion.prior(theta)[0]),
+        converged=minimum.converged,
+        steps=minimum.steps,
+        privacy=privacy_of(release),
+        _intercept=criterion.intercept,
+    )
+
+
+warn = functools.partial(warnings.warn, category=LearningWarning, stacklevel=4)

@@ -1,0 +1,285 @@
+"""What a fit of released labels minimises, a number a label."""
+
+import abc
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes._checks import checked
+from ldpbayes.learning._labels import label_spread
+from ldpbayes.learning._laws import TYPICAL_SCALES, normal
+from ldpbayes.likelihood import Privatized
+from ldpbayes.mechanisms import mechanism_from_spec
+from ldpbayes.numerics._quadrature import gauss_legendre
+
+__all__ = ["MarginalLikelihood", "Objective", "OneMechanism", "SquaredError", "UnbiasedLabels"]
+
+PANELS, NODES = 32, 8  # of an integral between bounds: to 1e-9 of them for scales of a fiftieth and more
+
+
+class Objective(abc.ABC):
+    """A loss of a predicted label, given what was released of it.
+
+    Objects are compared and hashed by their fields: they are static arguments of compiled functions.
+    """
+
+    likelihood: ClassVar[bool] = False
+    """Whether the loss is a negative log-likelihood."""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the loss has a scale that is learned with the prediction."""
+        return False
+
+    @property
+    def counts(self) -> bool:
+        """Whether labels are whole numbers, whose law is summed between bounds that a compiled function has to know."""
+        return False
+
+    @abc.abstractmethod
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """The loss of each label, shape (n,); twice differentiable in the prediction and the scale.
+
+        Parameters
+        ----------
+        prediction : array (n,)
+            Of a linear predictor or a network, in the unit of the label (for a law with a link, before it).
+        scale : array_like
+            Positive, () or (n,), in the unit of the label; ignored unless `scaled`.
+        release_values : array (n,)
+            Released labels.
+        mechanism : Mechanism
+            What released them.
+        """
+
+    def plausible_scale(self, values: Any, mechanism: Any) -> Any:
+        """A plausible scale, which fits start from: the median of its prior, where it has one.
+
+        Parameters
+        ----------
+        values : array (n,)
+            Released labels.
+        mechanism : Mechanism
+            What released them.
+        """
+        return label_spread(values, mechanism)
+
+    def scale_precision(self) -> float:
+        """Precision of the logarithm of the scale in its normal prior."""
+        return 0.0
+
+    def mean(self, prediction: Any, scale: Any, bounds: tuple[float, float] | None = None) -> Any:
+        """The expected label, shape (n,).
+
+        Parameters
+        ----------
+        prediction, scale
+            See `loss`.
+        bounds : (float, float), optional
+            Between which labels lie, or are clipped.
+        """
+        return prediction if bounds is None else jnp.clip(prediction, *bounds)
+
+    def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """Covariance (p, p) of the minimiser: the sandwich of curvature and spread of scores ([Huber67]).
+
+        Parameters
+        ----------
+        hessian : array (p, p)
+            Second derivatives of the sum of losses and the penalty.
+        spread : array (p, p)
+            Sum of outer products of the losses' gradients.
+        """
+        inverse = np.linalg.inv(hessian)
+        return inverse @ spread @ inverse.T
+
+    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """What the labels say of each parameter alone, shape (p,), in the unit of a ridge penalty.
+
+        Parameters
+        ----------
+        hessian, spread : array (p, p)
+            Of the sum of losses, near its minimum or not; see `covariance`.
+        """
+        return np.diagonal(hessian)
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaredError(Objective):
+    """(z − prediction)², the released label taken as if it were the label ([LH]).
+
+    A label that is clipped, or noise that depends on the label, biases it.
+    """
+
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """See `Objective.loss`."""
+        return jnp.square(release_values - prediction)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnbiasedLabels(Objective):
+    """(u(z) − prediction)², where u(z) has the mean y given a label y: `Mechanism.unbiased`.
+
+    Its minimiser is consistent wherever labels lie between the mechanism's bounds. A ValueError says that a mechanism
+    has no such u.
+    """
+
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """See `Objective.loss`."""
+        return jnp.square(mechanism.unbiased(release_values) - prediction)
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalLikelihood(Objective):
+    """−log p(z | prediction, scale), the label integrated out: the loss that knows the mechanism.
+
+    Parameters
+    ----------
+    law : callable
+        From the prediction and the scale to the label's NumPyro distribution: one of `ldpbayes.learning` (`normal`,
+        `laplace`, `student_t`, `log_normal`, `poisson`, `bernoulli`) or your own function. One that takes the
+        prediction alone has no scale.
+    scale : float, optional
+        A plausible scale, the median of its log-normal prior: by default a sixth of what lies between the mechanism's
+        bounds (of `log_normal` 1/2, which has no unit). A posterior mode needs such a prior: with much noise the
+        likelihood of many coefficients may grow all the way to the scale 0.
+    deviation : float
+        Standard deviation of the logarithm of the scale in this prior; infinite for none.
+
+    Raises
+    ------
+    TypeError
+        If the law is not callable with one or two arguments.
+    ValueError
+        If the scale or the deviation is not positive.
+
+    Notes
+    -----
+    ``-ldp.Privatized(law(prediction, scale), mechanism).log_prob(z)`` is the same loss for any model in JAX.
+    """
+
+    likelihood: ClassVar[bool] = True
+
+    law: Callable[..., Any] = normal
+    scale: float | None = None
+    deviation: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check everything."""
+        if not callable(self.law) or _positional(self.law) not in (1, 2):
+            raise TypeError(
+                "law must be a function from a prediction and a scale, or from a prediction alone, to a NumPyro "
+                f"distribution, got {self.law!r}"
+            )
+        allowed = "a positive number"
+        for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
+            value = checked(name, getattr(self, name), allowed, lambda a: (a.ndim == 0) & (a > 0))
+            object.__setattr__(self, name, value)
+
+    @property
+    def scaled(self) -> bool:
+        """See `Objective.scaled`: whether the law takes a scale."""
+        return _positional(self.law) == 2
+
+    @property
+    def counts(self) -> bool:
+        """See `Objective.counts`: whether the law is one of whole numbers."""
+        return bool(self.label(jnp.zeros(1), jnp.ones(1)).support.is_discrete)
+
+    def plausible_scale(self, values: Any, mechanism: Any) -> Any:
+        """See `Objective.plausible_scale`."""
+        scale = TYPICAL_SCALES.get(self.law) if self.scale is None else self.scale
+        return label_spread(values, mechanism) if scale is None else scale
+
+    def scale_precision(self) -> float:
+        """See `Objective.scale_precision`."""
+        return self.deviation**-2
+
+    def label(self, prediction: Any, scale: Any) -> Any:
+        """The law of the label, a NumPyro distribution.
+
+        Parameters
+        ----------
+        prediction, scale
+            See `loss`.
+        """
+        return self.law(prediction, scale) if self.scaled else self.law(prediction)
+
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """See `Objective.loss`."""
+        label = self.label(prediction, scale)
+        return -Privatized(label, mechanism, validate_args=False).log_prob(release_values)
+
+    def mean(self, prediction: Any, scale: Any, bounds: tuple[float, float] | None = None) -> Any:
+        """See `Objective.mean`: that of the label's law, clipped at the bounds where there are some."""
+        if bounds is None:
+            return self.label(prediction, scale).mean
+        # E[clip(y)] is the lower bound and the integral of P(y > t) from there to the upper
+        t, weights = gauss_legendre(NODES)
+        left = jnp.linspace(*bounds, PANELS + 1)[:-1, None]
+        width = (bounds[1] - bounds[0]) / PANELS
+        label = self.label(jnp.asarray(prediction)[:, None], scale)
+        beyond = 1 - label.cdf(jnp.ravel(left + 0.5 * width * (1 + t)))
+        return bounds[0] + 0.5 * width * beyond @ jnp.tile(weights, PANELS)
+
+    def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """See `Objective.covariance`: the inverse of the observed information, the penalty's included."""
+        return np.linalg.inv(hessian)
+
+    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """See `Objective.information`: squares of scores, which are positive where a likelihood bends the wrong way."""
+        return np.diagonal(spread)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneMechanism(Objective):
+    """An objective under one mechanism, which becomes part of a compiled function.
+
+    Parameters
+    ----------
+    objective : MarginalLikelihood
+        Of whole numbers.
+    spec : str
+        The mechanism's spec as JSON.
+    """
+
+    likelihood: ClassVar[bool] = True
+
+    objective: Objective
+    spec: str
+
+    @property
+    def scaled(self) -> bool:
+        """See `Objective.scaled`."""
+        return self.objective.scaled
+
+    def plausible_scale(self, values: Any, mechanism: Any) -> Any:
+        """See `Objective.plausible_scale`."""
+        return self.objective.plausible_scale(values, mechanism)
+
+    def scale_precision(self) -> float:
+        """See `Objective.scale_precision`."""
+        return self.objective.scale_precision()
+
+    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """See `Objective.information`."""
+        return self.objective.information(hessian, spread)
+
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """See `Objective.loss`; the mechanism is the objective's own."""
+        own = mechanism_from_spec(json.loads(self.spec))
+        return self.objective.loss(prediction, scale, release_values, own)
+
+
+@functools.cache
+def _positional(law: Callable[..., Any]) -> int:
+    """How many positional arguments a law needs."""
+    parameters = inspect.signature(law).parameters.values()
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

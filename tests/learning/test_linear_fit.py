@@ -1,0 +1,212 @@
+"""Linear predictors of released labels against scikit-learn, statsmodels and what theory says."""
+
+import warnings
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import statsmodels.api as sm
+from sklearn.linear_model import Ridge
+
+import ldpbayes as ldp
+from ldpbayes.estimation import Estimate
+from ldpbayes.learning import (
+    CrossValidation,
+    Evidence,
+    LearningWarning,
+    MarginalLikelihood,
+    SquaredError,
+    UnbiasedLabels,
+    linear_fit,
+    log_normal,
+    poisson,
+)
+from ldpbayes.learning import _linear_fit as module
+
+COUNT, WIDTH = 400, 3
+TRUTH = np.array([0.4, 0.06, -0.04, 0.0])
+SCALE = 0.1
+NOISELESS = ldp.AdditiveMechanism(ldp.noise.Gaussian(1e-7), sensitivity=np.inf)
+
+
+@pytest.fixture(scope="module")
+def features():
+    # of other centres and units than 0 and 1
+    return np.random.default_rng(3).normal(size=(COUNT, WIDTH)) * [1.0, 20.0, 0.1] + [0.0, 50.0, 3.0]
+
+
+@pytest.fixture(scope="module")
+def labels(features):
+    standard = (features - [0.0, 50.0, 3.0]) / [1.0, 20.0, 0.1]
+    return TRUTH[0] + standard @ TRUTH[1:] + SCALE * np.random.default_rng(4).normal(size=COUNT)
+
+
+@pytest.fixture(scope="module")
+def released(labels):
+    mechanism = ldp.LaplaceMechanism(2.0, 0.0, 1.0)
+    return ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), labels)), mechanism)
+
+
+@pytest.fixture(scope="module")
+def fitted(features, released):
+    return linear_fit(features, released, penalty=1.0)
+
+
+@pytest.mark.parametrize("objective", [SquaredError(), UnbiasedLabels()], ids=["squared", "unbiased"])
+def test_squared_errors_give_the_ridge_regression_of_scikit_learn(features, released, objective):
+    fit = linear_fit(features, released, objective=objective, penalty=14.0)
+    standard = (features - features.mean(axis=0)) / features.std(axis=0)
+    ridge = Ridge(alpha=7.0).fit(standard, released.values)  # Laplace noise has mean 0: released labels are unbiased
+    # one Newton step solves a quadratic problem: what is left is rounding
+    np.testing.assert_allclose(fit.predict(features), ridge.predict(standard), rtol=1e-9)
+    assert fit.converged and fit.scale is None
+
+
+def test_squared_errors_without_penalty_have_the_standard_errors_of_statsmodels(features, released):
+    fit = linear_fit(features, released, objective=SquaredError(), penalty=0.0)
+    ols = sm.OLS(released.values, sm.add_constant(features)).fit(cov_type="HC0")
+    np.testing.assert_allclose(fit.params, ols.params, rtol=1e-8)
+    np.testing.assert_allclose(fit.standard_error, ols.bse, rtol=1e-8)
+
+
+def test_the_marginal_likelihood_without_noise_to_speak_of_is_least_squares(features, labels):
+    flat = MarginalLikelihood(deviation=np.inf)
+    fit = linear_fit(features, ldp.Release(labels, NOISELESS), objective=flat, penalty=0.0)
+    ols = sm.OLS(labels, sm.add_constant(features)).fit()
+    # a step that promises 1e-8 nats moves a parameter by 1.4e-4 standard errors at most
+    assert np.all(np.abs(fit.params[:-1] - ols.params) < 1.5e-4 * ols.bse)
+    spread = np.sqrt(ols.ssr / COUNT)  # by maximum likelihood
+    assert fit.scale == pytest.approx(spread, abs=1.5e-4 * spread / np.sqrt(2 * COUNT))
+    np.testing.assert_allclose(fit.standard_error[:-1], ols.bse * spread / np.sqrt(ols.scale), rtol=1e-3)
+    assert fit.standard_error[-1] == pytest.approx(spread / np.sqrt(2 * COUNT), rel=1e-3)
+
+
+def test_variances_add_up_under_gaussian_noise_without_bounds(features, labels):
+    tau = 0.05
+    mechanism = ldp.AdditiveMechanism(ldp.noise.Gaussian(tau), sensitivity=np.inf)
+    noisy = labels + tau * np.random.default_rng(5).normal(size=COUNT)
+    fit = linear_fit(
+        features, ldp.Release(noisy, mechanism), objective=MarginalLikelihood(deviation=np.inf), penalty=0.0
+    )
+    ols = sm.OLS(noisy, sm.add_constant(features)).fit()
+    assert np.all(np.abs(fit.params[:-1] - ols.params) < 1.5e-4 * ols.bse)
+    # the maximum is where σ² + τ² is the mean square
+    total = ols.ssr / COUNT
+    assert fit.scale**2 + tau**2 == pytest.approx(total, abs=1.5e-4 * total * np.sqrt(2 / COUNT))
+
+
+def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
+    assert isinstance(fitted, Estimate)
+    assert fitted.names == ["intercept", "x[0]", "x[1]", "x[2]", "scale"]
+    assert fitted.estimate["scale"] == fitted.scale > 0
+    assert fitted.covariance.shape == (5, 5) and np.all(fitted.standard_error > 0)
+    assert (
+        "Each label" in fitted.privacy and "epsilon = 2" in fitted.privacy and "Features are public" in fitted.privacy
+    )
+    assert "MarginalLikelihood of 400 released labels, penalty 1" in fitted.summary()
+    lower, upper = fitted.interval(0.9)
+    assert np.all(lower < fitted.params) and np.all(fitted.params < upper) and lower[-1] > 0
+
+
+def test_the_gradient_is_zero_at_the_fit_and_the_covariance_is_the_curvature_there(fitted, features, released):
+    with jax.enable_x64(True):
+
+        def criterion(params):
+            law = dist.Normal(params[0] + features @ params[1:-1], params[-1])
+            ridge = 0.5 * np.sum((params[1:-1] * features.std(axis=0)) ** 2)
+            prior = 0.5 * 4 * (np.log(params[-1]) - np.log(1 / 6)) ** 2
+            return float(-ldp.Privatized(law, released.mechanism).log_prob(released.values).sum() + ridge + prior)
+
+        start = criterion(fitted.params)
+        for j, error in enumerate(fitted.standard_error):
+            # along one parameter the minimum is a parabola whose curvature is the information's diagonal
+            information = np.linalg.inv(fitted.covariance)[j, j]
+            step = 0.05 / np.sqrt(information) * np.eye(5)[j]
+            up, down = criterion(fitted.params + step), criterion(fitted.params - step)
+            assert up > start and down > start
+            # third and fourth derivatives count with 0.05 and its square; of the scale the parameter is the logarithm
+            assert up + down - 2 * start == pytest.approx(0.05**2, rel=0.1)
+            assert error >= 1 / np.sqrt(information)
+
+
+def test_labels_in_chunks_are_those_in_one_piece(fitted, features, released, monkeypatch):
+    monkeypatch.setattr(module, "ROWS", 150)
+    fit = linear_fit(features, released, penalty=1.0)
+    # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
+    assert np.all(np.abs(fit.params - fitted.params) < 1.5e-3 * fitted.standard_error)
+    np.testing.assert_allclose(fit.standard_error, fitted.standard_error, rtol=1e-3)
+
+
+def test_one_budget_a_label_is_as_good_as_one_for_all(fitted, features, released):
+    personal = ldp.LaplaceMechanism(np.full(COUNT, 2.0), 0.0, 1.0)
+    fit = linear_fit(features, ldp.Release(released.values, personal), penalty=1.0)
+    np.testing.assert_allclose(fit.params, fitted.params, rtol=1e-6)
+
+
+def test_predictions_between_bounds_are_means_of_clipped_labels(fitted, features):
+    with jax.enable_x64(True):
+        predicted = fitted.predict(features[:3], bounds=(0.2, 0.5))
+        draws = dist.Normal(fitted.predict(features[:3]), fitted.scale).sample(jax.random.key(1), (100_000,))
+    clipped = np.clip(draws, 0.2, 0.5)
+    # six standard errors of a mean: false alarm below 1e-8
+    assert np.all(np.abs(predicted - clipped.mean(axis=0)) < 6 * clipped.std(axis=0) / np.sqrt(100_000))
+    assert np.all(fitted.predict(features + 1e6, bounds=(0.2, 0.5)) <= 0.5 + 1e-12)
+
+
+@pytest.mark.parametrize("rule", [Evidence(), CrossValidation(folds=3)], ids=["evidence", "cross-validation"])
+def test_a_chosen_penalty_is_large_where_features_say_nothing(features, labels, released, rule):
+    shuffled = ldp.Release(np.random.default_rng(0).permutation(released.values), released.mechanism)
+    some = linear_fit(features, released, penalty=rule).penalty
+    none = linear_fit(features, shuffled, penalty=rule).penalty
+    assert none > 10 * some
+
+
+def test_generalised_linear_models_of_counts_and_positive_labels(features):
+    rng = np.random.default_rng(8)
+    rate = np.exp(1.0 + 0.5 * features[:, 0])
+    whole = ldp.DiscreteLaplaceMechanism(1.0, 0, 20)
+    for law, mechanism, labels in (
+        (poisson, whole, rng.poisson(rate)),
+        (log_normal, ldp.LaplaceMechanism(20.0, 0.0, 20.0), rate * np.exp(0.5 * rng.normal(size=COUNT))),
+    ):
+        z = np.asarray(mechanism.randomize(jax.random.key(2), labels))
+        fit = linear_fit(features[:, :1], ldp.Release(z, mechanism), objective=MarginalLikelihood(law), penalty=0.0)
+        # four standard errors: a false alarm in 8,000 for each of two numbers and two laws, at a fixed seed
+        assert np.all(np.abs(fit.params[:2] - [1.0, 0.5]) < 4 * fit.standard_error[:2])
+        assert fit.predict(np.zeros((1, 1))) == pytest.approx(np.exp(fit.intercept + (fit.scale or 0) ** 2 / 2))
+
+
+def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(features, released):
+    twice = np.concatenate([features[:, :2], features[:, :1]], axis=1)
+    with pytest.warns(LearningWarning, match="do not tell the parameters apart"):
+        fit = linear_fit(twice, released, penalty=0.0)
+    assert np.isnan(fit.standard_error).all() and np.isfinite(fit.params).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(linear_fit(twice, released, penalty=1.0).standard_error).all()
+
+
+def test_wrong_input_is_refused(features, released):
+    def refused(message, features=features, release=released, error=ValueError, **options):
+        with pytest.raises(error, match=message):
+            linear_fit(features, release, **options)
+
+    refused(
+        "features must be finite numbers, got features\\[2, 1\\]",
+        np.where(features == features[2, 1], np.nan, features),
+    )
+    refused("a row a label: got 399 rows, and 400", features[1:])
+    refused("must be a matrix", features[:, 0])
+    refused("without values", release=ldp.Release(None, released.mechanism, 400))
+    refused("penalty must be a finite number, 0 or more, got -1", penalty=-1.0)
+    refused("release must be a Release", release=released.values, error=TypeError)
+    refused("objective must be an Objective", objective="squared", error=TypeError)
+    rows = ldp.LaplaceMechanism(1.0, 0.0, 1.0, columns=2)
+    refused("labels must be numbers, but LaplaceMechanism releases rows", release=ldp.Release(None, rows, 400))
+    with pytest.raises(ValueError, match="values"):
+        ldp.Release(np.full(400, np.nan), released.mechanism)
+    with pytest.raises(ValueError, match="grid must be"):
+        Evidence(grid=(-1.0,))
+    with pytest.raises(ValueError, match="folds must be"):
+        CrossValidation(folds=1)

@@ -1,0 +1,99 @@
+"""Losses of released labels: what they are, that they can be differentiated, and that they serve any JAX model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.learning import MarginalLikelihood, SquaredError, UnbiasedLabels, laplace, log_normal, poisson, student_t
+from ldpbayes.mechanisms import RPWithPrior
+
+LAPLACE = ldp.LaplaceMechanism(1.0, 0.0, 1.0)
+WINDOW = RPWithPrior(1.0, (0.0, 1.0), 0.4)
+LABELS = jnp.array([-0.2, 0.1, 0.5, 1.3])
+
+
+def test_the_marginal_likelihood_is_that_of_the_privatized_law(x64):
+    prediction, scale = jnp.array([0.0, 0.2, 0.4, 0.9]), 0.3
+    for law, label in (
+        (laplace, dist.Laplace(prediction, scale)),
+        (lambda p, s: dist.Normal(2 * p, s), dist.Normal(2 * prediction, scale)),
+    ):
+        loss = MarginalLikelihood(law).loss(prediction, scale, LABELS, LAPLACE)
+        np.testing.assert_allclose(loss, -ldp.Privatized(label, LAPLACE).log_prob(LABELS), rtol=1e-12)
+
+
+def test_squared_errors_take_released_or_unbiased_labels():
+    prediction = jnp.full(4, 0.3)
+    np.testing.assert_allclose(SquaredError().loss(prediction, 1.0, LABELS, WINDOW), (LABELS - 0.3) ** 2, rtol=1e-6)
+    unbiased = WINDOW.unbiased(LABELS)
+    np.testing.assert_allclose(UnbiasedLabels().loss(prediction, 1.0, LABELS, WINDOW), (unbiased - 0.3) ** 2, rtol=1e-5)
+    with pytest.raises(ValueError, match="unbiased"):
+        UnbiasedLabels().loss(prediction, 1.0, LABELS, RPWithPrior(1.0, (0.0, 1.0), 0.4, outside="uniform"))
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, WINDOW], ids=["laplace", "window"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradients_are_finite_wherever_a_training_may_go(mechanism, dtype):
+    with jax.enable_x64(dtype is np.float64):
+        prediction, log_scale, z = np.meshgrid([-1e4, -3.0, 0.0, 0.5, 1.0, 40.0, 1e4], [-9.0, -2.0, 0.0, 7.0], LABELS)
+        given = [jnp.asarray(part.ravel(), dtype) for part in (prediction, log_scale, z)]
+
+        @jax.jit
+        def total(prediction, log_scale, z, mechanism):
+            def loss(prediction, log_scale):
+                return jnp.sum(MarginalLikelihood().loss(prediction, jnp.exp(log_scale), z, mechanism))
+
+            return jax.value_and_grad(loss, (0, 1))(prediction, log_scale)
+
+        value, slopes = total(*given, mechanism)
+        assert np.isfinite(value) and all(np.isfinite(slope).all() for slope in slopes)
+
+
+def test_the_log_density_of_released_labels_is_a_loss_for_a_network_that_the_reader_brings(rng):
+    def network(params, x):  # of any library: a pure function of parameters and features
+        hidden = jnp.tanh(x @ params["first"] + params["bias"])
+        return hidden @ params["last"]
+
+    @jax.jit
+    def loss(params, x, z, mechanism):
+        law = dist.Normal(network(params, x), jnp.exp(params["log_scale"]))
+        return -ldp.Privatized(law, mechanism).log_prob(z).mean()
+
+    x = rng.normal(size=(500, 2)).astype(np.float32)
+    y = np.clip(0.5 + 0.3 * np.sin(2 * x[:, 0]), 0, 1)
+    z = jnp.asarray(WINDOW.randomize(jax.random.key(0), y))
+    keys = jax.random.split(jax.random.key(1))
+    params = {
+        "first": jax.random.normal(keys[0], (2, 8)),
+        "bias": jnp.zeros(8),
+        "last": 0.1 * jax.random.normal(keys[1], (8,)),
+        "log_scale": jnp.log(0.3),
+    }
+    step = jax.jit(jax.value_and_grad(loss))
+    first, slope = step(params, x, z, WINDOW)
+    for _ in range(100):
+        _, slope = step(params, x, z, WINDOW)
+        params = jax.tree.map(lambda p, g: p - 0.3 * g, params, slope)
+    assert loss(params, x, z, WINDOW) < first
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, slope)))
+
+
+def test_a_law_has_a_scale_or_none():
+    assert (
+        MarginalLikelihood().scaled and MarginalLikelihood(log_normal).scaled and not MarginalLikelihood(poisson).scaled
+    )
+    assert (
+        MarginalLikelihood(student_t(3.0)) == MarginalLikelihood(student_t(3.0)) != MarginalLikelihood(student_t(4.0))
+    )
+    label = log_normal(jnp.log(3.0), 0.5)
+    assert label.mean == pytest.approx(3.0 * np.exp(0.5**2 / 2), rel=1e-6)
+    for law in (lambda: None, lambda a, b, c: None, "normal"):
+        with pytest.raises(TypeError, match="law must be a function"):
+            MarginalLikelihood(law)
+    with pytest.raises(ValueError, match="scale must be a positive number, got -1"):
+        MarginalLikelihood(scale=-1.0)
+    with pytest.raises(ValueError, match="df must be"):
+        student_t(0.0)

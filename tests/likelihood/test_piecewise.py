@@ -1,0 +1,147 @@
+"""Closed forms under mechanisms that step, or bend, in the record, against 40 digits and against the channel."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import ldpbayes as ldp
+from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.mechanisms import PiecewiseLinear
+from ldpbayes.numerics import _tails
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+BASES = [dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic, lambda loc, scale: dist.StudentT(3.5, loc, scale)]
+STEPS = [ldp.RPWithPrior(1.3, (0.1, 1.4), 0.2), ldp.RPWithPrior(0.7, (0.1, 1.4), 0.9, "uniform")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bent(PiecewiseLinear):
+    """Two outputs, whose probabilities bend at three nodes."""
+
+    nodes = np.array([-0.5, 0.2, 1.0])
+    matrix = np.array([[0.7, 0.3], [0.45, 0.55], [0.25, 0.75]])
+
+    def levels(self, z):
+        return jnp.asarray(self.matrix.T)[jnp.asarray(z, int)]
+
+    domain, support = constraints.interval(-0.5, 1.0), constraints.integer_interval(0, 1)
+    randomize = moments = guarantee = None
+
+    def _validated(self, values):
+        return values
+
+
+def upper_tail(name, df=None):
+    """P(X > x) of a standard law in arithmetic of 40 digits."""
+    return {
+        "normal": lambda x: mp.erfc(x / mp.sqrt(2)) / 2,
+        "laplace": lambda x: mp.exp(-x) / 2 if x > 0 else 1 - mp.exp(x) / 2,
+        "student_t": lambda x: (
+            mp.betainc(mp.mpf(df) / 2, 0.5, 0, mp.mpf(df) / (df + x**2), regularized=True) / 2
+            if x > 0
+            else 1 - mp.betainc(mp.mpf(df) / 2, 0.5, 0, mp.mpf(df) / (df + x**2), regularized=True) / 2
+        ),
+    }[name]
+
+
+LAWS = {"normal": (), "laplace": (), "student_t": (1.0, 1.0004, 3.5)}
+
+
+@pytest.mark.parametrize(("name", "df"), [(name, df) for name, dfs in LAWS.items() for df in (dfs or (None,))])
+def test_tails_and_their_integrals_are_right_to_rounding(name, df):
+    given = () if df is None else (df,)
+    x = np.array([-30.0, -7.3, -1.2, -1e-3, 0.0, 0.4, 2.7, 9.1, 30.0])
+    tails = np.asarray(getattr(_tails, f"{name}_tails")(*given, x))
+    integrals = np.asarray(getattr(_tails, f"integrated_{name}_tail")(*given, x))
+    with mp.workdps(40):
+        tail = upper_tail(name, df)
+        for i, at in enumerate(x):
+            # incomplete beta functions and exp of 450 lose some digits; all others a rounding error or two
+            assert float(abs(tails[0, i] / tail(-mp.mpf(at)) - 1)) < 2e-12
+            assert float(abs(tails[1, i] / tail(mp.mpf(at)) - 1)) < 2e-12
+        for i, value in enumerate(integrals):
+            exact = mp.quad(tail, mp.linspace(mp.mpf(x[i]), mp.mpf(x[i + 1]), 12))
+            # ends times tails cancel: some rounding errors of the larger of them
+            assert float(abs(value - exact)) < 2e-14 * (1 + np.max(np.abs(x[i : i + 2])))
+
+
+@pytest.mark.parametrize("mechanism", STEPS, ids=lambda mechanism: mechanism.outside)
+@pytest.mark.parametrize("base", BASES, ids=["normal", "laplace", "cauchy", "logistic", "student_t"])
+def test_closed_forms_equal_the_channel_and_their_own_differences(base, mechanism):
+    low, high = mechanism.released_range
+    z = np.linspace(low, high, 13)[1:-1]
+
+    def total(parameters, method="closed_form"):
+        return ldp.Privatized(base(*parameters), mechanism, method=method).log_prob(z)
+
+    for parameters in (np.array([0.5, 0.7]), np.array([-1.0, 0.3])):
+        # the channel's 40 panels resolve a law whose scale is a tenth of the interval to 1e-12
+        np.testing.assert_allclose(total(parameters), total(parameters, "channel"), rtol=1e-11, atol=1e-11)
+        # central differences are off by step² times third derivatives, some (1/0.3)³, and by rounding over the step
+        step = 1e-5 * np.eye(2)
+        slopes = [(total(parameters + change) - total(parameters - change)) / 2e-5 for change in step]
+        np.testing.assert_allclose(jax.jacfwd(total)(jnp.asarray(parameters)), np.stack(slopes, 1), atol=2e-8)
+
+
+def test_marginal_densities_equal_the_definition_in_40_digits_far_out_too():
+    mechanism = STEPS[0]
+    z = np.array([-0.05, 0.25, 0.8, 1.3, 1.55])
+    with mp.workdps(40):
+        for loc, scale in ((0.5, 0.7), (-40.0, 0.5), (60.0, 3.0), (0.9, 1e-3)):
+            found = np.asarray(ldp.Privatized(dist.Normal(loc, scale), mechanism).log_prob(z))
+            total = 2 * mp.mpf(0.2) + mp.exp(-mp.mpf(1.3)) * (mp.mpf(1.4) - mp.mpf(0.1))
+            for value, at in zip(found, z, strict=True):
+                start, stop = mp.mpf(at) - mp.mpf(0.2), mp.mpf(at) + mp.mpf(0.2)
+                start, stop = (-mp.inf if start < 0.1 else start), (mp.inf if stop > 1.4 else stop)
+                mass = mp.ncdf((stop - loc) / mp.mpf(scale)) - mp.ncdf((start - loc) / mp.mpf(scale))
+                exact = mp.log((mp.exp(-mp.mpf(1.3)) * (1 - mass) + mass) / total)
+                assert float(abs(value - exact)) < 1e-13
+
+
+@pytest.mark.parametrize("base", [dist.Normal, dist.Laplace, BASES[-1]], ids=["normal", "laplace", "student_t"])
+def test_laws_under_mechanisms_that_bend_equal_quadrature(base):
+    law = base(0.3, 0.4)
+    found = np.exp(np.asarray(ldp.Privatized(law, Bent()).log_prob(np.array([0, 1]))))
+    t, w = np.polynomial.legendre.leggauss(60)
+    edges = np.array([-30.0, -8.0, -3.0, -0.5, 0.2, 0.3, 1.0, 3.0, 8.0, 30.0])
+    half = np.diff(edges)[:, None] / 2
+    x = edges[:-1, None] + half * (1 + t)
+    density = np.exp(np.asarray(law.log_prob(x))) * half * w
+    levels = np.stack([np.interp(x, Bent.nodes, column) for column in Bent.matrix.T])
+    # Student's t has a mass of some 1e-7 beyond 30, whose levels are those of the outer nodes
+    exact = (levels * density).sum(axis=(1, 2)) + Bent.matrix.T[:, [0, -1]] @ [law.cdf(-30.0), 1 - law.cdf(30.0)]
+    np.testing.assert_allclose(found, exact, rtol=1e-9)
+    np.testing.assert_allclose(found.sum(), 1.0, rtol=1e-13)
+    np.testing.assert_allclose(Bent().log_prob(np.array([0, 1])[:, None], x[:, 7]), np.log(levels[:, :, 7]), rtol=1e-13)
+
+
+def test_gradients_are_finite_however_far_a_label_is_from_its_prediction():
+    mechanism = ldp.RPWithPrior(8.0, (0.0, 1.0), 0.05)
+
+    def total(loc, scale):
+        return jnp.sum(ldp.Privatized(dist.Normal(loc, scale), mechanism).log_prob(jnp.linspace(-0.05, 1.05, 23)))
+
+    for loc in (-1e6, -3.0, 0.05, 0.5, 4.0, 1e6):
+        for scale in (1e-6, 1e-2, 1.0, 1e4):
+            assert np.all(np.isfinite(jax.grad(total, argnums=(0, 1))(loc, scale)))
+
+
+@pytest.mark.parametrize("mechanism", STEPS, ids=lambda mechanism: mechanism.outside)
+def test_sketches_cut_where_released_labels_bend_equal_the_product_over_records(mechanism):
+    x = np.random.default_rng(0).normal(0.5, 0.7, 5_000)
+    release = ldp.Release(mechanism.randomize(jax.random.key(1), x), mechanism)
+    sketch = release.sketch()
+    for law in (dist.Normal(0.4, 0.6), dist.Normal(1.6, 0.3), dist.Gamma(2.0, 3.0)):
+        product = np.sum(ldp.Privatized(law, mechanism).log_prob(release.values))
+        total = sketch.weights @ np.asarray(law_of_nodes(sketch, law).log_prob(sketch.nodes))
+        # between the cuts the law is smooth on its own scale, three panels and more
+        assert float(total) == pytest.approx(float(product), rel=2e-9)
+    coarse = sketch.coarser()
+    assert set(mechanism.released_breakpoints[[1, 2]].tolist()) <= set(coarse.edges)
