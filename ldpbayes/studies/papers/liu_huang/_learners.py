@@ -30,10 +30,10 @@ from ldpbayes.studies.papers.liu_huang._network import networks, stacked
 from ldpbayes.studies.papers.liu_huang._releases import Released
 from ldpbayes.studies.papers.liu_huang._setting import Setting
 
-__all__ = ["LEARNERS", "WEIGHT_DECAYS", "Learner"]
+__all__ = ["LEARNERS", "PRECISIONS", "Learner"]
 
-WEIGHT_DECAYS = (0.003, 0.006, 0.012, 0.025, 0.05, 0.1)
-"""Of a network that knows the mechanism; which one is decided by released labels that are held out."""
+PRECISIONS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+"""Of the normal prior of a network's weights, n times the weight decay; held-out released labels decide which."""
 GRID = tuple(10.0 ** (k / 4) for k in range(-8, 13))
 FOLDS = 5
 
@@ -79,7 +79,7 @@ def held_out_network(
 ) -> np.ndarray:
     """The paper's network on standardised features, as often as fifths of the labels are held out; their mean.
 
-    The weight decay is that of `WEIGHT_DECAYS` under which the held-out released labels are most probable.
+    The weights have the one of `PRECISIONS` under which the held-out released labels are most probable.
     """
     trials, count, _ = splits.train.shape
     orders = np.stack([np.random.default_rng(trial).permutation(count) for trial in range(trials)])
@@ -95,8 +95,8 @@ def held_out_network(
     features, tests = splits.train[..., :-1], np.repeat(splits.test[..., :-1], setting.rounds, axis=0)
     inputs = of(features, used), of(values, used), mechanism, np.concatenate([of(features, held), tests], axis=1)
     losses, predictions = [], []
-    for decay in WEIGHT_DECAYS:
-        tried = dataclasses.replace(network, standardise=True, weight_decay=decay)
+    for precision in PRECISIONS:
+        tried = dataclasses.replace(network, standardise=True, weight_decay=precision / used.shape[-1])
         found, scales = networks(key, *inputs, tried, objective)
         ahead, behind = np.split(found, [held.shape[-1]], axis=1)
         loss, expected = _judged(ahead, behind, scales, of(values, held), mechanism, setting.bounds, objective)
