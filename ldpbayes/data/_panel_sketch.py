@@ -35,6 +35,8 @@ class PanelSketch(Sketch):
         Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
     tails : array (2, 2)
         Count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is linear.
+        Where it is so from period to period only, values are moved into the panels by whole periods: no count, and the
+        sum of the moves.
     atoms : array (places,)
         How many values equal the bounds and the integers between them (see `atom_places`), which are in no panel; empty
         for mechanisms that release nothing without noise.
@@ -89,7 +91,7 @@ class PanelSketch(Sketch):
             )
         array = np.asarray(values)
         edges = panel_edges(mechanism, panels, lattice)
-        moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges))
+        moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges), float(mechanism.period))
         if not mechanism.linear_tails and tails[:, 0].any():
             worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
             raise ValueError(
@@ -130,8 +132,11 @@ class PanelSketch(Sketch):
         near, far = self._out, (self._out + 1)
         span = high - low
         tails = [low - near * span, low - far * span, high + near * span, high + far * span]
-        if not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
-            tails = [inner[0], inner[0], inner[-1], inner[-1]]
+        first, last = inner[0], inner[-1]
+        if self.mechanism.periodic:  # their weights only say how far values were moved, by whole periods
+            tails = [first, first - span, last, last + span]
+        elif not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
+            tails = [first, first, last, last]
         return np.concatenate([inner, tails, self.places])
 
     @property
@@ -198,7 +203,7 @@ class PanelSketch(Sketch):
     @property
     def thinned(self) -> "PanelSketch":
         """A sketch of the probes alone on the same panels, each of which counts for size / probes records."""
-        parts = panel_moments(self.probes, np.asarray(self.edges), self.places)
+        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, float(self.mechanism.period))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 

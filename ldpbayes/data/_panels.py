@@ -39,9 +39,10 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
         panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
+        panels *= 3 if mechanism.periodic else 1  # of whose range the bounds are a third
     first, last = math.ceil(low), math.floor(high)
     if lattice is None:
-        lattice = mechanism.linear_tails and last - first < MAX_LATTICE
+        lattice = mechanism.linear_tails and not mechanism.periodic and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
     cells = np.unique(np.concatenate([[low], cuts, bends(mechanism, low, high), [high]]))
     width = (high - low) / panels
@@ -150,7 +151,7 @@ def atom_places(low: float, high: float) -> np.ndarray:
 
 
 def panel_moments(
-    values: np.ndarray, edges: np.ndarray, places: np.ndarray
+    values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Legendre moments of released values on panels, counts and sums beyond the panels, and counts at atoms.
 
@@ -162,6 +163,8 @@ def panel_moments(
         Increasing.
     places : array (places,)
         The atoms, increasing, possibly none: values there are counted and are in no panel.
+    period : float
+        Where positive, values beyond the panels are moved in by whole periods, and not counted but their moves summed.
 
     Returns
     -------
@@ -183,10 +186,15 @@ def panel_moments(
             z = np.delete(z, special[there])
         z = np.asarray(z, dtype=float)
         below, above = z < edges[0], z > edges[-1]
-        for row, mask in enumerate((below, above)):
-            outside = z[mask]
-            tails[row] += len(outside), outside.sum()
-        z = z[~(below | above)]
+        if period:
+            low, high = (np.ceil(np.maximum(gap, 0) / period) for gap in (edges[0] - z, z - edges[-1]))
+            tails[:, 1] += -period * low.sum(), period * high.sum()
+            z = np.clip(z + period * (low - high), edges[0], edges[-1])
+        else:
+            for row, mask in enumerate((below, above)):
+                outside = z[mask]
+                tails[row] += len(outside), outside.sum()
+            z = z[~(below | above)]
         if uniform:
             scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
             index = np.minimum(scaled.astype(np.intp), panels - 1)

@@ -105,7 +105,7 @@ def linear_fit(
     with jax.enable_x64(True):
         criterion = _criterion(matrix, release, objective, bool(intercept))
         some = _some(matrix, release, criterion)
-        start = _start(some, matrix, release)
+        start = _start(some)
         strength = rule.chosen(some, start)
         criterion, some = (dataclasses.replace(c, penalty=strength) for c in (criterion, some))
         several = len(criterion.chunks) > 1
@@ -158,10 +158,11 @@ def _some(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criteri
     return dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
 
 
-def _start(criterion: Criterion, matrix: np.ndarray, release: Release) -> np.ndarray:
+def _start(criterion: Criterion) -> np.ndarray:
     """Where the criterion is smallest of a few points: a ridge on plausible labels, or a constant before some link."""
-    labels = np.asarray(plausible_labels(np.asarray(release.values, float), release.mechanism), float)
-    design = (matrix - criterion.centre) / criterion.unit
+    (rows,) = criterion.chunks
+    labels = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
+    design = (rows.features - criterion.centre) / criterion.unit
     middle = float(labels.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
     ridge = np.linalg.solve(gram + np.trace(gram) / len(gram) * np.eye(len(gram)), design.T @ (labels - middle))

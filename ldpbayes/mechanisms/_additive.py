@@ -193,6 +193,16 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return self.noise.linear_tails
 
     @property
+    def periodic(self) -> bool:
+        """See `NumericMechanism.periodic`: as the noise is."""
+        return self.noise.periodic
+
+    @property
+    def period(self) -> Any:
+        """See `NumericMechanism.period`: that of the noise."""
+        return extreme("min", self.noise.period)
+
+    @property
     def resolution(self) -> Any:
         """The smallest that the noise has; see `NumericMechanism.resolution`."""
         return extreme("min", self.noise.resolution)
@@ -202,7 +212,9 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         """The bounds of a number, widened by what the noise adds to them; see `NumericMechanism.released_range`."""
         if self.columns is not None or not self.bounded:
             return None
-        return extreme("min", self.lower - self.noise.reach), extreme("max", self.upper + self.noise.reach)
+        # a whole number of periods, of which one is wider than what lies between the bounds
+        reach = (3 * self.period - (self.upper - self.lower)) / 2 if self.periodic else self.noise.reach
+        return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
     @property
     def guarantee(self) -> Guarantee:

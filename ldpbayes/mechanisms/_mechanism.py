@@ -300,6 +300,20 @@ class NumericMechanism(Mechanism):
         return np.empty(0)
 
     @property
+    def periodic(self) -> bool:
+        """Whether tails are linear only from `period` to period: the log density falls by the same amount over each.
+
+        As for `has_atoms`, of a kind of mechanism. `released_range` then has one period at least on either side of the
+        bounds, and is a whole number of them.
+        """
+        return False
+
+    @property
+    def period(self) -> Any:
+        """Where the mechanism is `periodic`, the length, a float if concrete."""
+        return 0.0
+
+    @property
     def has_atoms(self) -> bool:
         """Whether mechanisms of this kind may release exactly one of the bounds: a clipped record without noise.
 

@@ -27,6 +27,12 @@ class Noise(abc.ABC):
     discrete: ClassVar[bool] = False
     """Whether the noise takes integer values only."""
 
+    periodic: ClassVar[bool] = False
+    """Whether the log density falls by the same amount over every `period`, wherever that begins on a side of zero."""
+
+    period: Any = 0.0
+    """Where the noise is `periodic`, the length, in the unit of the data."""
+
     linear_tails: ClassVar[bool]
     """Whether the log density is linear on either side of zero, so that it is known from two points there."""
 

@@ -17,9 +17,6 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
 __all__ = ["Staircase", "optimal_gamma"]
 
-PANELS = 40  # of a sketch, as many as between the bounds under Laplace noise: their width is resolution²/range
-REACH = 32 * math.log(10)  # budget that is spent beyond the reach: exp(-REACH) is 1e-32
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,8 @@ class Staircase(Noise):
     epsilon: Any
     gamma: Any
 
-    linear_tails: ClassVar[bool] = False
+    periodic: ClassVar[bool] = True
+    linear_tails: ClassVar[bool] = True  # from step to step
     # there are infinitely many, of which `breakpoints` takes those that matter
     kinks: ClassVar[tuple[float, ...]] = ()
 
@@ -104,14 +102,19 @@ class Staircase(Noise):
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
 
     @property
-    def resolution(self) -> Any:
-        """Between jumps the density is constant: what is resolved is the law of the records, by `PANELS` in a step."""
-        return self.step / math.sqrt(PANELS)
+    def period(self) -> Any:  # type: ignore[override]
+        """The step."""
+        return self.step
+
+    @property
+    def resolution(self) -> float:
+        """Infinite: between jumps the density is constant."""
+        return math.inf
 
     @property
     def reach(self) -> Any:
-        """P(|noise| > k steps) is exp(−kε) at every whole number k."""
-        return self.step * (REACH / self.epsilon + 1)
+        """A step: further out all is as in the step before."""
+        return self.step
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         """The exact tail, one law for all distances; see `Noise.depth`."""
@@ -185,10 +188,10 @@ class Staircase(Noise):
         return self.pieces(z, lower, upper)[0]
 
     def released_breakpoints(self, lower: Any, upper: Any) -> np.ndarray:
-        """Where the noise of a record at a bound jumps, as far as it reaches; see `Noise.released_breakpoints`."""
+        """Where the noise of a record at a bound jumps, near it; see `Noise.released_breakpoints`."""
         step, gamma, low, high = (np.asarray(part)[..., None] for part in (self.step, self.gamma, lower, upper))
         # with the range, which is at most a step
-        jumps = (np.arange(math.ceil(np.max(self.reach / self.step)) + 1) + gamma) * step
+        jumps = (np.arange(3) + gamma) * step
         return np.unique([low - jumps, low + jumps, high - jumps, high + jumps])
 
     def check_records(self, lower: Any, upper: Any, numbers: bool) -> None:

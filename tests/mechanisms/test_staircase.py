@@ -164,10 +164,13 @@ def test_nothing_happens_between_released_breakpoints(mechanism):
     assert len(LaplaceMechanism(1.0, LOWER, UPPER).released_breakpoints) == 0
 
 
-def test_sketch_of_a_release_has_its_likelihood(rng):
-    mechanism = StaircaseMechanism(1.0, LOWER, UPPER)
+@pytest.mark.parametrize("mechanism", [StaircaseMechanism(0.3, LOWER, UPPER), MECHANISMS[3]], ids=["step", "wide"])
+def test_sketch_of_a_release_has_its_likelihood_and_few_nodes(mechanism, rng):
     z = np.asarray(mechanism.randomize(jax.random.key(5), rng.normal(0.3, 0.7, 5000)))
+    low, high = mechanism.released_range
+    assert np.mean((z < low) | (z > high)) > 0.1  # which are moved by whole steps
     of = ldp.Release(z, mechanism).sketch()
+    assert len(of.nodes) < 1200 and of.size == 5000
     short = jax.jit(lambda base: jnp.sum(of.weights * law_of_nodes(of, base).log_prob(of.nodes)))
     whole = jax.jit(lambda base: jnp.sum(ldp.Privatized(base, mechanism).log_prob(z)))
     for base in (dist.Normal(0.3, 0.7), dist.Normal(0.0, 0.5)):
@@ -181,7 +184,8 @@ def test_guarantee_is_the_budget_with_the_curve_of_the_bounds(epsilon, gamma):
     guarantee = mechanism.guarantee
     assert (guarantee.unit, guarantee.trust_model) == ("record", "local")
     assert f"epsilon = {epsilon:g} and delta = 0" in guarantee.statement()
-    low, high = mechanism.released_range
+    far = (75 / epsilon + 2) * (UPPER - LOWER)  # beyond which there is less than exp(-75)
+    low, high = LOWER - far, UPPER + far
     cells = np.unique(np.concatenate([jumps(mechanism, bound, low, high) for bound in (LOWER, UPPER)]))
     middles, widths = (cells[1:] + cells[:-1]) / 2, np.diff(cells)
     null, other = (np.exp(np.asarray(mechanism.log_prob(middles, x))) * widths for x in (LOWER - 5, UPPER + 5))

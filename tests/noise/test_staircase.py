@@ -52,13 +52,16 @@ def test_standard_deviation_is_that_of_the_density(parameters):
 
 
 @laws
-def test_tail_is_that_of_the_density_and_nothing_lies_beyond_the_reach(parameters):
+def test_tail_is_that_of_the_density_and_falls_alike_over_every_step(parameters):
     edges, levels = stairs(*parameters)
     noise = Staircase(*parameters)
     points = np.linspace(0, 20 / parameters[1], 101) * parameters[0]
     beyond = np.diff(np.maximum(edges, points[:, None]), axis=-1) @ levels
     np.testing.assert_allclose(noise.depth(points / noise.standard_deviation), -np.log2(beyond), rtol=0, atol=1e-10)
-    assert 2 * 2.0 ** -noise.depth(noise.reach / noise.standard_deviation) < 1e-32
+    further = noise.depth((points + noise.period) / noise.standard_deviation) - noise.depth(
+        points / noise.standard_deviation
+    )
+    np.testing.assert_allclose(further, parameters[1] / np.log(2), rtol=1e-6)
 
 
 @laws

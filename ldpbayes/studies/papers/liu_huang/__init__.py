@@ -6,7 +6,19 @@ with columns for learning that knows the noise, and the run times of Table 6 (`r
 
 from ldpbayes.studies.papers.liu_huang._criteo import criteo
 from ldpbayes.studies.papers.liu_huang._data import california, communities
+from ldpbayes.studies.papers.liu_huang._picture import draw_errors
 from ldpbayes.studies.papers.liu_huang._runtimes import run_times
 from ldpbayes.studies.papers.liu_huang._tables import COLUMNS, Table, table_1, table_2, table_4
 
-__all__ = ["COLUMNS", "Table", "california", "communities", "criteo", "run_times", "table_1", "table_2", "table_4"]
+__all__ = [
+    "COLUMNS",
+    "Table",
+    "california",
+    "communities",
+    "criteo",
+    "draw_errors",
+    "run_times",
+    "table_1",
+    "table_2",
+    "table_4",
+]

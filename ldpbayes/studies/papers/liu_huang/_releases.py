@@ -98,13 +98,15 @@ def unbiased(key: jax.Array, labels: np.ndarray, epsilon: float, setting: Settin
 def algorithm_4(key: jax.Array, labels: np.ndarray, epsilon: float, setting: Setting) -> Released:
     """RPWithPrior with ε₁ and the half-width of Table 5, the prior by Algorithm 3.
 
-    The Laplace release is clipped to the public range first, as in the code: without, ε₁ = 0.017 gives an interval a
-    hundred times as wide as the range.
+    Of the Laplace release only what lies in the public range counts. With all of it, as the text has it, ε₁ = 0.017
+    gives an interval a hundred times as wide as the range; clipped, as in the code, it has an atom at each end of the
+    range, and the best interval is the bin next to one.
     """
     key_prior, key_labels = jax.random.split(key)
     first, half_width = setting.parameters[epsilon]
     noisy = laplace(key_prior, labels, first, setting).values
-    prior = histogram_of(np.clip(noisy, *setting.bounds))
+    lower, upper = setting.bounds
+    prior = histogram_of(np.concatenate([setting.bounds, noisy[(noisy > lower) & (noisy < upper)]]))
     return _drawn(key_labels, _narrowed(prior, epsilon - first, epsilon - first, half_width), labels)
 
 
