@@ -91,7 +91,7 @@ class PanelSketch(Sketch):
             )
         array = np.asarray(values)
         edges = panel_edges(mechanism, panels, lattice)
-        moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges), float(mechanism.period))
+        moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges), mechanism.period)
         if not mechanism.linear_tails and tails[:, 0].any():
             worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
             raise ValueError(
@@ -133,7 +133,7 @@ class PanelSketch(Sketch):
         span = high - low
         tails = [low - near * span, low - far * span, high + near * span, high + far * span]
         first, last = inner[0], inner[-1]
-        if self.mechanism.periodic:  # their weights only say how far values were moved, by whole periods
+        if self.mechanism.period is not None:  # their weights only say how far values were moved, by whole periods
             tails = [first, first - span, last, last + span]
         elif not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
             tails = [first, first, last, last]
@@ -203,7 +203,7 @@ class PanelSketch(Sketch):
     @property
     def thinned(self) -> "PanelSketch":
         """A sketch of the probes alone on the same panels, each of which counts for size / probes records."""
-        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, float(self.mechanism.period))
+        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 

@@ -39,10 +39,10 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
         panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
-        panels *= 3 if mechanism.periodic else 1  # of whose range the bounds are a third
+        panels *= 1 if mechanism.period is None else 3  # of whose range the bounds are a third
     first, last = math.ceil(low), math.floor(high)
     if lattice is None:
-        lattice = mechanism.linear_tails and not mechanism.periodic and last - first < MAX_LATTICE
+        lattice = mechanism.linear_tails and mechanism.period is None and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
     cells = np.unique(np.concatenate([[low], cuts, bends(mechanism, low, high), [high]]))
     width = (high - low) / panels
@@ -151,7 +151,7 @@ def atom_places(low: float, high: float) -> np.ndarray:
 
 
 def panel_moments(
-    values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float = 0.0
+    values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Legendre moments of released values on panels, counts and sums beyond the panels, and counts at atoms.
 
@@ -163,8 +163,8 @@ def panel_moments(
         Increasing.
     places : array (places,)
         The atoms, increasing, possibly none: values there are counted and are in no panel.
-    period : float
-        Where positive, values beyond the panels are moved in by whole periods, and not counted but their moves summed.
+    period : float, optional
+        By whole ones of which values beyond the panels are moved in, and not counted but their moves summed.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def panel_moments(
             z = np.delete(z, special[there])
         z = np.asarray(z, dtype=float)
         below, above = z < edges[0], z > edges[-1]
-        if period:
+        if period is not None:
             low, high = (np.ceil(np.maximum(gap, 0) / period) for gap in (edges[0] - z, z - edges[-1]))
             tails[:, 1] += -period * low.sum(), period * high.sum()
             z = np.clip(z + period * (low - high), edges[0], edges[-1])

@@ -193,14 +193,9 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return self.noise.linear_tails
 
     @property
-    def periodic(self) -> bool:
-        """See `NumericMechanism.periodic`: as the noise is."""
-        return self.noise.periodic
-
-    @property
     def period(self) -> Any:
         """See `NumericMechanism.period`: that of the noise."""
-        return extreme("min", self.noise.period)
+        return None if self.noise.period is None else extreme("min", self.noise.period)
 
     @property
     def resolution(self) -> Any:
@@ -213,7 +208,7 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         if self.columns is not None or not self.bounded:
             return None
         # a whole number of periods, of which one is wider than what lies between the bounds
-        reach = (3 * self.period - (self.upper - self.lower)) / 2 if self.periodic else self.noise.reach
+        reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
     @property
@@ -289,8 +284,7 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Numbers in a perturbed column too far beyond its bounds, or too few; see `Mechanism.implausible`."""
-        # noise whose shape differs from record to record has no one tail to ask
+        """Numbers in a perturbed column too far beyond its bounds, or too few, if all noise is of one shape."""
         if not self.bounded or self.noise.discrete or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0

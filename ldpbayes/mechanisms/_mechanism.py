@@ -300,18 +300,12 @@ class NumericMechanism(Mechanism):
         return np.empty(0)
 
     @property
-    def periodic(self) -> bool:
-        """Whether tails are linear only from `period` to period: the log density falls by the same amount over each.
-
-        As for `has_atoms`, of a kind of mechanism. `released_range` then has one period at least on either side of the
-        bounds, and is a whole number of them.
-        """
-        return False
-
-    @property
     def period(self) -> Any:
-        """Where the mechanism is `periodic`, the length, a float if concrete."""
-        return 0.0
+        """Length over which the log density falls by the same amount, where tails are linear from one to the next only.
+
+        `released_range` then is a whole number of them, one at least on either side of the bounds. None for others.
+        """
+        return None
 
     @property
     def has_atoms(self) -> bool:

@@ -27,14 +27,12 @@ class Noise(abc.ABC):
     discrete: ClassVar[bool] = False
     """Whether the noise takes integer values only."""
 
-    periodic: ClassVar[bool] = False
-    """Whether the log density falls by the same amount over every `period`, wherever that begins on a side of zero."""
-
-    period: Any = 0.0
-    """Where the noise is `periodic`, the length, in the unit of the data."""
+    period: Any = None
+    """The length, in the unit of the data, over which the log density falls by the same amount wherever it begins on a
+    side of zero; None where it does so over any length, or over none."""
 
     linear_tails: ClassVar[bool]
-    """Whether the log density is linear on either side of zero, so that it is known from two points there."""
+    """Whether the log density is linear on either side of zero, if only from `period` to period."""
 
     kinks: ClassVar[tuple[float, ...]]
     """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property.

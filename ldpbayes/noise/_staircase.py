@@ -45,7 +45,6 @@ class Staircase(Noise):
     epsilon: Any
     gamma: Any
 
-    periodic: ClassVar[bool] = True
     linear_tails: ClassVar[bool] = True  # from step to step
     # there are infinitely many, of which `breakpoints` takes those that matter
     kinks: ClassVar[tuple[float, ...]] = ()
