@@ -380,6 +380,7 @@ def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, ca
         (["regress", "labels.npz", "--features", "none.csv"], "no file"),
         (["regress", "labels.npz", "--features", "words.csv"], "not a matrix of numbers"),
         (["regress", "labels.npz", "--features", "few.csv"], "features must have a row a label"),
+        (["regress", "labels.npz", "--features", "index.csv"], "column 1 of"),
         (["regress", "labels.npz", "--features", "features.npy", "--penalty", "-1"], "penalty must be"),
         (["regress", "labels.npz", "--features", "features.npy", "--penalty", "1", "--level", "2"], "level"),
     ],
@@ -387,6 +388,7 @@ def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, ca
 def test_a_regression_on_what_does_not_fit_is_refused(argv, message, labels, capsys):
     (labels / "words.csv").write_text("a,b\n1,x\n")
     (labels / "few.csv").write_text("1,2\n3,4\n")
+    (labels / "index.csv").write_text(",a\n0,2\n1,4\n")
     code, err = refused(capsys, *(labels / a if "." in a else a for a in argv))
     assert code == 2
     assert message in err

@@ -18,7 +18,9 @@ class LearningWarning(LdpBayesWarning):
     """A fit that should not be used as it is; the message says why."""
 
 
-def checked_features(features: Any, count: int | None = None, width: int | None = None) -> tuple[np.ndarray, list[str]]:
+def checked_features(
+    features: Any, count: int | None = None, width: int | None = None, like: Sequence[str] | None = None
+) -> tuple[np.ndarray, list[str]]:
     """Features as a matrix, and what they are called.
 
     Parameters
@@ -29,6 +31,8 @@ def checked_features(features: Any, count: int | None = None, width: int | None 
         How many rows there have to be.
     width : int, optional
         How many columns there have to be.
+    like : sequence of str, optional
+        What the columns have to be called, if both these names and those of a data frame are somebody's choice.
 
     Raises
     ------
@@ -36,8 +40,11 @@ def checked_features(features: Any, count: int | None = None, width: int | None 
         If they are not, or not numbers.
     """
     matrix = np.asarray(features)
-    if matrix.dtype.kind == "b" or matrix.dtype == object:
-        matrix = matrix.astype(float)
+    if matrix.dtype.kind not in "iuf":
+        try:
+            matrix = matrix.astype(float)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:
@@ -46,7 +53,11 @@ def checked_features(features: Any, count: int | None = None, width: int | None 
         raise ValueError(f"features must have {width} columns, as those of the fit had, got {matrix.shape[1]}")
     matrix = checked("features", matrix, "finite numbers", np.isfinite)
     columns: Sequence[Any] = getattr(features, "columns", range(matrix.shape[1]))
-    return matrix, [name if isinstance(name, str) else f"x[{name}]" for name in columns]
+    names = [name if isinstance(name, str) else f"x[{name}]" for name in columns]
+    unnamed = [f"x[{j}]" for j in range(matrix.shape[1])]
+    if like is not None and hasattr(features, "columns") and unnamed not in (names, list(like)) and names != list(like):
+        raise ValueError(f"features must have the columns of the fit in their order, {list(like)}, got {names}")
+    return matrix, names
 
 
 def checked_bounds(bounds: Any) -> tuple[float, float] | None:
@@ -89,13 +100,15 @@ def checked_labels(release: Any, objective: Any) -> None:
         If the release has no values, or rows.
     """
     if not isinstance(release, Release):
-        raise TypeError(f"release must be a Release of labels, got {type(release).__name__}")
+        hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
+        kind = type(release).__name__
+        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:
         raise ValueError("a release without values has no labels to learn from")
     if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(), got {objective!r}")
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal), got {objective!r}")
 
 
 def privacy_of(release: Release) -> str:

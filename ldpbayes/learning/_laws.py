@@ -56,7 +56,9 @@ class student_t:
 
     def __post_init__(self) -> None:
         """Check the degrees of freedom."""
-        checked("df", self.df, "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < float("inf")))
+        allowed = "a positive and finite number"
+        df = checked("df", self.df, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < float("inf")))
+        object.__setattr__(self, "df", df)
 
     def __call__(self, prediction: Any, scale: Any) -> dist.Distribution:
         """The law of labels.

@@ -56,7 +56,7 @@ def linear_fit(
 
     What is minimised is the sum of losses + penalty/2 · the sum of squared coefficients of standardised features
     (each less its mean, over its standard deviation). For a likelihood the penalty is the precision of a normal prior;
-    scikit-learn's ``Ridge(alpha)`` is ``SquaredError()`` with the penalty 2·alpha.
+    scikit-learn's ``Ridge(alpha)`` on standardised features is ``SquaredError()`` with the penalty 2·alpha.
 
     Parameters
     ----------

@@ -86,15 +86,16 @@ class LinearFit:
 
         Parameters
         ----------
-        features : array_like (m, d)
+        features : array_like (m, d) or data frame
             In the columns of the fit.
 
         Raises
         ------
         ValueError
-            For another number of columns, or what is not a finite number.
+            For another number of columns, other names of them, or what is not a finite number.
         """
-        matrix, _ = checked_features(features, width=len(self.coefficients))
+        names = self.names[int(self._intercept) : len(self.names) - self.objective.scaled]
+        matrix, _ = checked_features(features, width=len(names), like=names)
         return self.intercept + matrix @ self.coefficients
 
     def predict(self, features: Any, *, bounds: tuple[float, float] | None = None) -> np.ndarray:

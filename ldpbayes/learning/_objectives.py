@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from ldpbayes._checks import checked
 from ldpbayes.learning._labels import label_spread
@@ -280,6 +281,8 @@ class OneMechanism(Objective):
 
 @functools.cache
 def _positional(law: Callable[..., Any]) -> int:
-    """How many positional arguments a law needs."""
+    """How many positional arguments a law needs; of NumPyro's own classes those with a location and a scale serve."""
+    if isinstance(law, type) and issubclass(law, dist.Distribution):
+        return 2 if law in (dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic) else 0
     parameters = inspect.signature(law).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

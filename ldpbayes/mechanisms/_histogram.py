@@ -134,7 +134,8 @@ def checked_histogram(given: Any) -> Histogram:
     )
     if nodes.ndim > 1 or densities.ndim > 1 or len(nodes) != len(densities) + 1:
         raise ValueError(
-            f"a histogram of k bins has k + 1 nodes and k densities, got shapes {nodes.shape} and {densities.shape}"
+            "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
+            f"{nodes.shape} and {densities.shape}"
         )
     wrong = np.flatnonzero(np.diff(nodes) <= 0)
     if len(wrong):

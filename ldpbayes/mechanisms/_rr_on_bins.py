@@ -20,7 +20,8 @@ from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
 
 __all__ = ["RROnBins"]
 
-MOST_CELLS = 512  # bins of a prior: the optimum is found in less than a second, of as many as differ visibly
+MOST_CELLS = 512
+LEAST_CELLS = 64  # bins of a prior: the optimum is found in less than a second, of as many as differ visibly
 
 
 @register("rr_on_bins")
@@ -78,8 +79,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             Privacy budget, positive and finite.
         nodes : array_like, optional
             Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default the
-            prior's own nodes, or 512 equally wide cells of its range where it has more bins. Time grows as their number
-            cubed: half a second for 500 of them.
+            prior's bins, cut into 64 cells or more where there are fewer, or 512 equally wide cells of its range where
+            there are more. Time grows as their number cubed: half a second for 500 of them.
 
         Returns
         -------
@@ -92,8 +93,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         """
         histogram = checked_histogram(prior)
         if nodes is None:
-            few, (first, *_, last) = len(histogram.densities) <= MOST_CELLS, histogram.nodes
-            cells = histogram.nodes if few else np.linspace(first, last, MOST_CELLS + 1)
+            cells = _cells(histogram.nodes)
         else:
             cells = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
         increasing("nodes", cells, 3)
@@ -178,3 +178,12 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         """Pure differential privacy of labels, with the exact curve of two labels in different bins: all are alike."""
         _, p = self.output_probabilities
         return Guarantee(PureProtocolTradeoff(self.epsilon, p[..., 0]), unit="label")
+
+
+def _cells(nodes: np.ndarray) -> np.ndarray:
+    """Ends of cells of a prior's bins, or of its range where these are too many."""
+    bins = len(nodes) - 1
+    if bins > MOST_CELLS:
+        return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
+    parts = -(-LEAST_CELLS // bins)
+    return np.interp(np.arange(parts * bins + 1) / parts, np.arange(bins + 1), nodes)

@@ -5,11 +5,13 @@ normal cdfs that clipping produces lose everything there; both are rebuilt here 
 function, whose exponent can be combined with the exponents around it before anything is rounded.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 __all__ = [
@@ -193,13 +195,20 @@ def student_t_cdf(df: ArrayLike, t: ArrayLike) -> jax.Array:
     return jnp.where(t < 0, left, jnp.where(centre, 0.5 + mass, 1.0 - mass))
 
 
-@student_t_cdf.defjvp
+@functools.partial(student_t_cdf.defjvp, symbolic_zeros=True)
 def _student_t_cdf_jvp(primals: tuple, tangents: tuple) -> tuple:
     df, t = jnp.broadcast_arrays(*_inexact(*primals))
-    there = student_t_cdf(df * (1 + _moves(t)), jnp.broadcast_to(t, (5, *t.shape)))
-    slope = _slope(there) / df
-    log_density = -0.5 * (df + 1) * jnp.log1p(t * t / df) - jax.scipy.special.betaln(0.5, 0.5 * df) - 0.5 * jnp.log(df)
-    return there[0], slope * tangents[0] + jnp.exp(log_density) * tangents[1]
+    by_df, by_t = (not isinstance(tangent, SymbolicZero) for tangent in tangents)
+    if by_df:  # five values in place of one, which is seldom asked for
+        there = student_t_cdf(df * (1 + _moves(t)), jnp.broadcast_to(t, (5, *t.shape)))
+        value, change = there[0], _slope(there) / df * tangents[0]
+    else:
+        value, change = student_t_cdf(df, t), jnp.zeros_like(t)
+    if by_t:
+        tail = -0.5 * (df + 1) * jnp.log1p(t * t / df)
+        log_density = tail - jax.scipy.special.betaln(0.5, 0.5 * df) - 0.5 * jnp.log(df)
+        change = change + jnp.exp(log_density) * tangents[1]
+    return value, change
 
 
 def _moves(array: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ from ldpbayes.learning import (
     linear_fit,
     log_normal,
     poisson,
+    student_t,
 )
 from ldpbayes.learning import _linear_fit as module
 
@@ -210,3 +211,20 @@ def test_wrong_input_is_refused(features, released):
         Evidence(grid=(-1.0,))
     with pytest.raises(ValueError, match="folds must be"):
         CrossValidation(folds=1)
+
+
+def test_columns_of_a_data_frame_are_those_of_the_fit():
+    pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+    features = np.random.default_rng(0).normal(size=(200, 2))
+    release = ldp.Release(features[:, 0] + 0.5, ldp.LaplaceMechanism(50.0, -3, 3))
+    frame = pandas.DataFrame(features, columns=["age", "rooms"])
+    fitted = linear_fit(frame, release, penalty=1.0)
+    np.testing.assert_array_equal(fitted.predict(frame), fitted.predict(features))
+    with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms'\]"):
+        fitted.predict(frame[["rooms", "age"]])
+    # one of NumPyro's own laws, and degrees of freedom that are an integer
+    same = linear_fit(frame, release, penalty=1.0, objective=MarginalLikelihood(dist.Normal))
+    np.testing.assert_allclose(same.params, fitted.params, rtol=1e-12)
+    assert linear_fit(frame, release, penalty=1.0, objective=MarginalLikelihood(student_t(4))).converged
+    with pytest.raises(TypeError, match="law must be a function"):
+        MarginalLikelihood(dist.StudentT)

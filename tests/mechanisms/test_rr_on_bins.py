@@ -146,6 +146,12 @@ def assignments(k):
             yield np.array(places)
 
 
+def test_a_prior_of_one_bin_is_cut_into_cells():
+    made = RROnBins.optimal(([0.0, 20.0], [0.05]), 3.0)
+    assert len(made.outputs) > 2
+    np.testing.assert_allclose(made.edges + made.edges[::-1], 20.0)
+
+
 def test_optimal_bins_equal_brute_force_over_all_partitions():
     rng = np.random.default_rng(1)
     for _ in range(12):
@@ -186,11 +192,11 @@ def test_no_mechanism_of_the_budget_does_better_on_any_outputs():
 
 def test_optimal_bins_of_a_prior_take_cells_at_their_middles_and_move_with_it():
     nodes, densities = HISTOGRAM
-    mechanism = RROnBins.optimal(HISTOGRAM, 2.0)
+    mechanism = RROnBins.optimal(HISTOGRAM, 2.0, nodes=nodes)
     found = optimal_bins((nodes[1:] + nodes[:-1]) / 2, densities, 2.0)
     np.testing.assert_allclose(mechanism.outputs, found.outputs, rtol=1e-12)
     np.testing.assert_array_equal(mechanism.edges[[0, -1]], [0.0, 8.0])
-    moved = RROnBins.optimal((3 * nodes - 5, densities), 2.0)
+    moved = RROnBins.optimal((3 * nodes - 5, densities), 2.0, nodes=3 * nodes - 5)
     np.testing.assert_allclose(moved.outputs, 3 * mechanism.outputs - 5, rtol=1e-12)
     np.testing.assert_allclose(moved.edges, 3 * mechanism.edges - 5, rtol=1e-12)
     same = RROnBins.optimal((np.linspace(0, 8, 33), np.repeat(densities, 2)), 2.0, nodes=nodes)
@@ -219,7 +225,7 @@ def test_many_bins_of_a_prior_are_merged():
             r"one of its 3 outputs, from 0.1 to 3.1; 1 of these values are none, the first \(0.11\) at 1",
         ),
         (lambda: RROnBins.optimal(HISTOGRAM, -1.0), "epsilon must be a positive number, got -1.0"),
-        (lambda: RROnBins.optimal(([0.0, 1.0, 2.0], [1.0, 0.0]), 1.0), "degenerate: 1 of 2 values"),
+        (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: 1 of 2 values"),
         (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "unsorted nodes"),
         (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
         (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be finite and not negative"),
