@@ -102,7 +102,7 @@ def _csv_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
         names = [cell.strip() for cell in first]
         if not all(names):
             raise BadInput(
-                f"--features: column {names.index('') + 1} of {path} has no name; is it an index, as pandas writes one? "
+                f"--features: column {names.index('') + 1} of {path} has no name: an index, as pandas writes one? "
                 "Leave it out (to_csv(index=False)), or name it"
             ) from None
     return names, np.loadtxt(path, delimiter=",", skiprows=int(len(names) > 0), ndmin=2, quotechar='"')
