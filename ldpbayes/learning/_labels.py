@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["label_spread", "plausible_labels"]
+__all__ = ["label_range", "label_spread", "plausible_labels"]
 
 
 def plausible_labels(values: Any, mechanism: Any) -> Any:
@@ -24,6 +24,20 @@ def plausible_labels(values: Any, mechanism: Any) -> Any:
         return values
 
 
+def label_range(mechanism: Any) -> tuple[Any, Any] | None:
+    """Bounds of labels, the widest of all of them; None where there are none.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        What released them.
+    """
+    domain = mechanism.domain
+    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
+        return None
+    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
+
+
 def label_spread(values: Any, mechanism: Any) -> jax.Array:
     """A plausible scale of labels: a sixth of what lies between their bounds, else the released values' deviation.
 
@@ -34,8 +48,8 @@ def label_spread(values: Any, mechanism: Any) -> jax.Array:
     mechanism : Mechanism
         What released them.
     """
-    domain = mechanism.domain
-    if hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound"):
-        return (jnp.max(domain.upper_bound) - jnp.min(domain.lower_bound)) / 6
+    bounds = label_range(mechanism)
+    if bounds is not None:
+        return (bounds[1] - bounds[0]) / 6
     deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
     return jnp.where(deviation > 0, deviation, 1.0)

@@ -17,7 +17,7 @@ from ldpbayes.learning._arguments import (
     privacy_of,
 )
 from ldpbayes.learning._criterion import ROWS, Criterion, Rows
-from ldpbayes.learning._labels import plausible_labels
+from ldpbayes.learning._labels import label_range, plausible_labels
 from ldpbayes.learning._linear_result import LinearFit
 from ldpbayes.learning._newton import FLAT, TOLERANCE, newton
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective, OneMechanism
@@ -25,6 +25,8 @@ from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
 __all__ = ["LinearModel", "linear_fit"]
 
+CONSTANTS = 9  # between the bounds, of which the best is where a fit starts
+TOLD = 1e-2  # of the most that labels say of the parameters at any of them: less is next to nothing
 ENOUGH = 1e-6  # nats: of a fit in several chunks, which is then off by 1.4e-3 of its standard errors
 
 
@@ -105,9 +107,10 @@ def linear_fit(
     with jax.enable_x64(True):
         criterion = _criterion(matrix, release, objective, bool(intercept))
         some = _some(matrix, release, criterion)
-        start = _start(some)
-        strength = rule.chosen(some, start)
+        starts = _starts(some)
+        strength = rule.chosen(some, starts[0])
         criterion, some = (dataclasses.replace(c, penalty=strength) for c in (criterion, some))
+        start = min(starts, key=lambda theta: np.nan_to_num(some(theta).value, nan=np.inf))
         several = len(criterion.chunks) > 1
         if several:  # all labels are gone through as seldom as possible
             start = newton(some, start).theta
@@ -158,28 +161,35 @@ def _some(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criteri
     return dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
 
 
-def _start(criterion: Criterion) -> np.ndarray:
-    """Where the criterion is smallest of a few points: a ridge on plausible labels, or a constant before some link."""
+def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
+    """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them.
+
+    With strong noise, labels that all lie at a bound are a maximum of the likelihood too, if a low one as a rule:
+    Newton's steps only decrease the criterion, so that from a good constant they do not end there.
+    """
     (rows,) = criterion.chunks
     labels = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
     design = (rows.features - criterion.centre) / criterion.unit
     middle = float(labels.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
     ridge = np.linalg.solve(gram + np.trace(gram) / len(gram) * np.eye(len(gram)), design.T @ (labels - middle))
-    ends = (int(criterion.intercept), int(criterion.objective.scaled))
-    points = []
-    for constant, slopes in (
-        (middle, ridge),
-        (middle, 0 * ridge),
-        (np.log(max(middle, 1e-3 * criterion.scale)), 0 * ridge),
-        (0.0, 0 * ridge),
-    ):
-        points.append(np.concatenate([[constant] * ends[0], slopes, [np.log(criterion.scale)] * ends[1]]))
-    values = [criterion(point).value for point in points]
-    values = [value if np.isfinite(value) else np.inf for value in values]
-    if not np.isfinite(min(values)):
+
+    def point(constant: float, slopes: np.ndarray) -> np.ndarray:
+        scale = [np.log(criterion.scale)] * criterion.objective.scaled
+        return np.concatenate([[constant] * criterion.intercept, slopes, scale])
+
+    bounds = label_range(rows.mechanism) if criterion.intercept else None
+    levels = np.array([middle] if bounds is None else [middle, *np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)])
+    constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
+    points = [point(constant, 0 * ridge) for constant in constants]
+    found = [criterion(each) for each in points]
+    # where labels that all lie at a bound explain the release, they say nothing of slopes, nor how large these may be
+    told = np.nan_to_num([np.trace(at.spread) for at in found])
+    values = np.array([at.value for at in found])
+    values = np.where(np.isfinite(values) & (told > TOLD * told.max(initial=0)), values, np.inf)
+    if not np.isfinite(values.min()):
         raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")
-    return points[int(np.argmin(values))]
+    return points[int(np.argmin(values))], point(middle, ridge)
 
 
 def _result(criterion: Criterion, minimum: Any, names: list[str], release: Release) -> LinearFit:
