@@ -43,7 +43,8 @@ def draw_errors(tables: Mapping[str, Table], colours: Mapping[str, str]) -> Any:
             if points:
                 colour = colours["naive" if column == "RPWithPrior" else "noise-aware"]
                 axis.plot(*zip(*points, strict=True), style, color=colour, label=label)
-        axis.axhline(table.printed[np.inf]["Laplace"][0], color=colours["non-private"], linewidth=1)
+        not_private = table.printed[np.inf]["Laplace"][0]
+        axis.axhline(not_private, color=colours["non-private"], linewidth=1, label="[LH] without privacy, printed")
         axis.set(xscale="log", yscale="log", title=title, xlabel="ε", ylabel="mean squared error of test labels")
         ticks = [e for e in table.printed if 0.3 <= e < np.inf]
         axis.set_xticks(ticks, [f"{e:g}" for e in ticks])
