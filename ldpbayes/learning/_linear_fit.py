@@ -179,7 +179,8 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
         return np.concatenate([[constant] * criterion.intercept, slopes, scale])
 
     bounds = label_range(rows.mechanism) if criterion.intercept else None
-    levels = np.array([middle] if bounds is None else [middle, *np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)])
+    between = [] if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)
+    levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
     points = [point(constant, 0 * ridge) for constant in constants]
     found = [criterion(each) for each in points]
