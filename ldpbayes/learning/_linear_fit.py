@@ -179,7 +179,7 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
         return np.concatenate([[constant] * criterion.intercept, slopes, scale])
 
     bounds = label_range(rows.mechanism) if criterion.intercept else None
-    between = [] if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)
+    between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
     points = [point(constant, 0 * ridge) for constant in constants]
