@@ -1,9 +1,16 @@
 import gc
 import os
+import warnings
 
 import jax
 import numpy as np
 import pytest
+
+with warnings.catch_warnings():
+    # ArviZ stamps a file at its first import of a day: workers that import it at once may fail over that, so it is
+    # imported here, before there are workers
+    warnings.simplefilter("ignore", FutureWarning)
+    import arviz  # noqa: F401
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
