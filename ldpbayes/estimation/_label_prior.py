@@ -13,7 +13,7 @@ from ldpbayes.mechanisms import Additive, NumericMechanism
 from ldpbayes.mechanisms._histogram import Histogram
 from ldpbayes.noise import Laplace
 
-__all__ = ["label_prior"]
+__all__ = ["histogram_of", "label_prior"]
 
 CELLS = 1024  # between the bounds, in which released labels are counted
 BINS = 64  # of a smooth prior
@@ -80,11 +80,28 @@ def label_prior(
 
 
 def _released_histogram(release: Release, width: float | None) -> Histogram:
-    """[LH], Algorithm 3, with each bin's probability divided by its width."""
+    """`histogram_of` released labels."""
     mechanism = release.mechanism
     if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
         raise ValueError(f"released labels must be real numbers, one a record; got a release under {mechanism!r}")
-    z = np.asarray(release.values, float)
+    return histogram_of(np.asarray(release.values, float), width)
+
+
+def histogram_of(z: np.ndarray, width: float | None = None) -> Histogram:
+    """[LH], Algorithm 3, with each bin's probability divided by its width.
+
+    Parameters
+    ----------
+    z : array (n,)
+        Numbers, not all equal.
+    width : float, optional
+        Of the bins, in the unit of the numbers; by default their standard deviation.
+
+    Raises
+    ------
+    ValueError
+        If they are all equal, or the width is not positive or makes more than a million bins.
+    """
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")

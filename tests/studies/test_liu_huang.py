@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from ldpbayes.estimation._label_prior import histogram_of
 from ldpbayes.learning import SquaredError, linear_fit, release_labels
 from ldpbayes.mechanisms import LaplaceMechanism
 from ldpbayes.studies.papers.kulkarni_et_al._splits import Splits
@@ -25,7 +26,7 @@ from ldpbayes.studies.papers.liu_huang._criteo import COLUMNS as FIELDS
 from ldpbayes.studies.papers.liu_huang._learners import LEARNERS
 from ldpbayes.studies.papers.liu_huang._network import PAPER, networks, stacked
 from ldpbayes.studies.papers.liu_huang._printed import EPSILONS, PARAMETERS, PRINTED, TABLE_1, TABLE_2, TABLE_4, TABLE_6
-from ldpbayes.studies.papers.liu_huang._releases import RELEASES, histogram_of
+from ldpbayes.studies.papers.liu_huang._releases import RELEASES
 from ldpbayes.studies.papers.liu_huang._runtimes import criteo_like
 from ldpbayes.studies.papers.liu_huang._setting import Setting
 from ldpbayes.studies.papers.liu_huang._tables import Table

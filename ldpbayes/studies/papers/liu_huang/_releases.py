@@ -15,6 +15,7 @@ import numpy as np
 
 from ldpbayes.data import Release
 from ldpbayes.estimation import label_prior
+from ldpbayes.estimation._label_prior import histogram_of
 from ldpbayes.mechanisms import (
     GaussianMechanism,
     Histogram,
@@ -29,7 +30,7 @@ from ldpbayes.mechanisms import (
 )
 from ldpbayes.studies.papers.liu_huang._setting import Setting
 
-__all__ = ["RELEASES", "Released", "ReleaseOf", "histogram_of"]
+__all__ = ["RELEASES", "Released", "ReleaseOf"]
 
 DELTA = 1e-4
 
@@ -162,17 +163,3 @@ def _narrowed(prior: Histogram, chosen_for: float, epsilon: float, half_width: f
         if upper - lower >= 2 * half_width * (1 - 1e-9):
             return RPWithPrior(epsilon, (lower, upper), half_width)
         half_width = (upper - lower) / 2
-
-
-def histogram_of(values: np.ndarray) -> Histogram:
-    """[LH] Algorithm 3, with densities where it has probabilities: bins as wide as the standard deviation.
-
-    Parameters
-    ----------
-    values : ndarray (n,)
-        Not all equal.
-    """
-    low, high, mean, width = values.min(), values.max(), values.mean(), values.std()
-    nodes = mean + width * np.arange(np.floor((low - mean) / width), np.ceil((high - mean) / width) + 1)
-    nodes = np.concatenate([[low], nodes[(nodes > low) & (nodes < high)], [high]])
-    return Histogram(nodes, np.histogram(values, nodes)[0] / len(values) / np.diff(nodes))
