@@ -20,7 +20,7 @@ MAKE = {
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("name", MAKE)
 def test_intervals_of_coefficients_cover_as_often_as_they_should(name, epsilon):
-    """A calibrated share is outside its 99 % band once in a hundred: at most 2 of 15 (p < 5e-4, were they independent)."""
+    """A calibrated share is outside its 99 % band once in a hundred: at most 2 of 15 (p < 5e-4 if independent)."""
     model = ldp.models.label_regression(FEATURES, **PRIORS)
     study = coverage(
         model, MAKE[name](epsilon), LABELS, replicates=200, seed=0, num_warmup=400, num_samples=400, batch=200
