@@ -235,3 +235,20 @@ def test_many_bins_of_a_prior_are_merged():
 def test_what_is_wrong_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_sketches_of_the_same_bins_add_and_of_others_do_not():
+    one, two = RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.5]), RROnBins(2.0, [0.0, 1.0, 2.0], [0.5, 1.5])
+    sketches = [ldp.Release([0.5, 1.5, 1.5], mechanism).sketch() for mechanism in (one, two)]
+    both = sketches[0] + sketches[1]
+    assert both.size == 6
+    np.testing.assert_array_equal(both.mechanism.outputs, one.outputs)
+    laws = [ldp.Privatized(dist.Normal(0.7, 0.5), sketch.mechanism) for sketch in (*sketches, both)]
+    first, second, total = (
+        float(sketch.weights @ np.asarray(law.log_prob(sketch.nodes)))
+        for sketch, law in zip((*sketches, both), laws, strict=True)
+    )
+    assert total == pytest.approx(first + second, rel=1e-6)  # in single precision
+    other = ldp.Release([0.5, 1.6], RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.6])).sketch()
+    with pytest.raises(ValueError, match="whose outputs differ"):
+        sketches[0] + other
