@@ -18,7 +18,16 @@ from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.bootstrap import BootstrapEstimate, BootstrapWarning, parametric_bootstrap
 from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
-from ldpbayes.inference import ConvergenceWarning, SketchWarning, fit, observe, privatize
+from ldpbayes.inference import (
+    ConvergenceWarning,
+    Expansion,
+    ExpansionWarning,
+    SketchWarning,
+    expand,
+    fit,
+    observe,
+    privatize,
+)
 from ldpbayes.likelihood import Privatized, PrivatizedRegression, RegressionRows, register_closed_form
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
@@ -61,6 +70,8 @@ __all__ = [
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",
     "EstimationWarning",
+    "Expansion",
+    "ExpansionWarning",
     "GaussianMechanism",
     "HadamardResponse",
     "IndependentLaplaceMechanism",
@@ -92,6 +103,7 @@ __all__ = [
     "UnbiasedRandomizer",
     "ZeroInflatedLaplaceMechanism",
     "bootstrap",
+    "expand",
     "fit",
     "frequencies",
     "keep_compiled_code",

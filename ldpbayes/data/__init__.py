@@ -1,6 +1,7 @@
 """What was released: releases, their files, and sketches of them; no likelihood."""
 
 from ldpbayes.data._count_sketch import CountSketch
+from ldpbayes.data._expanded_sketch import ExpandedSketch
 from ldpbayes.data._moment_sketch import MomentSketch
 from ldpbayes.data._panel_sketch import PanelSketch
 from ldpbayes.data._release import Release, ReleaseWarning
@@ -10,6 +11,7 @@ from ldpbayes.data._total_sketch import TotalSketch
 
 __all__ = [
     "CountSketch",
+    "ExpandedSketch",
     "MomentSketch",
     "PanelSketch",
     "Release",

@@ -58,7 +58,7 @@ class CountSketch(Sketch):
             As in `ldpbayes.data.sketch`, whose errors are raised, too.
         """
         array = np.asarray(values)
-        return collapse(mechanism, array, np.ones(len(array)), *_groups(by, len(array)))
+        return collapse(mechanism, array, np.ones(len(array)), *group_numbers(by, len(array)))
 
     @property
     def size(self) -> Any:
@@ -145,7 +145,7 @@ def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return first[order], total[order]
 
 
-def _groups(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
+def group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
     if by is None:
         return None, None
     groups = np.asarray(by)

@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._tracing import is_concrete
 from ldpbayes.data._count_sketch import CountSketch
+from ldpbayes.data._expanded_sketch import ExpandedSketch
 from ldpbayes.mechanisms._joined import joined_mechanism
 
 __all__ = ["SideBySide", "joined_sketch"]
@@ -24,20 +26,26 @@ class SideBySide:
     weights: Any
 
 
-def joined_sketch(sketches: Sequence[Any]) -> CountSketch | SideBySide:
+def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
     """One sketch of several groups' records, of a law a group.
 
     Parameters
     ----------
-    sketches : sequence of PanelSketch, or of CountSketch
-        One a group, of mechanisms whose tree structures are equal; budgets, bounds and panels may differ.
+    sketches : sequence of PanelSketch, of CountSketch, or of ExpandedSketch
+        One a group, of mechanisms whose tree structures are equal; budgets, bounds and panels may differ. The order of
+        expansions may not.
 
     Returns
     -------
-    CountSketch or SideBySide
-        The first for discrete outputs, with a law a group.
+    CountSketch, ExpandedSketch or SideBySide
+        The first two for discrete outputs, with a law a group.
     """
     mechanisms = [part.mechanism for part in sketches]
+    if isinstance(sketches[0], ExpandedSketch):
+        polynomials = [part.polynomial for part in sketches]
+        stacked = jax.tree.map(lambda *parts: (np if is_concrete(parts) else jnp).stack(parts), *polynomials)
+        size = sum(part.size for part in sketches)
+        return ExpandedSketch(sketches[0].mechanism, stacked, size, len(sketches), parts=tuple(sketches))
     nodes, weights = [part.nodes for part in sketches], [part.weights for part in sketches]
     if mechanisms[0].support.is_discrete:
         sizes = [len(part) for part in nodes]

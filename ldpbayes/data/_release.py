@@ -14,6 +14,7 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.data._expanded_sketch import ExpandedSketch
 from ldpbayes.data._files import read_release, write_release
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.data._sketching import sketch
@@ -138,19 +139,22 @@ class Release:
         lattice: bool | None = None,
         keep_records: bool = True,
         by: ArrayLike | None = None,
+        expand: bool | None = None,
+        at: ExpandedSketch | None = None,
     ) -> Sketch:
-        """Compress to weighted nodes, after which the cost of a posterior does not depend on the number of records.
+        """Compress to weighted nodes or an expansion: the cost of a posterior then does not depend on their number.
 
         Parameters
         ----------
-        panels, lattice, keep_records, by
+        panels, lattice, keep_records, by, expand, at
             As in `ldpbayes.data.sketch`.
 
         Returns
         -------
         Sketch
-            A `PanelSketch` of numbers, a `CountSketch` of discrete outputs, a `MomentSketch` of rows under Gaussian
-            noise, a `TotalSketch` of locally perturbed statistics.
+            A `PanelSketch` of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories in many
+            kinds of released values, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of locally
+            perturbed statistics.
 
         Raises
         ------
@@ -159,7 +163,8 @@ class Release:
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
-        made = sketch(self.values, self.mechanism, panels=panels, lattice=lattice, keep_records=keep_records, by=by)
+        options: dict[str, Any] = {"panels": panels, "lattice": lattice, "expand": expand, "at": at}
+        made = sketch(self.values, self.mechanism, keep_records=keep_records, by=by, **options)
         return dataclasses.replace(made, doubts=self.doubts)  # type: ignore[type-var]  # every sketch is a dataclass
 
     def save(self, path: str | os.PathLike) -> None:

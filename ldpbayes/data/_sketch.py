@@ -4,7 +4,8 @@ For records z_1..z_N with the same law, Σ log p(z_i | θ) only asks for the int
 empirical measure. On panels over the released range that measure is stored as Legendre moments; Gauss-Legendre nodes
 with the weights that reproduce these moments stand for the records. Where log p is exactly linear (outside the bounds,
 under Laplace noise), a count and a sum say everything. Records that were released without noise gather at atoms, the
-bounds and (counts) the integers, where they are counted. Discrete outputs need values and counts only. Sketches add up.
+bounds and (counts) the integers, where they are counted. Discrete outputs need values and counts only; where they are
+of too many kinds, a polynomial stands for the log-likelihood. Sketches add up.
 """
 
 import abc
@@ -16,7 +17,7 @@ __all__ = ["Sketch"]
 
 
 class Sketch(abc.ABC):
-    """Weighted nodes that stand for a release; see `PanelSketch` and `CountSketch`.
+    """Weighted nodes that stand for a release: `PanelSketch`, `CountSketch`. An `ExpandedSketch` has none.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from ldpbayes._checks import at_least, checked
-from ldpbayes.data import CountSketch, Sketch
+from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data._release import Release
 from ldpbayes.estimation._frequencies_result import Frequencies, LinearVariance
 from ldpbayes.estimation._maximum_likelihood import Options, Sample, maximum_likelihood
@@ -35,8 +35,8 @@ def frequencies(
 
     Parameters
     ----------
-    data : Release or CountSketch
-        Of a pure protocol, with one budget or one a record; a release is sketched first.
+    data : Release, CountSketch or ExpandedSketch
+        Of a pure protocol, with one budget or one a record; a release, or what an expansion was made from, is counted.
     method : str
         - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
           mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
@@ -89,7 +89,8 @@ def frequencies(
     if make is None:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
     _check(data)
-    sketch: Any = data.sketch() if isinstance(data, Release) else data
+    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+    sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, "positive", lambda a: a > 0)
@@ -108,8 +109,8 @@ def _check(data: Any) -> None:
         )
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
-    if isinstance(data, CountSketch) and data.groups is not None:
-        raise ValueError(f"the sketch holds {data.num_groups} groups; make one sketch a group, without by=")
+    if isinstance(data, Sketch) and data.law_shape:
+        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
 
 
 def _unbiased(sample: Sample, options: Options) -> Frequencies:

@@ -1,5 +1,6 @@
 """A NumPyro model as plain functions of its unconstrained parameters, and what its sites are."""
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density, potential_energy
 from numpyro.util import _validate_model
 
+from ldpbayes._tracing import is_concrete
 from ldpbayes.inference._privatize import check_site
 from ldpbayes.likelihood._privatized import Privatized, unwrapped
 
@@ -36,12 +38,19 @@ class Site(NamedTuple):
         Names of the plates that the first axes of its values belong to.
     plain : bool
         Whether a sampler of unconstrained parameters takes it as it is.
+    records : int
+        How many records are observed there; those that a node of a sketch stands for count, where that can be seen.
+    flat : bool
+        Whether its values are numbers of their own, or shares. Likelihoods of perturbed records are nearer to
+        polynomials in these than in unconstrained parameters: they are smooth where a share or a scale is 0.
     """
 
     latent: bool
     discrete_base: bool
     dims: list[str]
     plain: bool
+    records: int = 0
+    flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,5 +170,20 @@ def _sites(trace: Any) -> dict[str, Site]:
             isinstance(fn, Privatized) and fn.base_dist.support.is_discrete,
             [frame.name for frame in frames] if fits else [],
             site["type"] in ("sample", "deterministic", "control_flow") and not odd,
+            _records(site) if observed else 0,
+            latent and _is_flat(site["fn"].support),
         )
     return sites
+
+
+def _is_flat(support: Any) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.simplex or support.event_dim == 0
+
+
+def _records(site: dict[str, Any]) -> int:
+    shape, weights = site["fn"].batch_shape, site["scale"]
+    if weights is None or not is_concrete(weights):
+        return math.prod(shape)
+    return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights)))))

@@ -14,22 +14,30 @@ from numpyro.infer import NUTS
 
 from ldpbayes._checks import at_least
 from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.data import Release, ReleaseWarning, Sketch
+from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._bar import Bar
+from ldpbayes.inference._by_expansion import by_expansion
+from ldpbayes.inference._by_sketch import by_sketch, counted, expanded_sketches
 from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser, leaves, map_sketches, panel_sketches
 from ldpbayes.inference._chains import Chains, takes
 from ldpbayes.inference._density import Density, Site, sites_of
+from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._mcmc import by_mcmc
+from ldpbayes.inference._outcome import Outcome
 from ldpbayes.inference._programs import trace
 from ldpbayes.inference._result import ConvergenceWarning, arviz, convergence_problems, inference_data
 
-__all__ = ["ConvergenceWarning", "SketchWarning", "fit"]
+__all__ = ["ConvergenceWarning", "ExpansionWarning", "SketchWarning", "fit"]
 
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
 
 _Run = Callable[[Density], tuple[dict[str, Any], dict[str, Any], Density, float | None]]
 """From a density to samples, statistics, the density that was sampled, and its sketches' error, if there are any."""
+
+
+class ExpansionWarning(LdpBayesWarning):
+    """An expansion was not exact enough for the posterior; the message says why the records were sampled."""
 
 
 class SketchWarning(LdpBayesWarning):
@@ -46,6 +54,7 @@ def fit(
     num_chains: int = 4,
     chain_method: str | None = None,
     progress_bar: bool = True,
+    expand: bool | Expansion | None = None,
     **kwargs: Any,
 ) -> Any:
     """Posterior of a NumPyro model, as an ArviZ structure that carries the mechanisms and their privacy statements.
@@ -118,12 +127,31 @@ def fit(
         doubts += getattr(model, "doubts", ())  # `privatize` has warned of these when the model ran
         sampler = kernel(model) if callable(kernel) else kernel
         settings = jax.random.key(seed), (num_warmup, num_samples, num_chains), progress_bar, sites
-        if takes(sampler, sites):
+        outcome: Outcome | None = None
+        plain = takes(sampler, sites)
+        if expanded_sketches(density):
+            if plain and expand is not False:
+                outcome = by_sketch(sampler, chain_method, *settings[:-1], density)
+            if outcome is None or outcome.samples is None:
+                density = counted(density)
+        if plain:
             run: _Run = functools.partial(_by_chains, sampler, chain_method, *settings)
+            if outcome is None and expand is not False:
+                outcome = by_expansion(sampler, chain_method, *settings, density, expand)
+        elif expand:
+            raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
         else:
             run = functools.partial(_by_mcmc, kernel, *settings)
-        samples, statistics, density, certificates = _posterior(run, density, sites)
-        return _result(samples, statistics, density, sites, certificates, doubts, seed)
+        report, certificates = (outcome.report if outcome else None), list[dict[str, Any]]()
+        for said in ("why", "doubt"):
+            if report and said in report:
+                records = "the records themselves are sampled: " if said == "why" else ""
+                warnings.warn(records + report[said], ExpansionWarning, stacklevel=2)
+        if outcome and outcome.samples is not None:
+            samples, statistics = outcome.samples, outcome.statistics or {}
+        else:
+            samples, statistics, density, certificates = _posterior(run, density, sites)
+        return _result(samples, statistics, density, sites, certificates, doubts, seed, report)
 
 
 def _posterior(run: _Run, density: Density, sites: dict[str, Site]) -> tuple[dict, dict, Density, list[dict]]:
@@ -249,9 +277,11 @@ def _result(
     certificates: list[dict],
     doubts: list[str],
     seed: int,
+    expansion: dict | None,
 ) -> Any:
     data = [leaf for leaf in leaves((density.args, density.kwargs)) if isinstance(leaf, (Release, Sketch))]
-    weights = {f"weights_{i}" if i else "weights": d.weights for i, d in enumerate(data) if isinstance(d, Sketch)}
+    weighted = [(i, d) for i, d in enumerate(data) if isinstance(d, Sketch) and not isinstance(d, ExpandedSketch)]
+    weights = {f"weights_{i}" if i else "weights": d.weights for i, d in weighted}
     dims = {name: site.dims for name, site in sites.items() if site.dims}
     key = jax.random.key(0)
     observing, (arrays,) = trace(lambda _, key: density.observed(key), key)
@@ -262,6 +292,7 @@ def _result(
         mechanisms=json.dumps([d.mechanism.spec() for d in data]),
         privacy=json.dumps([d.mechanism.guarantee.statement() for d in data]),
         certificates=json.dumps(certificates),
+        expansion=json.dumps(expansion),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),

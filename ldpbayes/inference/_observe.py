@@ -12,7 +12,7 @@ from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import PanelSketch, Release, Sketch
+from ldpbayes.data import ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.data._groups import joined_sketch
 from ldpbayes.likelihood import Grouped, law_of_nodes, privatized
 from ldpbayes.likelihood._dispatch import is_own
@@ -49,8 +49,9 @@ def observe(
     Returns
     -------
     Array
-        The released values, or a sketch's nodes. Values of several releases follow one another, nodes of several
-        sketches are side by side; where there are sites of several kinds it is a list with an array for each.
+        The released values, a sketch's nodes, or how many records an expansion is of. Values of several releases follow
+        one another, nodes of several sketches are side by side, records of several expansions are counted together;
+        where there are sites of several kinds it is a list with an array for each.
 
     Raises
     ------
@@ -136,10 +137,17 @@ def _has_records(shape: tuple[int, ...], count: int) -> bool:
 
 
 def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options: dict[str, Any]) -> Any:
-    law, keep = unwrapped(base_dist)
+    inner, keep = unwrapped(base_dist)
     if not base_dist.event_shape:
-        base_dist = law.expand(base_dist.batch_shape)
+        base_dist = inner.expand(base_dist.batch_shape)
     law = law_of_nodes(sketch, base_dist, **options)
+    if isinstance(sketch, ExpandedSketch):
+        if not (is_concrete(keep) and np.all(keep)):
+            raise ValueError(
+                f"site {name!r}: an expansion is of all records together, of which a mask cannot leave some out; "
+                "release.sketch(expand=False) counts released values instead"
+            )
+        return numpyro.sample(name, law, obs=sketch.size)
     groups = getattr(sketch, "groups", None)
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
     nodes = sketch.nodes
@@ -189,7 +197,7 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence[Any]
 def _kind(data: Any) -> Hashable:
     """What groups have in common if they can be put together."""
     mechanism = data.mechanism
-    structure = type(data), jax.tree.structure(mechanism)
+    structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
     if not isinstance(mechanism, Additive) or not (mechanism.columns or isinstance(mechanism.noise, Omitted)):
         return structure
     # Bounds of these mechanisms are never one a record, so that groups with different ones cannot become one site.

@@ -4,8 +4,6 @@ A function is traced to a jaxpr and the arrays in it are taken out. The rest, it
 compiled program is found again: for other data of the same shapes, other seeds, other calls.
 """
 
-import hashlib
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,22 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-__all__ = ["Compiled", "Programs", "Traced", "trace"]
+from ldpbayes.inference._description import Description
 
-_RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "num_consts")
-"""Rules of differentiation, which two equations may differ in: a program is never differentiated."""
+__all__ = ["Compiled", "Programs", "Traced", "inputs_in_use", "trace"]
 
 SEVERAL, WORTH = 10, 1 << 13
 """Equations on arrays alone become a program of their own from this many on, or if they handle so many numbers."""
 
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
 """Operations that take less time than their results take room."""
-
-_SCALARS = (type(None), str, bool, int, float, complex)
-"""Types whose values are equal exactly where their representations as text are."""
 
 # XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
 # option is dropped where XLA no longer knows it, since that generator is then the only one.
@@ -49,6 +42,11 @@ class Traced:
     key: tuple
     _jaxpr: Any
     _tree: Any
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers its equations compute, loops counted as often as they run."""
+        return _computed(self._jaxpr)
 
     def __call__(self, arrays: Iterable[Any], *args: Any) -> Any:
         """Value of the function with these arrays in the places of its own."""
@@ -95,6 +93,24 @@ def trace(
     return _traced(jaxpr, late, arrays, inputs, jaxpr.outvars, jax.tree.structure(shape))
 
 
+def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
+    """Names of the entries of each argument that the value of a function depends on.
+
+    Parameters
+    ----------
+    function : callable
+        Of dicts of arrays.
+    *examples
+        These, or `jax.ShapeDtypeStruct` in their places.
+    """
+    jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
+    used = {*_variables(jaxpr.outvars)}
+    for equation in _live(jaxpr.eqns, jaxpr.outvars):
+        used.update(_variables(equation.invars))
+    inputs = iter(jaxpr.invars)
+    return [[name for name in sorted(example) if next(inputs) in used] for example in examples]
+
+
 def _traced(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], tree: Any
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
@@ -106,7 +122,7 @@ def _traced(
     if hasattr(jaxpr, "consts"):  # since JAX 0.12 open and closed jaxprs are of one class
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
-    description = _Description()
+    description = Description()
     description.equations(jaxpr)
     description.say(tree)
     shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data have is copied once
@@ -117,6 +133,20 @@ def _traced(
         return shared[id(array)][1]
 
     return Traced(description.key(), jaxpr, tree), [tuple(placed(each[var]) for var in constants) for each in arrays]
+
+
+def _computed(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [
+            part for value in equation.params.values() for part in (value if isinstance(value, tuple) else [value])
+        ]
+        bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
+        if bodies:
+            total += equation.params.get("length", 1) * sum(map(_computed, bodies))
+        else:
+            total += sum(var.aval.size for var in equation.outvars)
+    return total
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
@@ -164,67 +194,6 @@ def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
             needed.update(_variables(equation.invars))
             kept.append(equation)
     return kept[::-1]
-
-
-class _Description:
-    """All of a jaxpr but the names of its variables: as text, and as objects where no text can stand for them."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._names: dict[Any, int] = {}
-        self._objects: dict[Any, int] = {}
-        self._numbers = itertools.count()  # an inner jaxpr that occurs twice gets other numbers the second time
-
-    def key(self) -> tuple:
-        return hashlib.sha256("\n".join(self._lines).encode()).hexdigest(), *self._objects
-
-    def say(self, *parts: Any) -> None:
-        self._lines.append(" ".join(map(str, parts)))
-
-    def equations(self, jaxpr: Any) -> None:
-        self._define((*jaxpr.constvars, *jaxpr.invars))
-        for equation in jaxpr.eqns:
-            parameters = [
-                f"{name}={self._value(value)}" for name, value in sorted(equation.params.items()) if name not in _RULES
-            ]
-            self.say(equation.primitive, *parameters, *map(self._atom, equation.invars))
-            self._define(equation.outvars)
-        self.say("returns", *map(self._atom, jaxpr.outvars))
-
-    def _define(self, variables: Iterable[Any]) -> None:
-        for var in variables:
-            self._names[var] = next(self._numbers)
-            self.say(var.aval, getattr(var.aval, "weak_type", ""))
-
-    def _atom(self, atom: Any) -> str:
-        return f"{atom.aval} {self._value(atom.val)}" if isinstance(atom, Literal) else str(self._names[atom])
-
-    def _value(self, value: Any) -> str:
-        """A parameter of an equation as text that no other value has."""
-        if isinstance(value, (ClosedJaxpr, Jaxpr)):
-            self.say("{", *map(self._value, getattr(value, "consts", ())))
-            self.equations(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
-            return "}"
-        if isinstance(value, (tuple, list)):
-            return f"{type(value).__name__}({','.join(map(self._value, value))})"
-        if isinstance(value, dict):
-            return f"dict({','.join(f'{self._value(k)}:{self._value(v)}' for k, v in value.items())})"
-        if type(value) in _SCALARS or isinstance(value, (np.dtype, type)):
-            return f"{type(value).__qualname__} {value!r}"
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
-            array = np.asarray(value)
-            return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
-        try:
-            return f"object {self._objects.setdefault(value, len(self._objects))}"
-        except TypeError:  # what is not hashable is taken to equal nothing, so that its program is compiled each time
-            return self._value(_Unequal(value))
-
-
-@dataclass(frozen=True, eq=False)
-class _Unequal:
-    """Something that equals nothing but itself."""
-
-    value: Any
 
 
 class Compiled:

@@ -3,6 +3,7 @@
 from ldpbayes._moved import former
 from ldpbayes.likelihood._channel import Channel, channel
 from ldpbayes.likelihood._dispatch import closed_form, register_closed_form
+from ldpbayes.likelihood._expanded_law import ExpandedLaw
 from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._privatized import Privatized, privatized
@@ -20,6 +21,7 @@ from ldpbayes.likelihood.closed_forms import (
 __all__ = [
     "Channel",
     "ChebyshevExpansion",
+    "ExpandedLaw",
     "Family",
     "Grouped",
     "Privatized",

@@ -9,10 +9,11 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import CountSketch, MomentSketch, PanelSketch, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._dispatch import is_own
+from ldpbayes.likelihood._expanded_law import ExpandedLaw
 from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._privatized import Privatized, law_of_records
 from ldpbayes.likelihood.closed_forms import Grouped
@@ -23,8 +24,8 @@ __all__ = ["law_of_nodes", "method_at_nodes"]
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 
 
-def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized:
-    """The law of a sketch's nodes when records follow ``base_dist``.
+def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | ExpandedLaw:
+    """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
     Parameters
     ----------
@@ -37,13 +38,18 @@ def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized:
 
     Returns
     -------
-    Privatized
+    Privatized or ExpandedLaw
 
     Raises
     ------
     ValueError
-        For counts of which some are released without noise, where too many integers lie between the bounds.
+        For counts of which some are released without noise, where too many integers lie between the bounds; for options
+        with an expansion.
     """
+    if isinstance(sketch, ExpandedSketch):
+        if options:
+            raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; use sketch(expand=False)")
+        return ExpandedLaw(base_dist, sketch)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         grouped = law_of_records if isinstance(sketch.mechanism, Additive) else Grouped
         base_dist = grouped(base_dist, sketch.groups)

@@ -62,7 +62,7 @@ class ReplicatedFit:
                 return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases])
             if releases[0].mechanism.record_shape or not self._sketched:
                 return self._samples(keys, releases[0], [{"values": release.values} for release in releases])
-            sketches: list[Any] = [release.sketch(keep_records=False) for release in releases]
+            sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
             if isinstance(sketches[0], PanelSketch):
                 return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches])
             together = sum(sketches, self._known)

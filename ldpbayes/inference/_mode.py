@@ -1,0 +1,178 @@
+"""The mode of a posterior, by few passes over the records, and how far around it the posterior reaches."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
+
+from ldpbayes.inference._cut import Cut
+from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
+
+__all__ = ["Above", "Mode", "Slopes", "SeveralModes", "mode"]
+
+GRADIENT = 0.05  # of the potential at the mode: where a standard deviation is one, it is off by a twentieth of that
+ITERATIONS = 500  # of a search
+STEP = 0.3  # standard deviations over which slopes are differenced
+WIDEST = 3.0  # standard deviation of an unconstrained parameter beyond which none is believed
+REPEATS = 3  # times that slopes are differenced, if the steps of the last time turn out to have been of a wrong length
+NEARLY = 12.0  # nats that another mode lies lower by at least, if it may be left out: e^12 is 160,000
+SAME = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes are the same
+
+Slopes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From points (m, *cut.shape) to log-likelihoods (m,) and their gradients."""
+
+
+class SeveralModes(ValueError):
+    """The posterior has modes far from each other, of which one expansion would know one only."""
+
+
+class Above:
+    """What is above a cut, compiled, in flat unconstrained parameters.
+
+    Parameters
+    ----------
+    cut : Cut
+        Where the model meets its records.
+    example : dict of str to array
+        Unconstrained parameters.
+
+    Attributes
+    ----------
+    size : int
+        Number of unconstrained parameters.
+    names : list of str
+        Their sites, in order.
+    """
+
+    def __init__(self, cut: Cut, example: dict[str, Any]) -> None:
+        flat, self.unravel = ravel_pytree(example)
+        self.size, self._shape = len(flat), cut.shape
+        self.names = sorted(example)
+        self._rank = np.ndim(example[self.names[0]])
+
+        def coordinates(flat: Any) -> Any:
+            return cut.coordinates(self.unravel(flat))
+
+        def tilted(flat: Any, slope: Any) -> Any:
+            """Rest and its gradient less that of the numbers that the records see, along the likelihood's slope."""
+
+            def both(flat: Any) -> Any:
+                rest = cut.rest(self.unravel(flat))
+                return rest - jnp.sum(slope * coordinates(flat)), rest
+
+            gradient, rest = jax.grad(both, has_aux=True)(flat)
+            return rest, gradient
+
+        like = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+        seen = jax.ShapeDtypeStruct(cut.shape, flat.dtype)
+        self._coordinates = self._program("coordinates", coordinates, like)
+        self._tilted = self._program("tilted", tilted, like, seen)
+
+    @staticmethod
+    def _program(name: str, function: Callable, *examples: Any) -> Callable:
+        traced, (arrays,) = trace(lambda _, *parts: function(*parts), *examples)
+        return functools.partial(PROGRAMS.get((name, traced.key), lambda: Compiled(traced, arrays, *examples)), arrays)
+
+    def coordinates(self, points: np.ndarray) -> np.ndarray:
+        """The numbers that the records see, (m, *cut.shape), at parameters (m, size)."""
+        if not len(points):
+            return np.zeros((0, *self._shape))
+        return np.stack([np.asarray(self._coordinates(point)) for point in points])
+
+    def gradients(self, points: np.ndarray, slopes: Slopes) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients at parameters (m, size), under a likelihood with these slopes."""
+        values, along = slopes(self.coordinates(points))
+        parts = [self._tilted(point, slope) for point, slope in zip(points, along, strict=True)]
+        rest = np.array([part[0] for part in parts])
+        return rest - values, np.stack([np.asarray(part[1]) for part in parts])
+
+    def flat(self, positions: dict[str, Any]) -> np.ndarray:
+        """Parameters (draws, size) from positions (..., *shape) of each."""
+        lead = np.ndim(positions[self.names[0]]) - self._rank
+        parts = [np.reshape(positions[name], (*np.shape(positions[name])[:lead], -1)) for name in self.names]
+        return np.concatenate(parts, axis=-1).reshape(-1, self.size)
+
+
+class Mode(NamedTuple):
+    """Where the posterior is highest, and its normal approximation there.
+
+    Attributes
+    ----------
+    at : ndarray (size,)
+        Unconstrained parameters.
+    root : ndarray (size, size)
+        A root of their covariance: at + root u for standard normal u.
+    """
+
+    at: np.ndarray
+    root: np.ndarray
+
+
+def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
+    """Find the mode from several starts.
+
+    Parameters
+    ----------
+    above : Above
+        What is above the cut.
+    slopes : callable
+        Of the likelihood below.
+    starts : sequence of ndarray (size,)
+        Where the searches begin.
+
+    Returns
+    -------
+    Mode
+
+    Raises
+    ------
+    SeveralModes
+        If they end in places far from each other, of densities that are not.
+    """
+
+    def potential(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        (value,), (gradient,) = above.gradients(flat[None], slopes)
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return np.inf, np.zeros_like(flat)
+        return float(value), gradient
+
+    options = {"gtol": GRADIENT, "maxiter": ITERATIONS}
+    found = [minimize(potential, start, jac=True, method="BFGS", options=options) for start in starts]
+    found.sort(key=lambda end: end.fun)
+    best = found[0]
+    root = _spread(above, slopes, best.x, _root(np.asarray(best.hess_inv)))
+    for end in found[1:]:
+        if end.fun - best.fun < NEARLY:
+            away = np.linalg.norm(np.linalg.solve(root, end.x - best.x))
+            if away > np.sqrt(above.size) + SAME:
+                raise SeveralModes(
+                    f"searches from different starts end {away:.0f} standard deviations apart, at densities that "
+                    f"differ by {end.fun - best.fun:.1f} nats"
+                )
+    return Mode(best.x, root)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.clip(values, 1e-16, WIDEST**2))
+
+
+def _spread(above: Above, slopes: Slopes, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
+    for _ in range(REPEATS):
+        steps = STEP * root.T
+        after = above.gradients(np.concatenate([at + steps, at - steps]), slopes)[1]
+        along = (after[: len(steps)] - after[len(steps) :]) / (2 * STEP)
+        bent = along @ root  # second derivatives along the columns of the root: one on the diagonal, if that was right
+        values, vectors = np.linalg.eigh(0.5 * (bent + bent.T))
+        if not np.isfinite(values).all():
+            break
+        root = _root((turned := root @ vectors / np.sqrt(np.maximum(values, 1e-4))) @ turned.T)
+        if values[0] > 0.25 and values[-1] < 4:
+            break
+    return root

@@ -1,0 +1,69 @@
+"""Passes over the records below a cut: log-likelihoods and slopes at points, compiled once and run on all cores."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from ldpbayes.inference._cut import Cut
+from ldpbayes.inference._programs import PROGRAMS, Compiled, Traced, trace
+
+__all__ = ["Passes"]
+
+
+class Passes:
+    """What all records below a cut say at points, each of which costs one pass over them.
+
+    Parameters
+    ----------
+    cut : Cut
+        Where the model meets its records.
+
+    Attributes
+    ----------
+    made : int
+        How many passes there have been.
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut, self.made = cut, 0
+        self._example = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
+        self._with_slopes, arrays = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._example)
+        self._arrays: dict[bool, Any] = {True: arrays[0]}
+        self._programs = {True: self._compiled("slopes", self._with_slopes)}
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a pass handles: what it costs, on any machine."""
+        return self._with_slopes.numbers
+
+    def _compiled(self, name: str, traced: Traced, arrays: Any = None) -> Compiled:
+        arrays = self._arrays[True] if arrays is None else arrays
+        return PROGRAMS.get((name, traced.key), lambda: Compiled(traced, arrays, self._example))
+
+    def slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods (points,) and their gradients (points, *cut.shape) at points (points, *cut.shape)."""
+        values, slopes = zip(*self._run(True, points), strict=True)
+        return np.array(values), np.stack(slopes)
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Log-likelihoods (points,) at points (points, *cut.shape)."""
+        if False not in self._programs:
+            traced, arrays = trace(lambda _, x: self._cut.likelihood(x), self._example)
+            self._arrays[False], self._programs[False] = arrays[0], self._compiled("values", traced, arrays[0])
+        return np.array(self._run(False, points))
+
+    def _run(self, slopes: bool, points: np.ndarray) -> list[Any]:
+        program, arrays = self._programs[slopes], self._arrays[slopes]
+        self.made += len(points)
+
+        def one(point: np.ndarray) -> Any:
+            with jax.enable_x64(True):
+                return jax.tree.map(np.asarray, program(arrays, point))
+
+        if len(points) == 1:
+            return [one(points[0])]
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
+            return list(pool.map(one, points))
