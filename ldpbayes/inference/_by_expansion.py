@@ -15,11 +15,11 @@ import numpy as np
 
 from ldpbayes.inference._bar import Bar
 from ldpbayes.inference._chains import Chains
-from ldpbayes.inference._cut import Uncut
+from ldpbayes.inference._cut import MANY, SEVERAL, Uncut
 from ldpbayes.inference._density import Density, Site
 from ldpbayes.inference._expanded import Expanded, expanded
 from ldpbayes.inference._expansion import Expansion, outside, passes_for, values_of
-from ldpbayes.inference._mode import Mode, SeveralModes
+from ldpbayes.inference._mode import Mode, NoMode
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, MODERATE, NEGLIGIBLE, Outcome, errors_said, judged
 from ldpbayes.inference._result import arviz
 from ldpbayes.inference._search import ORDERS, Search, evenly
@@ -30,9 +30,13 @@ __all__ = ["by_expansion"]
 ROUNDS = 4  # expansions at most, each at the draws of the one before
 MOST = 6000  # passes for an expansion, beyond which no higher order is tried
 NARROW = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-WORTH = 4e10  # numbers that the records' way handles from which on compiling an expansion is worth its time
+WORTH = 1.5e11  # numbers that the records' way reads and writes from which on compiling an expansion is worth its time
 GRADIENTS = 10  # that an iteration of NUTS takes, about
+TAIL = 20  # every such draw, one of the largest errors, may become a further point of an expansion that is made again
 FEW_OUTSIDE = 0.01  # share of the draws that may be far from where an expansion was made
+
+_MakeChains = Callable[[Polynomial, Mode], Chains]
+"""From what stands for the records, and where chains start, to the chains."""
 
 
 def by_expansion(
@@ -77,9 +81,10 @@ def by_expansion(
     num_warmup, num_samples, num_chains = numbers
     given = expand if isinstance(expand, Expansion) else None
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))
-    starts = [jax.tree.map(np.asarray, density.start(each, kernel._init_strategy)) for each in keys]
+    if expand is None and max(site.records for site in sites.values()) < MANY:
+        return None
     try:
-        search = Search(density, sites, starts, key)
+        search = Search(density, sites, kernel._init_strategy, key, MANY if expand is None else SEVERAL)
     except Uncut as reason:
         if given is not None:
             raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
@@ -91,18 +96,17 @@ def by_expansion(
         )
     if expand is None and not _pays(search, (num_warmup + num_samples) * num_chains):
         return None
-    try:
-        at = search.mode(given)
-    except SeveralModes as reason:
-        return Outcome({"ran": "records", "why": str(reason)} | _about(search))
 
-    def chains(polynomial: Polynomial) -> Chains:
+    def chains(polynomial: Polynomial, at: Mode) -> Chains:
         density: Expanded = expanded(search.cut, polynomial, at, search.above)
         return Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
 
-    if given is not None and given.count != search.cut.count:
-        return _of_shards(search, given, chains, numbers, shown)
-    return _of_records(search, at, given, chains, numbers, shown)
+    try:
+        if given is not None and given.count != search.cut.count:
+            return _of_shards(search, given, chains, numbers, shown)
+        return _of_records(search, given, chains, numbers, shown)
+    except NoMode as reason:
+        return Outcome({"ran": "records", "why": str(reason)} | _about(search))
 
 
 def _pays(search: Search, iterations: int) -> bool:
@@ -119,22 +123,19 @@ def _about(search: Search, order: int | None = None) -> dict[str, Any]:
 
 
 def _of_records(
-    search: Search,
-    at: Mode,
-    given: Expansion | None,
-    chains: Callable[[Polynomial], Chains],
-    numbers: tuple[int, int, int],
-    shown: bool,
+    search: Search, given: Expansion | None, chains: _MakeChains, numbers: tuple[int, int, int], shown: bool
 ) -> Outcome:
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
     num_warmup, num_samples, num_chains = numbers
     budget = num_chains * (num_warmup + num_samples)
+    at = search.mode(num_chains, given)
     expansion = search.expansion(*search.normal_draws(at)) if given is None else given
     for number in range(ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
-        ran = chains(polynomial)
+        ran = chains(polynomial, at)
         arviz()  # imported while the programs are being compiled
         errors = functools.partial(_errors, search, polynomial)
+        again = number < ROUNDS - 1 and search.passes.made < budget
         with contextlib.closing(Bar(budget, shown)) as bar:
             positions, statistics = ran.run(num_warmup, bar)
             if num_warmup >= CHECKS:
@@ -143,17 +144,22 @@ def _of_records(
                 higher = _higher(draws, order)
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
                 dear = higher == order or 3 * passes_for(Frame.of_draws(draws), higher) > num_samples * num_chains
-                if np.std(off) > (MODERATE if dear else NEGLIGIBLE):
-                    if number < ROUNDS - 1 and search.passes.made < budget:
+                if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
+                    if expansion is given and not np.std(off) <= HOPELESS:  # the draws are not worth anything
+                        at = search.mode(num_chains)
+                        expansion = search.expansion(*search.normal_draws(at))
+                    else:
                         expansion = search.expansion(draws, higher)
-                        continue
-                    if np.std(off) > HOPELESS:
-                        break
+                    continue
+                if not np.std(off) <= HOPELESS:
+                    break
             positions, statistics = ran.run(num_samples, bar)
-        outcome = judged(
-            errors, search.seen(positions), positions, statistics, ran.constrained, jax.random.fold_in(search.key, 2)
-        )
-        return outcome._replace(report=outcome.report | _about(search, order))
+        seen, key = search.seen(positions), jax.random.fold_in(search.key, 2)
+        outcome = judged(errors, seen, positions, statistics, ran.constrained, key)
+        if not again or outcome.off is None:
+            return outcome._replace(report=outcome.report | _about(search, order))
+        worst = np.argsort(-np.abs(outcome.off))[: len(seen) // TAIL]
+        expansion = search.expansion(seen, order, seen[worst])
     why = f"an expansion of order {order} is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
     return Outcome({"ran": "records", "why": why} | errors_said(off) | _about(search, order))
 
@@ -168,16 +174,12 @@ def _higher(draws: np.ndarray, order: int) -> int:
 
 
 def _of_shards(
-    search: Search,
-    given: Expansion,
-    chains: Callable[[Polynomial], Chains],
-    numbers: tuple[int, int, int],
-    shown: bool,
+    search: Search, given: Expansion, chains: _MakeChains, numbers: tuple[int, int, int], shown: bool
 ) -> Outcome:
     """Sample an expansion of records that are elsewhere; the certificate is what it says of itself."""
     num_warmup, num_samples, num_chains = numbers
     polynomial = given.polynomial
-    ran = chains(polynomial)
+    ran = chains(polynomial, search.mode(num_chains, given))
     with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
         ran.run(num_warmup, bar)
         positions, statistics = ran.run(num_samples, bar)

@@ -23,9 +23,10 @@ from ldpbayes.inference._certificate import panel_sketches
 from ldpbayes.inference._density import RUNNING, Density, Site
 from ldpbayes.inference._programs import inputs_in_use
 
-__all__ = ["Cut", "Given", "Uncut", "cut"]
+__all__ = ["MANY", "SEVERAL", "Cut", "Given", "Uncut", "cut"]
 
-MANY = 1000  # records from which on the likelihood of an observed site is worth leaving to an expansion
+MANY = 1000  # records from which on an observed site is worth expanding
+SEVERAL = 10  # records from which on it is where an expansion is asked for
 MOST = 128  # numbers in which a function is expanded at most, in each of its groups
 MOST_GROUPED = 1 << 14  # numbers of all groups together
 
@@ -136,7 +137,7 @@ class Cut:
         return sum(sums[name] for name in self.observed)
 
 
-def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any]) -> Cut:
+def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any], many: int = MANY) -> Cut:
     """Find where a model may be cut.
 
     Parameters
@@ -147,6 +148,8 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any]) ->
         See `sites_of`.
     parameters : dict of str to array
         Any unconstrained parameters of finite density.
+    many : int
+        Records that an observed site has at least, if it is to be below the cut.
 
     Returns
     -------
@@ -157,9 +160,9 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any]) ->
     Uncut
         If no observed site has many records, or these see too many numbers.
     """
-    observed = tuple(name for name, site in sites.items() if site.records >= MANY)
+    observed = tuple(name for name, site in sites.items() if site.records >= many)
     if not observed:
-        raise Uncut(f"no observed site has {MANY} records or more")
+        raise Uncut(f"no observed site has {many} records or more")
     if panel_sketches(density):
         raise Uncut("a sketch on panels is among the data, whose own certificate would be lost")
     count = sum(sites[name].records for name in observed)

@@ -183,7 +183,9 @@ def _is_flat(support: Any) -> bool:
 
 
 def _records(site: dict[str, Any]) -> int:
-    shape, weights = site["fn"].batch_shape, site["scale"]
+    values = np.shape(site["value"])
+    shape = np.broadcast_shapes(site["fn"].batch_shape, values[: len(values) - site["fn"].event_dim])
+    weights = site["scale"]
     if weights is None or not is_concrete(weights):
         return math.prod(shape)
     return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights)))))

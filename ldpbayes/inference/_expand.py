@@ -55,10 +55,7 @@ def expand(
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
     density, key = Density(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
-        starts = [
-            jax.tree.map(np.asarray, density.start(jax.random.fold_in(key, j), init_to_uniform)) for j in range(STARTS)
-        ]
-        search = Search(density, sites_of(density), starts, key)
+        search = Search(density, sites_of(density), init_to_uniform, key)
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
@@ -66,7 +63,7 @@ def expand(
         if at is not None:
             draws = _draws(search, at)
             return search.expansion(draws, search.order(draws) if order is None else order)
-        return search.expansion(*search.normal_draws(search.mode(), order))
+        return search.expansion(*search.normal_draws(search.mode(STARTS), order))
 
 
 def _draws(search: Search, posterior: Any) -> np.ndarray:

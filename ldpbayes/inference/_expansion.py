@@ -100,7 +100,7 @@ def values_of(polynomial: Polynomial, points: np.ndarray) -> np.ndarray:
         Places.
     """
     with jax.enable_x64(True):
-        return np.reshape(jax.vmap(polynomial)(points), (len(points), -1)).sum(axis=1)
+        return np.asarray(jax.vmap(polynomial)(points)).reshape(len(points), -1).sum(axis=1)
 
 
 def outside(polynomial: Polynomial, points: np.ndarray) -> float:

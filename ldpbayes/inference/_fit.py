@@ -81,13 +81,20 @@ def fit(
         devices, on accelerators. The draws are the same to rounding.
     progress_bar : bool
         Whether a bar on stderr counts the iterations.
+    expand : bool or Expansion, optional
+        Whether the log-likelihood of many records may be replaced by an expansion, a polynomial in the few numbers that
+        they see, which is compared with the records at posterior draws, and reweighted or given up where it is not
+        exact. By default where that pays and there are enough records. An expansion of your own (see `expand`) stands
+        for all records, of which the arguments may then be any part.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
         Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data).
         Attributes (JSON strings): ``mechanisms``, ``privacy``, ``certificates`` (largest log-likelihood error of
-        the sketches in nats at posterior draws, and their panels), ``release_warnings``, ``convergence_warnings``.
+        the sketches in nats at posterior draws, and their panels), ``expansion`` (what ran, why, and how far off it was
+        at posterior draws; null where records or sketches were sampled as they are), ``release_warnings``,
+        ``convergence_warnings``.
 
     Warns
     -----
@@ -95,6 +102,9 @@ def fit(
         For a release, or a sketch of one, that the stated mechanism could hardly have made, whatever the records are.
     ConvergenceWarning
         Divergences, R-hat above 1.01, or bulk or tail effective sample size below 100 a chain.
+    ExpansionWarning
+        An expansion that was asked for or chosen is not exact enough, and the records were sampled; or one of shards,
+        whose records are not here, has reason for doubt.
     SketchWarning
         A sketch that is off by more than 1e-3 nats: it is refined, and the posterior sampled again.
 
@@ -102,13 +112,15 @@ def fit(
     ------
     ValueError
         If a release holds no values, the model has nothing to sample, a site's mechanism cannot have released what is
-        observed there, or the numbers of draws are not positive. A model without a release is fitted as
-        `numpyro.infer.MCMC` would.
+        observed there, the numbers of draws are not positive, or an expansion is of another model. A model without a
+        release is fitted as `numpyro.infer.MCMC` would.
     """
     num_warmup = at_least(0, "num_warmup", num_warmup)
     num_samples, num_chains = at_least(1, "num_samples", num_samples), at_least(1, "num_chains", num_chains)
     if chain_method not in (None, "threads", "vectorized"):
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
+    if not isinstance(expand, Expansion) and expand not in (None, True, False):
+        raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     simulated = [r for r in leaves((args, kwargs)) if isinstance(r, Release) and r.values is None]
     if simulated:
         raise ValueError(
@@ -130,6 +142,10 @@ def fit(
         outcome: Outcome | None = None
         plain = takes(sampler, sites)
         if expanded_sketches(density):
+            if isinstance(expand, Expansion):
+                raise ValueError(
+                    "the data are an expansion already, and expand= is given another one; pass the release"
+                )
             if plain and expand is not False:
                 outcome = by_sketch(sampler, chain_method, *settings[:-1], density)
             if outcome is None or outcome.samples is None:

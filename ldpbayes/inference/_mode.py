@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from ldpbayes.inference._cut import Cut
 from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
 
-__all__ = ["Above", "Mode", "Slopes", "SeveralModes", "mode"]
+__all__ = ["Above", "Mode", "NoMode", "Slopes", "mode"]
 
 GRADIENT = 0.05  # of the potential at the mode: where a standard deviation is one, it is off by a twentieth of that
 ITERATIONS = 500  # of a search
@@ -27,8 +27,8 @@ Slopes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """From points (m, *cut.shape) to log-likelihoods (m,) and their gradients."""
 
 
-class SeveralModes(ValueError):
-    """The posterior has modes far from each other, of which one expansion would know one only."""
+class NoMode(ValueError):
+    """No mode was found, or several, far from each other, of which one expansion would know one only."""
 
 
 class Above:
@@ -122,7 +122,7 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
         What is above the cut.
     slopes : callable
         Of the likelihood below.
-    starts : sequence of ndarray (size,)
+    starts : sequence of ndarray of ``size`` numbers
         Where the searches begin.
 
     Returns
@@ -131,8 +131,8 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
 
     Raises
     ------
-    SeveralModes
-        If they end in places far from each other, of densities that are not.
+    NoMode
+        If they end in places far from each other, of densities that are not, or none ends anywhere.
     """
 
     def potential(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -142,15 +142,17 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
         return float(value), gradient
 
     options = {"gtol": GRADIENT, "maxiter": ITERATIONS}
-    found = [minimize(potential, start, jac=True, method="BFGS", options=options) for start in starts]
+    found = [minimize(potential, start.ravel(), jac=True, method="BFGS", options=options) for start in starts]
     found.sort(key=lambda end: end.fun)
     best = found[0]
+    if not np.isfinite(best.fun):
+        raise NoMode(f"the posterior has no density at any of {len(starts)} starts")
     root = _spread(above, slopes, best.x, _root(np.asarray(best.hess_inv)))
     for end in found[1:]:
         if end.fun - best.fun < NEARLY:
             away = np.linalg.norm(np.linalg.solve(root, end.x - best.x))
             if away > np.sqrt(above.size) + SAME:
-                raise SeveralModes(
+                raise NoMode(
                     f"searches from different starts end {away:.0f} standard deviations apart, at densities that "
                     f"differ by {end.fun - best.fun:.1f} nats"
                 )

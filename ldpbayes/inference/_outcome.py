@@ -27,11 +27,14 @@ class Outcome(NamedTuple):
         What ran, and why where it was the records, for the attributes of the result.
     samples, statistics : dict, optional
         Draws of the posterior; None where only the records will do.
+    off : ndarray, optional
+        Errors at all draws, where these could not be reweighted.
     """
 
     report: dict[str, Any]
     samples: dict[str, Any] | None = None
     statistics: dict[str, Any] | None = None
+    off: np.ndarray | None = None
 
 
 def errors_said(off: np.ndarray) -> dict[str, float]:
@@ -77,7 +80,7 @@ def judged(
     said = errors_said(off) | {"pareto_k": weights.pareto_k, "effective_share": weights.share}
     if not weights.good:
         why = f"importance weights are too uneven (Pareto k {weights.pareto_k:.2f}, {weights.share:.0%} of the draws)"
-        return Outcome({"ran": "records", "why": why, **said})
+        return Outcome({"ran": "records", "why": why, **said}, off=off - np.mean(off))
     each = statistics["potential_energy"].shape
     energy = statistics["potential_energy"] - (off - np.mean(off)).reshape(each)
     both = positions, statistics | {"potential_energy": energy}

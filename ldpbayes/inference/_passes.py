@@ -1,6 +1,8 @@
 """Passes over the records below a cut: log-likelihoods and slopes at points, compiled once and run on all cores."""
 
+import functools
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,18 +32,25 @@ class Passes:
     def __init__(self, cut: Cut) -> None:
         self._cut, self.made = cut, 0
         self._example = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
-        self._with_slopes, arrays = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._example)
-        self._arrays: dict[bool, Any] = {True: arrays[0]}
-        self._programs = {True: self._compiled("slopes", self._with_slopes)}
+        self._traced = self._trace(jax.value_and_grad(cut.likelihood))
+        self._programs: dict[bool, Any] = {}
 
     @property
     def numbers(self) -> int:
         """How many numbers a pass handles: what it costs, on any machine."""
-        return self._with_slopes.numbers
+        return self._traced[0].numbers
 
-    def _compiled(self, name: str, traced: Traced, arrays: Any = None) -> Compiled:
-        arrays = self._arrays[True] if arrays is None else arrays
-        return PROGRAMS.get((name, traced.key), lambda: Compiled(traced, arrays, self._example))
+    def _trace(self, function: Callable) -> tuple[Traced, Any]:
+        traced, (arrays,) = trace(lambda _, x: function(x), self._example)
+        return traced, arrays
+
+    def _program(self, slopes: bool) -> Callable:
+        """With slopes or without, compiled when it is first asked for."""
+        if slopes not in self._programs:
+            traced, arrays = self._traced if slopes else self._trace(self._cut.likelihood)
+            program = PROGRAMS.get(("pass", traced.key), lambda: Compiled(traced, arrays, self._example))
+            self._programs[slopes] = functools.partial(program, arrays)
+        return self._programs[slopes]
 
     def slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods (points,) and their gradients (points, *cut.shape) at points (points, *cut.shape)."""
@@ -50,18 +59,15 @@ class Passes:
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Log-likelihoods (points,) at points (points, *cut.shape)."""
-        if False not in self._programs:
-            traced, arrays = trace(lambda _, x: self._cut.likelihood(x), self._example)
-            self._arrays[False], self._programs[False] = arrays[0], self._compiled("values", traced, arrays[0])
         return np.array(self._run(False, points))
 
     def _run(self, slopes: bool, points: np.ndarray) -> list[Any]:
-        program, arrays = self._programs[slopes], self._arrays[slopes]
+        program = self._program(slopes)
         self.made += len(points)
 
         def one(point: np.ndarray) -> Any:
             with jax.enable_x64(True):
-                return jax.tree.map(np.asarray, program(arrays, point))
+                return jax.tree.map(np.asarray, program(point))
 
         if len(points) == 1:
             return [one(points[0])]

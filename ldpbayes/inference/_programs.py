@@ -45,7 +45,7 @@ class Traced:
 
     @property
     def numbers(self) -> int:
-        """How many numbers its equations compute, loops counted as often as they run."""
+        """How many numbers its equations read and write, loops counted as often as they run."""
         return _computed(self._jaxpr)
 
     def __call__(self, arrays: Iterable[Any], *args: Any) -> Any:
@@ -145,7 +145,7 @@ def _computed(jaxpr: Any) -> int:
         if bodies:
             total += equation.params.get("length", 1) * sum(map(_computed, bodies))
         else:
-            total += sum(var.aval.size for var in equation.outvars)
+            total += sum(var.aval.size for var in (*_variables(equation.invars), *equation.outvars))
     return total
 
 

@@ -51,7 +51,7 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     """
     if not np.isfinite(log_ratios).all():
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0)
-    log, shape = _psislw(log_ratios - log_ratios.max())
+    log, shape = _psislw(log_ratios - log_ratios.max())  # a copy, which ArviZ writes into
     log = log - np.logaddexp.reduce(log)
     return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
 

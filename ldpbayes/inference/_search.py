@@ -1,14 +1,17 @@
 """What an expansion is made with: a model's cut, passes over the records below it, and programs of what is above."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes.inference._cut import Cut, cut
+from ldpbayes.inference._cut import SEVERAL, Cut, cut
 from ldpbayes.inference._density import Density, Site
 from ldpbayes.inference._expansion import Expansion, passes_for
-from ldpbayes.inference._mode import Above, Mode, mode
+from ldpbayes.inference._mode import Above, Mode, Slopes, mode
 from ldpbayes.inference._passes import Passes
 from ldpbayes.numerics._polynomial import Frame
 
@@ -27,10 +30,12 @@ class Search:
         The model with its arguments.
     sites : dict of str to Site
         Of the model.
-    starts : list of dict
-        Unconstrained parameters where a search for the mode begins.
+    strategy : callable
+        How chains of the kernel start; see `Density.start`.
     key : jax.Array
         A JAX random key.
+    many : int
+        Records that an observed site has at least, if it is to be expanded.
 
     Attributes
     ----------
@@ -38,8 +43,8 @@ class Search:
         Where it is cut.
     passes : Passes
         Over the records.
-    above : Above
-        The rest.
+    key : jax.Array
+        As it was given.
 
     Raises
     ------
@@ -47,23 +52,36 @@ class Search:
         If the model cannot be cut.
     """
 
-    def __init__(self, density: Density, sites: dict[str, Site], starts: list[dict[str, Any]], key: jax.Array) -> None:
-        self.cut: Cut = cut(density, sites, starts[0])
-        self.passes, self.above = Passes(self.cut), Above(self.cut, starts[0])
-        self.starts, self.key = [self.above.flat(start)[0] for start in starts], key
+    def __init__(
+        self, density: Density, sites: dict[str, Site], strategy: Callable, key: jax.Array, many: int = SEVERAL
+    ) -> None:
+        self._strategy, self.key = strategy, key
+        self._first = self._start(density, 0)
+        self.cut: Cut = cut(density, sites, self._first, many)
+        self.passes = Passes(self.cut)
 
-    def mode(self, given: Expansion | None = None) -> Mode:
-        """The posterior's mode, by the records or by what an expansion says of them; raises SeveralModes."""
-        if given is None:
-            return mode(self.above, self.passes.slopes, self.starts)
-        polynomial = given.polynomial
+    @functools.cached_property
+    def above(self) -> Above:
+        """What is above the cut."""
+        return Above(self.cut, self._first)
 
-        def slopes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with jax.enable_x64(True):
-                total = jax.value_and_grad(lambda x: jax.numpy.sum(polynomial(x)))
-                return jax.tree.map(np.asarray, jax.vmap(total)(points))
+    def _start(self, density: Density, number: int) -> dict[str, Any]:
+        return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
 
-        return mode(self.above, slopes, self.starts)
+    def mode(self, searches: int, given: Expansion | None = None) -> Mode:
+        """The posterior's mode, by the records or by what an expansion says of them; raises NoMode.
+
+        Parameters
+        ----------
+        searches : int
+            How many there are, from different starts.
+        given : Expansion, optional
+            What stands for the records.
+        """
+        starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
+        return mode(
+            self.above, self.passes.slopes if given is None else _slopes(given), [*map(self.above.flat, starts)]
+        )
 
     def normal_draws(self, at: Mode, order: int | None = None) -> tuple[np.ndarray, int]:
         """Numbers that the records see at draws from the normal approximation, as many as an expansion is made at.
@@ -93,14 +111,27 @@ class Search:
         """Numbers that the records see at draws of the chains."""
         return self.above.coordinates(self.above.flat(positions))
 
-    def expansion(self, draws: np.ndarray, order: int) -> Expansion:
-        """The expansion of an order at some of these draws."""
-        points = evenly(draws, passes_for(Frame.of_draws(draws), order))
-        return self.at(points, order)
+    def expansion(self, draws: np.ndarray, order: int, tail: np.ndarray | None = None) -> Expansion:
+        """The expansion of an order at some of these draws, and half as many of the tail's."""
+        count = passes_for(Frame.of_draws(draws), order)
+        points = evenly(draws, count)
+        return self.at(points if tail is None else np.concatenate([points, evenly(tail, count // 2)]), order)
 
     def at(self, points: np.ndarray, order: int) -> Expansion:
         """The expansion at these points."""
         return Expansion(self.cut.names, order, self.cut.count, points, *self.passes.slopes(points))
+
+
+def _slopes(given: Expansion) -> Slopes:
+    """Those of the polynomial, in the place of passes over records."""
+    polynomial = given.polynomial
+    both = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
+
+    def slopes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, both(points))
+
+    return slopes
 
 
 def evenly(draws: np.ndarray, count: int) -> np.ndarray:
