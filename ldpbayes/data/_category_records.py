@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from ldpbayes.numerics._polynomial import Frame, Polynomial, pairs
 
 __all__ = ["CategoryRecords"]
 
+REACH = 6.0  # standard deviations beyond the typical radius √r in which an expansion is believed
 ENTRIES = 1 << 20  # memberships at a time, as double-precision numbers
 PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
 
@@ -101,7 +103,8 @@ class CategoryRecords:
         twice = np.where(rows == columns, 1.0, 2.0)
         third = twice * sums[3] if order > 2 else np.zeros((*batch, *shapes[3]))
         fourth = -0.25 * sums[4] * twice[:, None] * twice if order > 3 else None
-        return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], third, fourth)
+        radius = np.full(np.shape(sums[0]), math.sqrt(frame.root.shape[-2]) + REACH)
+        return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], radius, third, fourth)
 
     def log_likelihood(self, points: np.ndarray) -> np.ndarray:
         """Log-likelihood (m,), constants and all groups included.

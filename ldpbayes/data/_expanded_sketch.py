@@ -91,6 +91,10 @@ class ExpandedSketch(Sketch):
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
+        if at is not None and not isinstance(at, ExpandedSketch):
+            raise ValueError(
+                f"at must be an ExpandedSketch, got {type(at).__name__}; release.sketch(expand=True) is one"
+            )
         if order is None:
             order = (4 if mechanism.categories <= FOURTH else 3) if at is None else at.polynomial.order
         if order not in (2, 3, 4):

@@ -22,7 +22,7 @@ from ldpbayes.inference._expansion import Expansion, outside, passes_for, values
 from ldpbayes.inference._mode import Mode, NoMode
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, MODERATE, NEGLIGIBLE, Outcome, errors_said, judged
 from ldpbayes.inference._result import arviz
-from ldpbayes.inference._search import ORDERS, Search, evenly
+from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
 from ldpbayes.numerics._polynomial import Frame, Polynomial
 
 __all__ = ["by_expansion"]
@@ -76,7 +76,7 @@ def by_expansion(
     Raises
     ------
     ValueError
-        If an expansion is given that is not of this model.
+        If an expansion is given that is not of this model, or of shards, with a posterior of several modes.
     """
     num_warmup, num_samples, num_chains = numbers
     given = expand if isinstance(expand, Expansion) else None
@@ -101,9 +101,9 @@ def by_expansion(
         density: Expanded = expanded(search.cut, polynomial, at, search.above)
         return Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
 
+    if given is not None and given.count != search.cut.count:
+        return _of_shards(search, given, chains, numbers, shown)
     try:
-        if given is not None and given.count != search.cut.count:
-            return _of_shards(search, given, chains, numbers, shown)
         return _of_records(search, given, chains, numbers, shown)
     except NoMode as reason:
         return Outcome({"ran": "records", "why": str(reason)} | _about(search))
@@ -128,7 +128,13 @@ def _of_records(
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
     num_warmup, num_samples, num_chains = numbers
     budget = num_chains * (num_warmup + num_samples)
-    at = search.mode(num_chains, given)
+    searches = max(SEARCHES, num_chains)
+    try:
+        at = search.mode(searches, given)
+    except NoMode:
+        if given is None:
+            raise
+        given, at = None, search.mode(searches)  # what was given is of another place, or of other records
     expansion = search.expansion(*search.normal_draws(at)) if given is None else given
     for number in range(ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
@@ -146,7 +152,7 @@ def _of_records(
                 dear = higher == order or 3 * passes_for(Frame.of_draws(draws), higher) > num_samples * num_chains
                 if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
                     if expansion is given and not np.std(off) <= HOPELESS:  # the draws are not worth anything
-                        at = search.mode(num_chains)
+                        at = search.mode(searches)
                         expansion = search.expansion(*search.normal_draws(at))
                     else:
                         expansion = search.expansion(draws, higher)
@@ -179,7 +185,7 @@ def _of_shards(
     """Sample an expansion of records that are elsewhere; the certificate is what it says of itself."""
     num_warmup, num_samples, num_chains = numbers
     polynomial = given.polynomial
-    ran = chains(polynomial, search.mode(num_chains, given))
+    ran = chains(polynomial, search.mode(max(SEARCHES, num_chains), given))
     with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
         ran.run(num_warmup, bar)
         positions, statistics = ran.run(num_samples, bar)

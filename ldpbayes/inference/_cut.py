@@ -164,7 +164,7 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any], ma
     if not observed:
         raise Uncut(f"no observed site has {many} records or more")
     if panel_sketches(density):
-        raise Uncut("a sketch on panels is among the data, whose own certificate would be lost")
+        raise Uncut("a sketch on panels is among the data, which has a certificate of its own")
     count = sum(sites[name].records for name in observed)
     values = jax.eval_shape(lambda u: _values(density, u), parameters)
     small = [name for name in values if values[name].size <= MOST_GROUPED and name not in parameters]
@@ -179,10 +179,12 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any], ma
     elsewhere = {name: value for name, value in parameters.items() if name not in seen}
     whole = Cut(density, observed, tuple(seen), moved, shapes, None, count, elsewhere)
     lead = {shape[:1] for shape in shapes}
-    if len(lead) == 1 and lead != {()} and whole.shape != next(iter(lead)) and next(iter(lead)) != (1,):
+    if len(lead) == 1 and lead not in ({()}, {(1,)}):
         (groups,) = next(iter(lead))
         apart = Cut(density, observed, tuple(seen), moved, shapes, groups, count, elsewhere)
-        if apart.shape[1] <= MOST and _adds_up(apart, apart.coordinates(parameters)):
+        # One number a group is looked at only where they are too many to be one vector, of slopes for instance.
+        worth = apart.shape[1] > 1 or whole.shape[0] > MOST
+        if worth and apart.shape[1] <= MOST and _adds_up(apart, apart.coordinates(parameters)):
             return apart
     if whole.shape[0] > MOST:
         sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(seen, shapes, strict=True))

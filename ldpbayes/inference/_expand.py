@@ -10,11 +10,10 @@ from numpyro.infer.util import unconstrain_fn
 
 from ldpbayes.inference._density import RUNNING, Density, sites_of
 from ldpbayes.inference._expansion import Expansion
-from ldpbayes.inference._search import ORDERS, Search, evenly
+from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
 
 __all__ = ["expand"]
 
-STARTS = 4  # of the search for the mode
 DRAWS = 8000  # of a posterior at most, among which points are picked
 
 
@@ -25,7 +24,8 @@ def expand(
 
     Two rounds serve data that do not fit one machine: expand every shard at the points of the first one's expansion,
     add, and `fit` with ``expand=`` the sum, given any shard; then once more ``at=`` that posterior, if `fit` asks for
-    it. An expansion holds arrays alone, and can be pickled.
+    it. An expansion holds arrays alone, and can be pickled; points are compared exactly, so that machines which differ
+    in rounding should be handed one expansion, rather than the posterior, as ``at``.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def expand(
         if at is not None:
             draws = _draws(search, at)
             return search.expansion(draws, search.order(draws) if order is None else order)
-        return search.expansion(*search.normal_draws(search.mode(STARTS), order))
+        return search.expansion(*search.normal_draws(search.mode(SEARCHES), order))
 
 
 def _draws(search: Search, posterior: Any) -> np.ndarray:

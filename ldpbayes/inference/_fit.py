@@ -159,10 +159,10 @@ def fit(
         else:
             run = functools.partial(_by_mcmc, kernel, *settings)
         report, certificates = (outcome.report if outcome else None), list[dict[str, Any]]()
-        for said in ("why", "doubt"):
-            if report and said in report:
-                records = "the records themselves are sampled: " if said == "why" else ""
-                warnings.warn(records + report[said], ExpansionWarning, stacklevel=2)
+        if report and "why" in report:
+            warnings.warn(f"no expansion is sampled, but the data as they are: {report['why']}", ExpansionWarning, 2)
+        if report and "doubt" in report:
+            warnings.warn(report["doubt"], ExpansionWarning, stacklevel=2)
         if outcome and outcome.samples is not None:
             samples, statistics = outcome.samples, outcome.statistics or {}
         else:

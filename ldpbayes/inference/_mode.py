@@ -1,7 +1,10 @@
 """The mode of a posterior, by few passes over the records, and how far around it the posterior reaches."""
 
 import functools
+import os
+import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -142,7 +145,15 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
         return float(value), gradient
 
     options = {"gtol": GRADIENT, "maxiter": ITERATIONS}
-    found = [minimize(potential, start.ravel(), jac=True, method="BFGS", options=options) for start in starts]
+
+    def search(start: np.ndarray) -> Any:
+        with jax.enable_x64(True):
+            return minimize(potential, start.ravel(), jac=True, method="BFGS", options=options)
+
+    # A search that ends early, as SciPy warns, is judged by where it ends.
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-mode") as pool:
+        warnings.simplefilter("ignore")
+        found = list(pool.map(search, starts))
     found.sort(key=lambda end: end.fun)
     best = found[0]
     if not np.isfinite(best.fun):

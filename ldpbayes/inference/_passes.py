@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,7 +31,7 @@ class Passes:
     """
 
     def __init__(self, cut: Cut) -> None:
-        self._cut, self.made = cut, 0
+        self._cut, self.made, self._lock = cut, 0, threading.Lock()
         self._example = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
         self._traced = self._trace(jax.value_and_grad(cut.likelihood))
         self._programs: dict[bool, Any] = {}
@@ -63,7 +64,8 @@ class Passes:
 
     def _run(self, slopes: bool, points: np.ndarray) -> list[Any]:
         program = self._program(slopes)
-        self.made += len(points)
+        with self._lock:  # searches for the mode run in threads
+            self.made += len(points)
 
         def one(point: np.ndarray) -> Any:
             with jax.enable_x64(True):

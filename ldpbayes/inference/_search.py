@@ -15,9 +15,10 @@ from ldpbayes.inference._mode import Above, Mode, Slopes, mode
 from ldpbayes.inference._passes import Passes
 from ldpbayes.numerics._polynomial import Frame
 
-__all__ = ["FEW", "ORDERS", "Search", "evenly"]
+__all__ = ["ORDERS", "SEARCHES", "Search", "evenly"]
 
 ORDERS = (2, 3, 4)
+SEARCHES = 8  # for the mode at least: two modes that attract alike escape with probability 1/128
 FEW = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
 
 

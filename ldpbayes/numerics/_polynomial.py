@@ -18,7 +18,7 @@ from ldpbayes._pytree import pytree
 
 __all__ = ["Frame", "Polynomial", "pairs", "polynomial_of_slopes", "terms_of_slopes"]
 
-BEYOND = 6.0  # standard deviations beyond the typical radius √r from which third and fourth order grow no further
+BEYOND = 1.1  # times the distance of the farthest point, up to which a polynomial is believed
 RANK = 1e-10  # variance, in units of the largest among standardised variables, from which a direction counts as one
 
 
@@ -91,8 +91,8 @@ class Frame(NamedTuple):
 class Polynomial:
     """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them.
 
-    Beyond √r + 6 from the origin of y, where hardly a draw is, its third and fourth order keep the value that they have
-    there in the same direction: polynomials of odd order would otherwise rise without limit.
+    Beyond a radius in y, where hardly a draw is, it falls as the standard normal log density does, from the value that
+    it has there in the same direction: a polynomial would otherwise rise without limit in some of them.
 
     Attributes
     ----------
@@ -106,6 +106,8 @@ class Polynomial:
         Gradient there, in y.
     curvature : array (..., r, r)
         Matrix of second derivatives, symmetric.
+    radius : array (...)
+        Distance from the center, in y, beyond which it is a polynomial no more.
     third : array (..., r, r(r+1)/2)
         The matrix that takes packed products y_i y_j to the gradient of the cubic part.
     fourth : array (..., r(r+1)/2, r(r+1)/2), optional
@@ -117,13 +119,14 @@ class Polynomial:
     constant: Any
     slope: Any
     curvature: Any
+    radius: Any
     third: Any
     fourth: Any = None
 
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
         y = jnp.einsum("...kn,...n->...k", self.root, x - self.center)
-        return _value((self.constant, self.slope, self.curvature, self.third, self.fourth), y)
+        return _value((self.constant, self.slope, self.curvature, self.radius, self.third, self.fourth), y)
 
     @property
     def order(self) -> int:
@@ -151,12 +154,12 @@ class Polynomial:
         """
         same = self.root.shape == other.root.shape and np.array_equal(self.root, other.root)
         if not same or not np.array_equal(self.center, other.center):
-            raise ValueError("expansions add only if they were made at the same point")
+            raise ValueError("expansions add only if they were made at the same point: make one with at= the other")
         fourth = None if self.fourth is None or other.fourth is None else self.fourth + other.fourth
         sums = {
             name: getattr(self, name) + getattr(other, name) for name in ("constant", "slope", "curvature", "third")
         }
-        return Polynomial(self.center, self.root, fourth=fourth, **sums)
+        return Polynomial(self.center, self.root, radius=self.radius, fourth=fourth, **sums)
 
 
 def _higher(third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
@@ -174,18 +177,19 @@ def _higher(third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _value_and_slope(tensors: Any, y: Any) -> tuple[Any, Any]:
-    constant, slope, curvature, third, fourth = tensors
+    constant, slope, curvature, radius, third, fourth = tensors
     # The norm has no derivative at 0, but this function is its own derivative, so that none is taken of it.
-    radius = jnp.sqrt(jnp.sum(y**2, axis=-1, keepdims=True))
-    limit = math.sqrt(y.shape[-1]) + BEYOND
-    outside = radius > limit
-    shrunk = jnp.where(outside, limit / jnp.where(outside, radius, 1.0), 1.0)
-    value, rise = _higher(third, fourth, y * shrunk)
-    along = jnp.sum(rise * y, axis=-1, keepdims=True) * y / jnp.where(outside, radius**2, 1.0)
-    rise = shrunk * jnp.where(outside, rise - along, rise)
-    bent = jnp.einsum("...ij,...j->...i", curvature, y)
-    value = constant + jnp.sum((slope + 0.5 * bent) * y, axis=-1) + value
-    return value, slope + bent + rise
+    distance, limit = jnp.sqrt(jnp.sum(y**2, axis=-1, keepdims=True)), jnp.expand_dims(radius, -1)
+    outside = distance > limit
+    shrunk = jnp.where(outside, limit / jnp.where(outside, distance, 1.0), 1.0)
+    near = y * shrunk
+    value, rise = _higher(third, fourth, near)
+    bent = jnp.einsum("...ij,...j->...i", curvature, near)
+    value = constant + jnp.sum((slope + 0.5 * bent) * near, axis=-1) + value
+    rise = slope + bent + rise
+    along = y * jnp.sum(rise * y, axis=-1, keepdims=True) / jnp.where(outside, distance**2, 1.0)
+    value = value - 0.5 * jnp.sum(y**2 - near**2, axis=-1)
+    return value, jnp.where(outside, shrunk * (rise - along) - y, rise)
 
 
 @jax.custom_jvp
@@ -249,7 +253,8 @@ def polynomial_of_slopes(
     parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*flat, strict=True)]
     slope, curvature, third = parts[:3]
     fourth = parts[3] if len(parts) > 3 else None
-    made = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, third, fourth)
+    radius = BEYOND * np.linalg.norm(y, axis=-1).max(axis=0)
+    made = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
     with jax.enable_x64(True):
         off = values - np.sum(np.reshape(jax.vmap(made)(points), (len(points), -1)), axis=1)
     return dataclasses.replace(made, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
