@@ -33,7 +33,7 @@ NARROW = 0.05  # squared number of directions over the number of records up to w
 WORTH = 1.5e11  # numbers that the records' way reads and writes from which on compiling an expansion is worth its time
 GRADIENTS = 10  # that an iteration of NUTS takes, about
 TAIL = 20  # every such draw, one of the largest errors, may become a further point of an expansion that is made again
-FEW_OUTSIDE = 0.01  # share of the draws that may be far from where an expansion was made
+FEW_OUTSIDE = 0.02  # share of the draws that may be far from where an expansion was made
 
 _MakeChains = Callable[[Polynomial, Mode], Chains]
 """From what stands for the records, and where chains start, to the chains."""
@@ -135,7 +135,7 @@ def _of_records(
         if given is None:
             raise
         given, at = None, search.mode(searches)  # what was given is of another place, or of other records
-    expansion = search.expansion(*search.normal_draws(at)) if given is None else given
+    expansion = search.expansion(search.normal_draws(at)) if given is None else given
     for number in range(ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
         ran = chains(polynomial, at)
@@ -153,7 +153,7 @@ def _of_records(
                 if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
                     if expansion is given and not np.std(off) <= HOPELESS:  # the draws are not worth anything
                         at = search.mode(searches)
-                        expansion = search.expansion(*search.normal_draws(at))
+                        expansion = search.expansion(search.normal_draws(at))
                     else:
                         expansion = search.expansion(draws, higher)
                     continue

@@ -59,11 +59,9 @@ def expand(
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
-            return search.at(at.points, at.order if order is None else order)
-        if at is not None:
-            draws = _draws(search, at)
-            return search.expansion(draws, search.order(draws) if order is None else order)
-        return search.expansion(*search.normal_draws(search.mode(SEARCHES), order))
+            return search.at(at.points, at.frame, at.order if order is None else order)
+        draws = search.normal_draws(search.mode(SEARCHES)) if at is None else _draws(search, at)
+        return search.expansion(draws, order)
 
 
 def _draws(search: Search, posterior: Any) -> np.ndarray:

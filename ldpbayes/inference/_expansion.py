@@ -12,7 +12,7 @@ from ldpbayes.numerics._polynomial import Frame, Polynomial, polynomial_of_slope
 __all__ = ["Expansion", "outside", "passes_for", "values_of"]
 
 SPARE = 16  # points at which a polynomial is fitted, beyond twice the coefficients of an entry of its gradient
-OUTSIDE = 3.0  # standard deviations beyond the typical radius √r, where hardly a draw is of a normal law
+OUTSIDE = 2.0  # standard deviations beyond the typical distance √r, where at most one draw in 300 is of a normal law
 HELD_OUT = 4  # every such point is left out of the polynomial that is judged by them
 
 
@@ -43,8 +43,10 @@ class Expansion:
         Of the polynomial: 2, 3 or 4.
     count : int
         Number of records.
+    frame : Frame
+        Coordinates of the polynomial, in which draws of the posterior have covariance 1.
     points : ndarray (points, n) or (points, groups, n)
-        Values of these sites.
+        Values of these sites at some of these draws.
     values : ndarray (points,)
         Log-likelihoods of the records.
     slopes : ndarray of the shape of the points
@@ -54,6 +56,7 @@ class Expansion:
     names: tuple[str, ...]
     order: int
     count: int
+    frame: Frame
     points: np.ndarray
     values: np.ndarray
     slopes: np.ndarray
@@ -75,12 +78,11 @@ class Expansion:
 
     @property
     def polynomial(self) -> Polynomial:
-        """The polynomial with the nearest slopes, in coordinates in which the points have covariance 1."""
+        """The polynomial with the nearest slopes."""
         return self._fitted(np.ones(len(self.points), bool))
 
     def _fitted(self, kept: np.ndarray) -> Polynomial:
-        frame = Frame.of_draws(self.points)
-        return polynomial_of_slopes(frame, self.points[kept], self.values[kept], self.slopes[kept], self.order)
+        return polynomial_of_slopes(self.frame, self.points[kept], self.values[kept], self.slopes[kept], self.order)
 
     def errors(self) -> np.ndarray:
         """Errors in nats, up to a constant, of a polynomial from some of the points at the others."""

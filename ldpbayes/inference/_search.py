@@ -19,6 +19,7 @@ __all__ = ["ORDERS", "SEARCHES", "Search", "evenly"]
 
 ORDERS = (2, 3, 4)
 SEARCHES = 8  # for the mode at least: two modes that attract alike escape with probability 1/128
+DRAWS = 4000  # from the normal approximation: a frame of few would be too close around them, in many directions
 FEW = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
 
 
@@ -84,43 +85,29 @@ class Search:
             self.above, self.passes.slopes if given is None else _slopes(given), [*map(self.above.flat, starts)]
         )
 
-    def normal_draws(self, at: Mode, order: int | None = None) -> tuple[np.ndarray, int]:
-        """Numbers that the records see at draws from the normal approximation, as many as an expansion is made at.
-
-        Parameters
-        ----------
-        at : Mode
-            Where the approximation is.
-        order : int, optional
-            Of the expansion. By default the highest for which few passes suffice.
-        """
-
-        def seen(count: int) -> np.ndarray:
-            noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (count, self.above.size)))
-            return self.above.coordinates(at.at + noise @ at.root.T)
-
-        some = seen(4 * self.above.size)
-        order = self.order(some) if order is None else order
-        return seen(passes_for(Frame.of_draws(some), order)), order
-
-    def order(self, draws: np.ndarray) -> int:
-        """The highest order of an expansion at such draws for which few passes suffice."""
-        frame = Frame.of_draws(draws)
-        return max((order for order in ORDERS if passes_for(frame, order) <= FEW), default=ORDERS[0])
+    def normal_draws(self, at: Mode) -> np.ndarray:
+        """Numbers that the records see at draws from the normal approximation."""
+        noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (DRAWS, self.above.size)))
+        return self.above.coordinates(at.at + noise @ at.root.T)
 
     def seen(self, positions: dict[str, Any]) -> np.ndarray:
         """Numbers that the records see at draws of the chains."""
         return self.above.coordinates(self.above.flat(positions))
 
-    def expansion(self, draws: np.ndarray, order: int, tail: np.ndarray | None = None) -> Expansion:
-        """The expansion of an order at some of these draws, and half as many of the tail's."""
-        count = passes_for(Frame.of_draws(draws), order)
+    def expansion(self, draws: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
+        """The expansion of an order, that of few passes by default, at some of these draws and of their tail's."""
+        frame = Frame.of_draws(draws)
+        if order is None:
+            order = max((order for order in ORDERS if passes_for(frame, order) <= FEW), default=ORDERS[0])
+        count = passes_for(frame, order)
         points = evenly(draws, count)
-        return self.at(points if tail is None else np.concatenate([points, evenly(tail, count // 2)]), order)
+        if tail is not None:
+            points = np.concatenate([points, evenly(tail, count // 2)])
+        return self.at(points, frame, order)
 
-    def at(self, points: np.ndarray, order: int) -> Expansion:
+    def at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
         """The expansion at these points."""
-        return Expansion(self.cut.names, order, self.cut.count, points, *self.passes.slopes(points))
+        return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.passes.slopes(points))
 
 
 def _slopes(given: Expansion) -> Slopes:

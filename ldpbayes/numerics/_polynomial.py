@@ -18,7 +18,8 @@ from ldpbayes._pytree import pytree
 
 __all__ = ["Frame", "Polynomial", "pairs", "polynomial_of_slopes", "terms_of_slopes"]
 
-BEYOND = 1.1  # times the distance of the farthest point, up to which a polynomial is believed
+BEYOND = 1.1  # times the distance of the farthest point, up to which a polynomial is believed,
+REACH = 3.0  # or so many standard deviations beyond the typical distance √r, within which hardly a draw is not
 RANK = 1e-10  # variance, in units of the largest among standardised variables, from which a direction counts as one
 
 
@@ -253,7 +254,7 @@ def polynomial_of_slopes(
     parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*flat, strict=True)]
     slope, curvature, third = parts[:3]
     fourth = parts[3] if len(parts) > 3 else None
-    radius = BEYOND * np.linalg.norm(y, axis=-1).max(axis=0)
+    radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)
     made = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
     with jax.enable_x64(True):
         off = values - np.sum(np.reshape(jax.vmap(made)(points), (len(points), -1)), axis=1)

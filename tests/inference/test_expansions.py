@@ -1,5 +1,6 @@
 """Posteriors by expansion: where a model is cut, what the certificate sees, and that the posterior is the records'."""
 
+import dataclasses
 import json
 import pickle
 import warnings
@@ -18,6 +19,7 @@ from ldpbayes.inference._cut import Uncut, cut
 from ldpbayes.inference._density import Density, sites_of
 from ldpbayes.inference._reweight import resampled, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
+from ldpbayes.numerics._polynomial import Frame
 
 SHORT = {"num_warmup": 300, "num_samples": 1000, "num_chains": 2, "progress_bar": False}
 RNG = np.random.default_rng(0)
@@ -215,7 +217,7 @@ def test_an_expansion_at_a_wrong_point_is_seen_and_made_again(fitted, exact):
 
 def _moved(expansion, sds):
     points = expansion.points + sds * expansion.points.std(axis=0)
-    return ldp.inference.Expansion(expansion.names, 2, expansion.count, points, expansion.values, expansion.slopes)
+    return dataclasses.replace(expansion, order=2, points=points, frame=Frame.of_draws(points))
 
 
 def test_a_posterior_with_two_modes_is_left_to_the_records():
@@ -351,7 +353,8 @@ def test_what_is_no_expansion_of_this_model_is_refused():
         ldp.expand(logistic, release, X, order=5)
     with pytest.raises(ValueError, match="at must be an expansion, or a posterior with draws of a, b"):
         ldp.expand(logistic, release, X, at={"posterior": {"a": jnp.zeros((1, 3))}})
-    other = ldp.inference.Expansion(("mu",), 2, N, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
+    frame = Frame.of_draws(np.arange(9.0)[:, None])
+    other = ldp.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
     with pytest.raises(ValueError, match=r"the expansion is of another model: it is in \('mu',\)"):
         ldp.fit(logistic, release, X, expand=other, progress_bar=False)
     with pytest.raises(ValueError, match="at is an expansion of another model"):
