@@ -185,7 +185,14 @@ def _of_shards(
     """Sample an expansion of records that are elsewhere; the certificate is what it says of itself."""
     num_warmup, num_samples, num_chains = numbers
     polynomial = given.polynomial
-    ran = chains(polynomial, search.mode(max(SEARCHES, num_chains), given))
+    try:
+        at = search.mode(max(SEARCHES, num_chains), given)
+    except NoMode as reason:
+        raise ValueError(
+            f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
+            "that are nearer to the posterior of all of them"
+        ) from None
+    ran = chains(polynomial, at)
     with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
         ran.run(num_warmup, bar)
         positions, statistics = ran.run(num_samples, bar)

@@ -76,8 +76,11 @@ def judged(
     if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE:
         return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     off = errors(seen)
+    said = errors_said(off)
+    if said["error_sd_nats"] <= NEGLIGIBLE:  # of all draws, among which a few may be off by more
+        return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     weights = smoothed_weights(off)
-    said = errors_said(off) | {"pareto_k": weights.pareto_k, "effective_share": weights.share}
+    said |= {"pareto_k": weights.pareto_k, "effective_share": weights.share}
     if not weights.good:
         why = f"importance weights are too uneven (Pareto k {weights.pareto_k:.2f}, {weights.share:.0%} of the draws)"
         return Outcome({"ran": "records", "why": why, **said}, off=off - np.mean(off))
