@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +129,7 @@ class CategoryRecords:
         n = len(self)
         size = 1 << (max(1, ENTRIES // self.mechanism.categories).bit_length() - 1)
         for start in range(0, n, size):
+            _let_pages_go(self.values)
             part = slice(start, start + size)
             mechanism: Any = self.mechanism.of_records((n,), part)
             with jax.enable_x64(True):
@@ -141,6 +143,19 @@ class CategoryRecords:
             order = np.argsort(groups, kind="stable")
             for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
                 yield groups[mine[0]], rows[mine], rest[mine], constants[mine].sum()
+
+
+def _let_pages_go(values: Any) -> None:
+    """Of a file that is mapped, give back the memory of what has been read, which the system would keep for later."""
+    while values is not None and not isinstance(values, np.memmap):
+        values = getattr(values, "base", None)
+    # Pages that are the file's own come back when they are read again; private copies of them would be lost.
+    if values is not None and values.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
+        base = values.base
+        while base is not None and not isinstance(base, mmap.mmap):
+            base = getattr(base, "base", None)
+        if base is not None:
+            base.madvise(mmap.MADV_DONTNEED)
 
 
 @jax.jit

@@ -60,9 +60,9 @@ def _psislw(log_ratios: np.ndarray) -> tuple[np.ndarray, Any]:
     az = arviz()
     if hasattr(az, "psislw"):
         return az.psislw(log_ratios)
-    from arviz_stats.base import array_stats  # where ArviZ has it from version 1.0 on
+    from arviz_stats.base import array_stats  # where ArviZ has it from version 1.0 on, of ratios turned over
 
-    return array_stats.psislw(log_ratios)
+    return array_stats.psislw(-log_ratios)
 
 
 def resampled(tree: Any, log_weights: np.ndarray, key: jax.Array) -> Any:

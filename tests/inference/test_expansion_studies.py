@@ -176,7 +176,7 @@ CASES = {
     ),
     "logistic_regression": (logistic_regression(), ldp.LogisticRecordsMechanism(60.0, 1e-5, 3.0, 3), 10_000, TWO),
 }
-LONGER = {"regional_histograms": 2}
+LONGER = {"regional_histograms": 2, "Normal, Laplace noise": 3}
 
 
 def by_records(model, data, longer):
