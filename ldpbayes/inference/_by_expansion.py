@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes.inference._bar import Bar
+from ldpbayes.inference._certificate import panel_sketches
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._cut import MANY, SEVERAL, Uncut
 from ldpbayes.inference._density import Density, Site
@@ -81,7 +82,8 @@ def by_expansion(
     num_warmup, num_samples, num_chains = numbers
     given = expand if isinstance(expand, Expansion) else None
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))
-    if expand is None and max(site.records for site in sites.values()) < MANY:
+    # Nothing is traced, let alone compiled, for the sketches that most fits are of.
+    if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < MANY):
         return None
     try:
         search = Search(density, sites, kernel._init_strategy, key, MANY if expand is None else SEVERAL)

@@ -40,6 +40,8 @@ class Site(NamedTuple):
         Whether a sampler of unconstrained parameters takes it as it is.
     records : int
         How many records are observed there; those that a node of a sketch stands for count, where that can be seen.
+    rows : int
+        How many values are observed there, each of which may stand for several records.
     flat : bool
         Whether its values are numbers of their own, or shares. Likelihoods of perturbed records are nearer to
         polynomials in these than in unconstrained parameters: they are smooth where a share or a scale is 0.
@@ -50,6 +52,7 @@ class Site(NamedTuple):
     dims: list[str]
     plain: bool
     records: int = 0
+    rows: int = 0
     flat: bool = False
 
 
@@ -170,7 +173,7 @@ def _sites(trace: Any) -> dict[str, Site]:
             isinstance(fn, Privatized) and fn.base_dist.support.is_discrete,
             [frame.name for frame in frames] if fits else [],
             site["type"] in ("sample", "deterministic", "control_flow") and not odd,
-            _records(site) if observed else 0,
+            *(_observed(site) if observed else (0, 0)),
             latent and _is_flat(site["fn"].support),
         )
     return sites
@@ -182,10 +185,11 @@ def _is_flat(support: Any) -> bool:
     return support is constraints.simplex or support.event_dim == 0
 
 
-def _records(site: dict[str, Any]) -> int:
-    values = np.shape(site["value"])
+def _observed(site: dict[str, Any]) -> tuple[int, int]:
+    """How many records there are, and in how many values."""
+    values, weights = np.shape(site["value"]), site["scale"]
     shape = np.broadcast_shapes(site["fn"].batch_shape, values[: len(values) - site["fn"].event_dim])
-    weights = site["scale"]
+    rows = math.prod(shape)
     if weights is None or not is_concrete(weights):
-        return math.prod(shape)
-    return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights)))))
+        return rows, rows
+    return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights))))), rows
