@@ -9,8 +9,8 @@ import ldpbayes
 ROOT = pathlib.Path(ldpbayes.__file__).parent
 MODELS = pathlib.Path(ldpbayes.models.__file__).parent
 FLOORS = [
-    {"_tracing", "_warnings"},
-    {"_checks"},
+    {"_tracing", "_warnings", "_extras"},
+    {"_checks", "_shown"},
     {"_pytree"},
     {"numerics"},
     {"privacy"},

@@ -16,10 +16,11 @@ from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density
 from numpyro.util import _validate_model
 
 from ldpbayes._tracing import is_concrete
+from ldpbayes.data._table import arrays_of_frames
 from ldpbayes.inference._privatize import check_site
 from ldpbayes.likelihood._privatized import Privatized, unwrapped
 
-__all__ = ["RUNNING", "Density", "Site", "sites_of"]
+__all__ = ["RUNNING", "Density", "Site", "density_of", "sites_of"]
 
 RUNNING = threading.RLock()
 """Is held while a model runs, because all threads share NumPyro's stack of handlers."""
@@ -45,6 +46,8 @@ class Site(NamedTuple):
     flat : bool
         Whether its values are numbers of their own, or shares. Likelihoods of perturbed records are nearer to
         polynomials in these than in unconstrained parameters: they are smooth where a share or a scale is 0.
+    shape : tuple of int
+        Of its value.
     """
 
     latent: bool
@@ -54,6 +57,7 @@ class Site(NamedTuple):
     records: int = 0
     rows: int = 0
     flat: bool = False
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ class Density:
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
 
+    def values(self, key: jax.Array, strategy: Callable) -> dict[str, Any]:
+        """Values of the latent sites, where a chain may start."""
+        return {name: site["value"] for name, site in self._run(key, strategy).items() if _is_latent(site)}
+
     def observed(self, key: jax.Array) -> dict[str, Any]:
         """Observed values by site, of a run with this random key."""
         sites = self._run(key, init_to_uniform).items()
@@ -125,6 +133,30 @@ class Density:
         """Log density of values of the latent sites."""
         with RUNNING:
             return log_density(self.model, self.args, self.kwargs, values)[0]
+
+
+def density_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Density:
+    """A model with the arguments that a user gave, data frames among them.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model.
+    args : tuple
+        Its arguments by position.
+    kwargs : dict
+        Its arguments by name.
+
+    Returns
+    -------
+    Density
+        With new NumPy arrays, on the same memory. JAX 0.10 to 0.12 remember, by the identity of a NumPy array that a
+        compiled function holds as a constant, that its precision was double; were it the caller's own array, they would
+        refuse it in single precision afterwards.
+    """
+    arrays = arrays_of_frames((args, kwargs))
+    views = jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, arrays)
+    return Density(model, *views)
 
 
 def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str, Site]:
@@ -175,6 +207,7 @@ def _sites(trace: Any) -> dict[str, Site]:
             site["type"] in ("sample", "deterministic", "control_flow") and not odd,
             *(_observed(site) if observed else (0, 0)),
             latent and _is_flat(site["fn"].support),
+            shape,
         )
     return sites
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import unconstrain_fn
 
-from ldpbayes.inference._density import RUNNING, Density, sites_of
+from ldpbayes.inference._density import RUNNING, density_of, sites_of
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
 
@@ -53,7 +53,7 @@ def expand(
     """
     if order is not None and order not in ORDERS:
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
-    density, key = Density(model, args, kwargs), jax.random.key(seed)
+    density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
         search = Search(density, sites_of(density), init_to_uniform, key)
         if isinstance(at, Expansion):

@@ -9,8 +9,9 @@ import numpy as np
 import numpyro
 
 from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes.inference._density import Site
 
-__all__ = ["ConvergenceWarning", "arviz", "convergence_problems", "inference_data"]
+__all__ = ["ConvergenceWarning", "arviz", "convergence_problems", "inference_data", "labels"]
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
@@ -35,48 +36,107 @@ def arviz() -> Any:
     return az
 
 
+def labels(
+    dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None, sites: Mapping[str, Site]
+) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
+    """Names of axes by site, with those of plates where no others are given, and labels of places on them.
+
+    Parameters
+    ----------
+    dims : dict of str to sequence of str, optional
+        By site, names of its first axes.
+    coords : dict of str to array_like, optional
+        By name of an axis, labels of the places on it.
+    sites : dict of str to Site
+        Of the model.
+
+    Raises
+    ------
+    ValueError
+        For a site or an axis that there is not, or labels of another number than the places.
+    """
+    plates = {axis for site in sites.values() for axis in site.dims}
+    valued = {name: site for name, site in sites.items() if name not in plates}
+    named = {name: list(site.dims) for name, site in valued.items() if site.dims}
+    for name, axes in (dims or {}).items():
+        if name not in valued:
+            raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(valued)}")
+        if isinstance(axes, str) or len(axes) > len(valued[name].shape):
+            raise ValueError(
+                f"dims of {name!r} must be a list of names, at most one for each axis of {valued[name].shape}, got "
+                f"{axes!r}"
+            )
+        named[name] = list(axes)
+    sizes: dict[str, dict[str, int]] = {}
+    for name, axes in named.items():
+        for axis, size in zip(axes, valued[name].shape, strict=False):
+            sizes.setdefault(axis, {})[name] = size
+    placed = {}
+    for axis, given in (coords or {}).items():
+        if axis not in sizes:
+            raise ValueError(
+                f"coords has {axis!r}, and the axes of the model are {', '.join(sizes) or 'without names'}; dims= "
+                "names axes by site"
+            )
+        placed[axis] = np.asarray(given)
+        wrong = {name: size for name, size in sizes[axis].items() if size != placed[axis].size}
+        if wrong or placed[axis].ndim != 1:
+            name, size = next(iter(wrong.items()), next(iter(sizes[axis].items())))
+            raise ValueError(
+                f"coords of {axis!r} must be {size} labels, one a place on that axis of {name!r}, got an array of "
+                f"shape {placed[axis].shape}"
+            )
+    return named, placed
+
+
 def inference_data(
-    posterior: Mapping[str, Any],
-    statistics: Mapping[str, Any],
-    observed: Mapping[str, Any],
-    constant: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, Any]],
     dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, np.ndarray] | None = None,
+    picked: Mapping[str, np.ndarray] | None = None,
 ) -> Any:
     """Groups of draws, with the names that ArviZ has for what NumPyro keeps of every iteration.
 
     Parameters
     ----------
-    posterior, statistics : dict of str to array (chains, draws, ...)
-        Draws by site, and NumPyro's statistics of the iterations by name.
-    observed, constant : dict of str to array
-        Observed values by site, and weights by name.
+    groups : dict of str to dict of str to array
+        Arrays by name; of draws they are (chains, draws, ...). Empty groups are left out.
     dims : dict of str to list of str
         By site, names of the axes that follow chains and draws.
+    coords : dict of str to array, optional
+        By name of an axis, labels.
+    picked : dict of str to array, optional
+        By group, numbers of the draws that it is of, where these are not all.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
     """
     az = arviz()
-    named = {NAMES.get(name, name): values for name, values in statistics.items()}
-    if "lp" in named:
-        named["lp"] = -named["lp"]
-    if "n_steps" in named:
-        named["tree_depth"] = np.log2(named["n_steps"]).astype(int) + 1
-    every = {"posterior": posterior, "sample_stats": named, "observed_data": observed, "constant_data": constant}
-    groups = {name: values for name, values in every.items() if values}
+    statistics = {NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
+    if "lp" in statistics:
+        statistics["lp"] = -statistics["lp"]
+    if "n_steps" in statistics:
+        statistics["tree_depth"] = np.log2(statistics["n_steps"]).astype(int) + 1
+    some = {name: values for name, values in (*groups.items(), ("sample_stats", statistics)) if values}
     # ArviZ takes groups as arguments before version 1.0, and then as one dict.
     apart = "posterior" in inspect.signature(az.from_dict).parameters
-    result = az.from_dict(**groups, dims=dims) if apart else az.from_dict(groups, dims=dims)
+    named = {"dims": dims, "coords": coords or {}}
+    result = az.from_dict(**some, **named) if apart else az.from_dict(some, **named)
     for name in ("posterior", "sample_stats"):
-        if name in groups:
+        if name in some:
             library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
             result[name].attrs.update(library)
+    for name, draws in (picked or {}).items():
+        if apart:
+            result.assign_coords(draw=draws, groups=name, inplace=True)
+        else:
+            result[name] = result[name].assign_coords(draw=draws)
     return result
 
 
 def convergence_problems(result: Any) -> list[str]:
-    """What is wrong with the chains, as sentences that name the parameters.
+    """What is wrong with the chains, a sentence a criterion, which names the parameters.
 
     Parameters
     ----------
@@ -91,29 +151,32 @@ def convergence_problems(result: Any) -> list[str]:
     diverging = np.asarray(result["sample_stats"]["diverging"]) if "sample_stats" in _groups(result) else np.zeros(0)
     if np.any(diverging):
         problems.append(
-            f"{int(np.sum(diverging))} of {diverging.size} draws diverged; raise target_accept_prob or reparametrise"
+            f"{int(np.sum(diverging))} of {diverging.size} draws diverged: raise target_accept_prob or reparametrise"
         )
     posterior = result["posterior"]
     posterior = posterior.to_dataset() if hasattr(posterior, "to_dataset") else posterior
-    draws = posterior.sizes["draw"]
+    draws, chains = posterior.sizes["draw"], posterior.sizes["chain"]
     if draws < 4:
         return problems
-    with np.errstate(invalid="ignore", divide="ignore"):  # entries that the model fixes have variance 0, and no R-hat
-        rhat = az.rhat(posterior) if posterior.sizes["chain"] > 1 else None
-    enough = MIN_ESS_PER_CHAIN * posterior.sizes["chain"]
-    ess = {method: az.ess(posterior, method=method) for method in ("bulk", "tail")}
-    for name in posterior.data_vars:
-        if posterior[name].std() == 0:
-            continue
-        if rhat is not None and not float(rhat[name].max()) <= MAX_RHAT:
-            problems.append(f"{name}: R-hat is {float(rhat[name].max()):.3f}, above {MAX_RHAT}; run longer chains")
-        for method, values in ess.items():
-            least = float(values[name].min())
-            if least < enough:
-                problems.append(
-                    f"{name}: {method} effective sample size is {least:.0f}, below {enough}; run longer chains"
-                )
+    # Entries that the model fixes have variance 0, and no R-hat.
+    moving = posterior[[name for name in posterior.data_vars if posterior[name].std() != 0]]
+    enough = MIN_ESS_PER_CHAIN * chains
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if chains > 1:
+            worst = {name: float(each.max()) for name, each in az.rhat(moving).data_vars.items()}
+            high = [f"{name} {_above(each, MAX_RHAT)}" for name, each in worst.items() if not each <= MAX_RHAT]
+            problems += [f"R-hat is above {MAX_RHAT}: {', '.join(high)}"] if high else []
+        for method in ("bulk", "tail"):
+            least = {name: float(each.min()) for name, each in az.ess(moving, method=method).data_vars.items()}
+            few = [f"{name} {np.floor(each):.0f}" for name, each in least.items() if not each >= enough]
+            problems += [f"{method} effective sample size is below {enough}: {', '.join(few)}"] if few else []
     return problems
+
+
+def _above(value: float, limit: float) -> str:
+    """A number with as many decimals as show that it is above a limit."""
+    texts = (f"{value:.{decimals}f}" for decimals in range(3, 17))
+    return next((text for text in texts if float(text) > limit), f"{value}")
 
 
 def _groups(result: Any) -> Any:

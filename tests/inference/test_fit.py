@@ -15,6 +15,7 @@ from numpyro.infer import SA
 from scipy import integrate
 
 import ldpbayes as ldp
+from ldpbayes.inference._result import _above
 from ldpbayes.models import clipped_gaussian, hierarchical, oue_histogram, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -94,7 +95,7 @@ def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaus
     np.testing.assert_array_equal(np.asarray(result["observed_data"]["z"]), sketch.nodes)
     np.testing.assert_array_equal(np.asarray(result["constant_data"]["weights"]), sketch.weights)
     assert ldp.mechanism_from_spec(json.loads(result.attrs["mechanisms"])[0]) == LAPLACE
-    assert "epsilon = 1" in json.loads(result.attrs["privacy"])[0]
+    assert result.attrs["privacy"] == LAPLACE.guarantee.statement()
     (certificate,) = json.loads(result.attrs["certificates"])
     assert certificate["panels"] == [20]
     assert certificate["error_nats"] < 1e-6
@@ -185,18 +186,29 @@ def test_any_numpyro_kernel_is_accepted():
     assert draws(quiet_fit(warner(), sketch, kernel=kernel), "theta").shape == (2, 300)
 
 
-def test_chains_that_did_not_converge_are_named_and_recorded():
+def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_the_callers_line():
     sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
 
     def model(sketch):
         warner()(sketch)
         numpyro.deterministic("fixed", jnp.ones(2))  # has no R-hat, and nobody is told
 
-    with pytest.warns(ldp.ConvergenceWarning, match="theta: bulk effective sample size is") as said:
+    with pytest.warns(ldp.ConvergenceWarning) as said:
         result = ldp.fit(model, sketch, num_warmup=5, num_samples=20, num_chains=2, progress_bar=False)
-    assert {warning.category for warning in said} == {ldp.ConvergenceWarning}
+    (warning,) = said
+    assert warning.filename == __file__
     problems = json.loads(result.attrs["convergence_warnings"])
-    assert problems and all(problem.startswith("theta: ") for problem in problems)
+    criteria = (
+        "R-hat is above 1.01: theta ",
+        "bulk effective sample size is below 200: theta ",
+        "tail effective sample",
+    )
+    assert len(problems) == 3 and all(map(str.startswith, problems, criteria))
+    assert str(warning.message).startswith("; ".join(problems))
+
+
+def test_a_number_is_printed_with_as_many_decimals_as_show_that_it_is_above_the_limit():
+    assert [_above(each, 1.01) for each in (1.0104, 1.03, 1.01 + 1e-9)] == ["1.0104", "1.030", "1.010000001"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.inference._certificate import Certificate
 from ldpbayes.inference._density import Density
-from ldpbayes.inference._fit import TOLERANCE
+from ldpbayes.inference._sampled import TOLERANCE
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.mechanisms import Additive
 

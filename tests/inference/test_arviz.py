@@ -1,0 +1,182 @@
+"""What a fit has for ArviZ beyond draws: names of axes, labels, replicated data, log-likelihoods; and data frames."""
+
+import sys
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import NUTS, init_to_median
+
+import ldpbayes as ldp
+from ldpbayes.data._table import arrays_of_frames
+from ldpbayes.inference._result import labels
+from ldpbayes.models import clipped_gaussian
+
+MECHANISM = ldp.RandomizedResponse(1.0)
+COUNT = 300
+SHORT = {"num_warmup": 30, "num_samples": 40, "num_chains": 2, "progress_bar": False}
+
+
+def model(frame, release):
+    slopes = numpyro.sample("slopes", dist.Normal(0, 2).expand([2]).to_event(1))
+    with numpyro.plate("region", 2):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+    north = (frame["region"] == "north").astype(int)
+    ldp.observe("z", dist.Bernoulli(logits=level[north] + frame[["age", "income"]] @ slopes), release)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    columns = {"age": rng.normal(size=COUNT), "income": rng.integers(0, 3, COUNT)}
+    return pd.DataFrame(columns | {"region": rng.choice(["north", "south"], COUNT)}, index=np.arange(COUNT)[::-1])
+
+
+@pytest.fixture(scope="module")
+def fitted(frame):
+    release = ldp.Release(np.random.default_rng(1).integers(0, 2, COUNT), MECHANISM)
+    with pytest.warns(ldp.ConvergenceWarning):
+        return release, ldp.fit(
+            model,
+            frame,
+            release,
+            init_strategy=init_to_median,
+            dims={"slopes": ["covariate"], "z": ["person"]},
+            coords={"covariate": ["age", "income"], "region": ["south", "north"]},
+            posterior_predictive=True,
+            log_likelihood=True,
+            **SHORT,
+        )
+
+
+def test_axes_have_the_names_and_labels_that_were_given_or_those_of_plates(fitted):
+    _, result = fitted
+    slopes, level = (result["posterior"][name] for name in ("slopes", "level"))
+    assert slopes.dims == ("chain", "draw", "covariate") and list(slopes["covariate"].values) == ["age", "income"]
+    assert level.dims == ("chain", "draw", "region") and list(level["region"].values) == ["south", "north"]
+    for group in ("posterior_predictive", "log_likelihood"):
+        assert result[group]["z"].dims == ("chain", "draw", "person")
+
+
+def test_the_log_likelihood_is_that_of_each_record(fitted, frame):
+    release, result = fitted
+    slopes, level = (np.asarray(result["posterior"][name]) for name in ("slopes", "level"))
+    covariates = frame[["age", "income"]].to_numpy()
+    north = (frame["region"] == "north").to_numpy().astype(int)
+    share = 1 / (1 + np.exp(-(level[..., north] + slopes @ covariates.T)))
+    keep = np.e / (1 + np.e)
+    yes = keep * share + (1 - keep) * (1 - share)
+    expected = np.log(np.where(release.values == 1, yes, 1 - yes))
+    np.testing.assert_allclose(np.asarray(result["log_likelihood"]["z"]), expected, rtol=1e-10)
+    assert np.isfinite(az.loo(result).elpd if hasattr(az.loo(result), "elpd") else az.loo(result).elpd_loo)
+
+
+def test_replicated_data_follow_the_law_of_released_values_at_each_draw(fitted):
+    release, result = fitted
+    replicated = np.asarray(result["posterior_predictive"]["z"])
+    probability = np.exp(np.asarray(result["log_likelihood"]["z"]))
+    yes = np.where(release.values == 1, probability, 1 - probability)
+    spread = np.sqrt(np.sum(yes * (1 - yes)))
+    assert set(np.unique(replicated)) == {0, 1}
+    assert abs(np.sum(replicated - yes)) < 4 * spread  # given the draws all are independent: error rate 6e-5
+    assert not np.array_equal(replicated[0, 0], replicated[0, 1])
+
+
+def test_generated_groups_are_of_evenly_spaced_draws_where_there_is_no_room_for_all(monkeypatch, frame, fitted):
+    release, whole = fitted
+    monkeypatch.setattr(sys.modules["ldpbayes.inference._generated"], "ROOM", 8 * COUNT * 2 * 5)
+    with pytest.warns(ldp.ConvergenceWarning):
+        result = ldp.fit(model, frame, release, init_strategy=init_to_median, log_likelihood=True, **SHORT)
+    some = result["log_likelihood"]["z"]
+    picked = np.linspace(0, 39, 5).astype(int)
+    np.testing.assert_array_equal(some["draw"], picked)
+    np.testing.assert_allclose(some, np.asarray(whole["log_likelihood"]["z"])[:, picked], rtol=1e-12)
+    monkeypatch.setattr(sys.modules["ldpbayes.inference._generated"], "ROOM", 100)
+    with pytest.raises(
+        ValueError, match=r"log_likelihood would take 0\.0 GiB a draw; give the model part of the records"
+    ):
+        ldp.fit(model, frame, release, log_likelihood=True)
+
+
+def test_sketches_are_replicated_record_by_record_and_have_no_log_likelihood_of_records():
+    mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
+    sketch = ldp.Release(np.linspace(-30, 30, 500), mechanism).sketch()
+    with pytest.warns(ldp.ConvergenceWarning):
+        result = ldp.fit(clipped_gaussian(), sketch, posterior_predictive=True, **SHORT)
+    assert result["posterior_predictive"]["z"].shape == (2, 40, 500)
+    with pytest.raises(ValueError, match="a sketch has no records; pass the release"):
+        ldp.fit(clipped_gaussian(), sketch, log_likelihood=True)
+    grouped = ldp.Release(np.arange(20) % 2, MECHANISM).sketch(by=np.arange(20) // 10)
+    with pytest.raises(ValueError, match="posterior_predictive needs each record's law, which a CountSketch of groups"):
+        ldp.fit(lambda data: ldp.observe("z", two_shares(), data), grouped, posterior_predictive=True)
+
+
+def two_shares():
+    with numpyro.plate("region", 2):
+        return dist.Bernoulli(numpyro.sample("theta", dist.Uniform()))
+
+
+@pytest.mark.parametrize(
+    ("dims", "coords", "message"),
+    [
+        ({"slope": ["covariate"]}, {}, "dims names 'slope', and the sites of the model are slopes, level, z"),
+        ({"slopes": "covariate"}, {}, "dims of 'slopes' must be a list of names"),
+        ({"slopes": ["a", "b"]}, {}, r"at most one for each axis of \(2,\)"),
+        ({}, {"covariate": ["age"]}, "coords has 'covariate', and the axes of the model are region"),
+        ({}, {"region": ["a", "b", "c"]}, "coords of 'region' must be 2 labels, one a place on that axis of 'level'"),
+    ],
+)
+def test_names_and_labels_that_do_not_fit_raise_before_anything_runs(frame, fitted, dims, coords, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.fit(model, frame, fitted[0], dims=dims, coords=coords)
+
+
+def test_a_kernel_that_has_been_made_takes_no_other_start(frame, fitted):
+    with pytest.raises(ValueError, match="init_strategy is for a kernel that fit makes"):
+        ldp.fit(model, frame, fitted[0], kernel=NUTS(model), init_strategy=init_to_median)
+
+
+def test_a_table_has_the_columns_of_its_frame_also_when_it_is_traced(frame):
+    numbers = arrays_of_frames(frame[["age", "income"]])
+    slopes = jnp.array([1.0, 2.0])
+    expected = frame[["age", "income"]].to_numpy() @ np.array([1.0, 2.0])
+    for predictor in (numbers @ slopes, jax.jit(lambda table: table @ slopes)(numbers), slopes @ numbers.T):
+        np.testing.assert_allclose(predictor, expected, atol=1e-5)  # single precision
+    ages = jax.vmap(lambda table: table.age + table["income"])(numbers)
+    np.testing.assert_allclose(ages, frame["age"] + frame["income"], atol=1e-5)
+    assert numbers.shape == np.shape(np.asarray(numbers)) == jnp.asarray(numbers).shape == (COUNT, 2)
+    assert list(numbers) == numbers.columns == ["age", "income"] and "age" in numbers and len(numbers) == COUNT
+
+
+def test_what_a_frame_does_not_have_is_said(frame):
+    table = arrays_of_frames(frame.assign(known=pd.array([1, None] * (COUNT // 2), dtype="Int64")))
+    with pytest.raises(KeyError, match="no column 'sex'; the columns are"):
+        table["sex"]
+    with pytest.raises(AttributeError, match="no column or attribute 'iloc'"):
+        table.iloc  # noqa: B018
+    with pytest.raises(TypeError, match="a table takes names of columns"):
+        table[:5]
+    with pytest.raises(ValueError, match="column 'known' has 150 missing values, the first in row 1"):
+        table["known"]
+    with pytest.raises(TypeError, match="column 'region' holds"):
+        table[["age", "region"]] @ np.ones(2)
+    with pytest.raises(ValueError, match="series 'age' has 1 missing values"):
+        arrays_of_frames(frame["age"].where(frame["age"] < frame["age"].max()))
+    with pytest.raises(ValueError, match="several columns of the name 'age'"):
+        arrays_of_frames(pd.concat([frame, frame["age"]], axis=1))
+
+
+def test_plates_are_no_sites_with_axes(fitted):
+    with pytest.raises(ValueError, match="sites of the model are a"):
+        labels({"p": ["x"]}, None, {"p": _site([], ()), "a": _site(["p"], (3,))})
+
+
+def _site(dims, shape):
+    from ldpbayes.inference._density import Site
+
+    return Site(True, False, dims, True, shape=shape)
