@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes._checks import at_least, checked
+from ldpbayes._warnings import warn
 from ldpbayes.bootstrap._private_estimator import PrivateEstimator
 from ldpbayes.bootstrap._replicates import Replicates
 from ldpbayes.bootstrap._result import BootstrapWarning
@@ -112,12 +112,11 @@ class Matched(BiasCorrection):
                     break
             here, made, gap = ahead, there, gap_there
         if np.abs(gap).max() > max(self.tolerance, 0.1):
-            warnings.warn(
+            warn(
                 f"the bias correction has not settled: after {self.steps} steps the mean of the replicates is still "
                 f"{np.abs(gap).max():.2g} standard deviations from the estimate. Where nearly all records are clamped "
                 "the release says little of the parameters; take wider bounds",
                 BootstrapWarning,
-                stacklevel=4,
             )
         away = (np.asarray(made.free) - aim) / unit
         moved = here + unit * _solved(response(here), away.T).T

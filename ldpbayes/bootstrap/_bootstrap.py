@@ -1,7 +1,6 @@
 """`parametric_bootstrap`: replicates of a private estimate on data that its own parameters simulate."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes._checks import at_least, checked
+from ldpbayes._warnings import warn
 from ldpbayes.bootstrap._bias import BiasCorrection
 from ldpbayes.bootstrap._function import FunctionEstimator, WithSimulator, WithTarget, check_count, check_function
 from ldpbayes.bootstrap._intervals import interval_kind
@@ -163,4 +163,4 @@ def _warn(outside: bool, made: Any) -> None:
     if lost:
         said.append(f"{lost} replicates are not finite, and are left out of the intervals")
     if said:
-        warnings.warn("; ".join(said), BootstrapWarning, stacklevel=3)
+        warn("; ".join(said), BootstrapWarning)

@@ -1,7 +1,6 @@
 """Minimising a criterion from several starts, for the records of one release or of another one after it."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._warnings import warn
 from ldpbayes.estimation._arguments import Records, records_of
 from ldpbayes.estimation._estimator import Estimator, Fit
 from ldpbayes.estimation._examine import check_values
@@ -157,4 +157,4 @@ def _warn(result: MEstimate) -> None:
     if len(result.minima) > 1:
         problems.append(f"{len(result.minima)} minima were found; the estimate is from the lowest")
     for problem in problems:
-        warnings.warn(problem, EstimationWarning, stacklevel=4)
+        warn(problem, EstimationWarning)

@@ -1,14 +1,13 @@
 """Linear and generalised linear models of released labels, by maximum a posteriori."""
 
 import dataclasses
-import functools
 import json
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from ldpbayes._warnings import warn
 from ldpbayes.data import Release
 from ldpbayes.learning._arguments import (
     LearningWarning,
@@ -211,9 +210,12 @@ def _result(criterion: Criterion, minimum: Any, names: list[str], release: Relea
         covariance = back @ criterion.objective.covariance(at.hessian, at.spread) @ back.T
     else:
         covariance = np.full((len(theta),) * 2, np.nan)
-        warn("the labels do not tell the parameters apart: there are no standard errors; take a larger penalty")
+        warn(
+            "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty",
+            LearningWarning,
+        )
     if not minimum.converged:
-        warn(f"not converged in {minimum.steps} steps")
+        warn(f"not converged in {minimum.steps} steps", LearningWarning)
     head, tail = ["intercept"] * criterion.intercept, ["scale"] * criterion.objective.scaled
     return LinearFit(
         names=[*head, *names, *tail],
@@ -228,6 +230,3 @@ def _result(criterion: Criterion, minimum: Any, names: list[str], release: Relea
         privacy=privacy_of(release),
         _intercept=criterion.intercept,
     )
-
-
-warn = functools.partial(warnings.warn, category=LearningWarning, stacklevel=4)

@@ -1,12 +1,12 @@
 """A network of labels, trained on what was released of them."""
 
 import dataclasses
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from ldpbayes._warnings import warn
 from ldpbayes.data import Release
 from ldpbayes.learning._arguments import LearningWarning, checked_bounds, checked_features, checked_labels, privacy_of
 from ldpbayes.learning._network import Network, Trained, train_network
@@ -127,7 +127,7 @@ def network_fit(
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
-        warnings.warn(problem, LearningWarning, stacklevel=2)
+        warn(problem, LearningWarning)
     return NetworkFit(network, objective, trained, losses, len(release), privacy_of(release))
 
 
