@@ -9,7 +9,7 @@ What an analyst types every day is here. What an extender needs (protocols, regi
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ldpbayes import bootstrap, noise, privacy
 from ldpbayes._compiled_code import keep_compiled_code
@@ -59,6 +59,12 @@ from ldpbayes.mechanisms import (
     mechanism_names,
     register,
 )
+
+if TYPE_CHECKING:  # editors and type checkers see what comes when it is first asked for
+    from ldpbayes import learning as learning
+    from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
+    from ldpbayes import plots as plots
+    from ldpbayes import studies as studies
 
 __all__ = [
     "AdditiveMechanism",
@@ -124,6 +130,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = ("learning", "models", "plots", "studies")
+_MODULES = ("data", "estimation", "inference", "likelihood", "mechanisms")
 
 former_modules()
 
@@ -135,4 +142,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*__all__, *_MODULES, *_LAZY, "__version__"})

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.typing import ArrayLike
 
+from ldpbayes._extras import missing
+
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
@@ -19,6 +21,11 @@ __all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_replicates", "plot
 
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def __dir__() -> list[str]:
+    """What is public, which is what completion with Tab shows: not what is imported here."""
+    return sorted(__all__)
 
 
 def plot_intervals(
@@ -294,7 +301,7 @@ def pyplot() -> Any:
     try:
         from matplotlib import pyplot
     except ImportError:
-        raise ImportError("pictures need matplotlib: pip install 'ldpbayes[demo]'") from None
+        raise ImportError(missing("pictures need matplotlib", "demo")) from None
     return pyplot
 
 

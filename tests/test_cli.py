@@ -1,7 +1,9 @@
 """The command line: what it prints, what it writes, and how it refuses."""
 
+import importlib.util
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import warnings
@@ -20,14 +22,33 @@ with warnings.catch_warnings():
 
 FEW = ["--chains", "1", "--warmup", "30", "--samples", "40"]
 MODEL = """
-import numpyro
+from __future__ import annotations
+
+import dataclasses
+
 import numpyro.distributions as dist
 
 import ldpbayes as ldp
+from priors import share_of
+
+
+@dataclasses.dataclass  # which looks for its module while it is made
+class Site:
+    name: str = "z"
 
 
 def model(release):
-    ldp.observe("z", dist.Bernoulli(numpyro.sample("share", dist.Beta(2, 2))), release)
+    from sites import SHARE
+
+    ldp.observe(Site().name, dist.Bernoulli(share_of(SHARE)), release)
+"""
+PRIORS = """
+import numpyro
+import numpyro.distributions as dist
+
+
+def share_of(name):
+    return numpyro.sample(name, dist.Beta(2, 2))
 """
 
 
@@ -76,7 +97,29 @@ def test_the_json_listing_names_every_registered_mechanism(capsys):
     assert [p["name"] for p in gaussian["parameters"]][:4] == ["epsilon", "delta", "lower", "upper"]
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["mechanisms", "--help"]])
+def models_table():
+    """Name and default priors of each model in the table of docs/command_line.md."""
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "command_line.md").read_text()
+    lines = (
+        text.partition("| name | records | parameters | default priors |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0].strip("`"): row[3].strip("`") for row in rows}
+
+
+def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys):
+    assert cli.main(["models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["name"]: row["priors"] for row in rows} == models_table()
+    assert [row["name"] for row in rows] == ldp.models.__all__
+    assert cli.main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Posterior of a negative" in out
+    assert "model(release) with sites theta and z, for a release under RandomizedResponse(epsilon)" in out
+    assert "TypeError" not in out and "`" not in out
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["models", "--help"]])
 def test_help_shows_the_exit_codes(argv, capsys):
     assert cli.main(argv) == 0
     assert "exit codes:" in capsys.readouterr().out
@@ -199,11 +242,13 @@ def test_an_impossible_output_is_refused_before_sampling(answers, tmp_path, caps
 
 
 def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
-    find_spec = cli.importlib.util.find_spec
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda n: None if n == "statsmodels" else find_spec(n))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "statsmodels" else find_spec(n))
     code, err = refused(capsys, "demo", "--out", tmp_path)
     assert code == 1
-    assert "statsmodels: pip install 'ldpbayes[demo]'" in err
+    assert (
+        "this needs statsmodels: pip install 'ldpbayes[demo]' (in a clone of the project: pip install '.[demo]')" in err
+    )
 
 
 def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
@@ -211,7 +256,7 @@ def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
     code = cli.main(["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), *FEW])
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
-    assert "ldpbayes: warning: mu: bulk effective sample size" in printed.err
+    assert "bulk effective sample size is below 100: mu" in printed.err
     assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
     assert "local differential privacy with epsilon = 1" in printed.out
     posterior = az.from_netcdf(out)
@@ -220,8 +265,11 @@ def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
 
 
 def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_code(answers, tmp_path):
-    path = tmp_path / "my_model.py"
+    path = tmp_path / "model" / "my_model.py"
+    path.parent.mkdir()
     path.write_text(MODEL)
+    (path.parent / "priors.py").write_text(PRIORS)  # imported when the file is run
+    (path.parent / "sites.py").write_text('SHARE = "share"\n')  # and this one when the model is
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     del environment["LDPBAYES_NO_CACHE"]
     options = ["--model", str(path), "--quiet", "--samples", "600"]

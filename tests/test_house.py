@@ -10,7 +10,7 @@ ROOT = pathlib.Path(ldpbayes.__file__).parent
 MODELS = pathlib.Path(ldpbayes.models.__file__).parent
 FLOORS = [
     {"_tracing", "_warnings", "_extras"},
-    {"_checks", "_shown"},
+    {"_checks", "_compiling", "_shown"},
     {"_pytree"},
     {"numerics"},
     {"privacy"},

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ldpbayes.bootstrap._result import tail_probabilities
 from ldpbayes.estimation import Estimate
@@ -63,8 +63,8 @@ class NormalEstimate:
         """
         below, above = tail_probabilities(level, side)
         size, error = len(self.params), self.standard_error
-        low = self.params + stats.norm.ppf(below) * error if below > 0 else np.full(size, -math.inf)
-        high = self.params + stats.norm.ppf(above) * error if above < 1 else np.full(size, math.inf)
+        low = self.params + special.ndtri(below) * error if below > 0 else np.full(size, -math.inf)
+        high = self.params + special.ndtri(above) * error if above < 1 else np.full(size, math.inf)
         return low, high
 
     def summary(self, level: float = 0.95) -> str:

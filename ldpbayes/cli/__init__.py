@@ -1,4 +1,4 @@
-"""The command line: ``ldpbayes demo``, ``ldpbayes fit`` and ``ldpbayes mechanisms``."""
+"""The command line: demo, fit, bootstrap, regress, mechanisms and models; see docs/command_line.md."""
 
 from ldpbayes.cli._main import main
 

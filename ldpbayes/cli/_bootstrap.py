@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ldpbayes.cli._input import BadInput, load_release
+from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._releases import load_release
 
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
@@ -43,7 +44,7 @@ def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
     """
     from ldpbayes import bootstrap
 
-    release = load_release(args.release)
+    release = load_release(args)
     try:
         estimator = _estimator(args, release.mechanism)
         made = bootstrap.parametric_bootstrap(

@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 from scipy import stats
 
 from ldpbayes import LaplaceMechanism, Mechanism, RandomizedResponse, Release, fit, models
+from ldpbayes._extras import missing
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares, pyplot
 
 __all__ = ["Demo", "draw", "fair", "load_fair", "load_randhie", "randhie", "table", "write"]
@@ -67,7 +68,7 @@ def _datasets() -> Any:
     try:
         from statsmodels import datasets
     except ImportError:
-        raise ImportError("the demo's data come with statsmodels: pip install 'ldpbayes[demo]'") from None
+        raise ImportError(missing("the demo's data come with statsmodels", "demo")) from None
     return datasets
 
 

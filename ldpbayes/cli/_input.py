@@ -1,9 +1,10 @@
-"""What the command line is given, release files and models, and the messages where they cannot be used."""
+"""Models that the command line is given and what they are given, and the messages where they cannot be used."""
 
 import contextlib
 import importlib.util
 import os
 import pathlib
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,51 +12,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ldpbayes import Release, Sketch
 
-__all__ = ["BadInput", "as_sketch", "blaming", "load_model", "load_release"]
+__all__ = ["BadInput", "as_sketch", "blaming", "load_model"]
 
 
 class BadInput(Exception):
     """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
 
 
-def load_release(path: pathlib.Path) -> "Release":
-    """The release in a file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Of an ``.npz`` or ``.parquet`` file as `Release.save` writes it.
-
-    Returns
-    -------
-    Release
-
-    Raises
-    ------
-    BadInput
-        If there is no such file, it is not of this form, or the release in it is invalid.
-    """
-    from ldpbayes import Release
-
-    try:
-        return Release.load(path)
-    except FileNotFoundError as error:
-        raise BadInput(str(error)) from None
-    except (ValueError, TypeError, OSError) as error:
-        raise BadInput(f"{path} is not a valid release file: {error}") from None
-
-
 MOMENTS = {"linear_regression", "multivariate_normal"}
 """Models whose rows are normal, so that their moments say all."""
 
 
-def as_sketch(path: pathlib.Path, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
+def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
     """The release as a sketch, or as it is where there is none.
 
     Parameters
     ----------
-    path : pathlib.Path
-        Of its file, for the message.
+    name : str
+        Of the release, for the message.
     release : Release
         With values.
     model : str
@@ -92,7 +66,7 @@ def as_sketch(path: pathlib.Path, release: "Release", model: str, say: Callable[
     try:
         return release.sketch()
     except ValueError as error:
-        raise BadInput(f"{path}: {error}") from None
+        raise BadInput(f"{name}: {error}") from None
 
 
 def load_model(name: str, *arguments: Any) -> Callable:
@@ -131,6 +105,7 @@ def load_model(name: str, *arguments: Any) -> Callable:
     if spec is None or spec.loader is None:
         raise BadInput(f"--model: {path} cannot be read as a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and pickle look for what the file defines
     with blaming(name):
         spec.loader.exec_module(module)
     model = getattr(module, "model", None)
@@ -141,7 +116,7 @@ def load_model(name: str, *arguments: Any) -> Callable:
 
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
-    """Turn errors of a model into messages; for a user's file, with the line that raised them.
+    """Run a model, or its file: it can import modules of its folder, and its errors become messages with their line.
 
     Parameters
     ----------
@@ -153,18 +128,24 @@ def blaming(model: str) -> Iterator[None]:
     BadInput
         For an error in a user's file, or a ValueError or TypeError of the package's own models.
     """
+    path = pathlib.Path(model).absolute()
+    folder = [str(path.parent)] if path.suffix == ".py" else []
+    sys.path[:0] = folder  # as ``python model.py`` does
     try:
         yield
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        if not model.endswith(".py"):
+        if not folder:
             if isinstance(error, (ValueError, TypeError)):
-                raise BadInput(f"model {model}: {error}") from None
+                raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
             raise
-        path = str(pathlib.Path(model).absolute())
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == path]
-        if isinstance(error, SyntaxError):
-            lines = [error.lineno]
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in trace if os.path.abspath(frame.filename) == str(path)]
         where = f"{model}:{lines[-1]}" if lines else model
+        if isinstance(error, SyntaxError):
+            where = f"{os.path.relpath(error.filename or model)}:{error.lineno}"
         raise BadInput(f"{where}: {type(error).__name__}: {error}") from None
+    finally:
+        for added in folder:
+            sys.path.remove(added)

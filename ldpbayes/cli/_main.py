@@ -1,4 +1,4 @@
-"""The command line: ``ldpbayes demo``, ``fit``, ``bootstrap``, ``regress``, ``mechanisms``; see docs/command_line.md.
+"""The command line: demo, fit, bootstrap, regress, mechanisms and models; see docs/command_line.md.
 
 Exit codes: 0 for success, 1 for a missing extra or another problem at run time, 2 for bad usage or bad input, 3 for a
 result that should not be trusted (chains have not converged, the mechanism could hardly have made the release, the
@@ -9,24 +9,31 @@ import argparse
 import contextlib
 import csv
 import dataclasses
-import importlib.util
 import inspect
 import json
 import os
 import pathlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ldpbayes._checks import is_integer
+from ldpbayes._extras import require
 from ldpbayes.cli._bootstrap import bootstrapped
-from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model, load_release
+from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model
+from ldpbayes.cli._models import described_models
 from ldpbayes.cli._parser import parser
 from ldpbayes.cli._regress import LAWS, load_features, regressed
+from ldpbayes.cli._releases import load_releases
 
 __all__ = ["main"]
 
+GROUPS = {"hierarchical": "group", "regional_histograms": "region"}
+"""Models of several releases, and what their plates of them are called."""
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 
 
@@ -44,17 +51,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        args = parser(_demo, _fit, _bootstrap, _regress, _mechanisms, LAWS).parse_args(argv)
+        commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
+        args = parser(*commands, LAWS, _parameters()).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
-    try:
-        return args.run(args)
     except BadInput as error:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """Arguments in which ``--interval -1,2`` is ``--interval=-1,2``: argparse would take -1,2 for an option."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and re.match(r"-[\d.]+,", word) and re.fullmatch(r"--[\w-]+", joined[-1]):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _parameters() -> list[str]:
+    """Names of the parameters of all mechanisms."""
+    from ldpbayes.mechanisms import mechanism_class, mechanism_names
+
+    fields = [dataclasses.fields(cls) for cls in map(mechanism_class, mechanism_names())]  # type: ignore[arg-type]
+    return sorted({field.name for each in fields for field in each if field.init})
 
 
 def _fail(message: object, code: int) -> int:
@@ -66,7 +92,7 @@ def _fail(message: object, code: int) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    _needs("statsmodels", "matplotlib", "h5netcdf", "h5py")
+    require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
     import jax
 
     from ldpbayes.cli import _demo as demo
@@ -103,34 +129,38 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        _check_output(args.out)
+        _check_netcdf(args.out)
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
-    model = load_model(args.model, *(() if args.features is None else load_features(args.features)[1:]))
-    if args.model in ("hierarchical", "regional_histograms") and len(args.release) == 1:
-        raise BadInput(f"--model {args.model} needs several RELEASEs, one a group; got one")
+    model = load_model(args.model, *(() if args.features is None else load_features(args)[1:]))
+    if args.model in GROUPS and len(args.release) == 1 and not args.by:
+        raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
     with _plain_warnings():
         return _fit_releases(args, model)
 
 
 def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
-    releases = [load_release(path) for path in args.release]
-
     def say(text: str) -> None:
         if not args.quiet:
             print(text, flush=True)
 
     data: list[Any] = []
-    for path, release in zip(args.release, releases, strict=True):
-        say(f"{path}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
-        data.append(release if args.no_sketch or args.features else as_sketch(path, release, args.model, say))
+    releases = load_releases(args)
+    for name, _, release in releases:
+        say(f"{name}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
+        data.append(release if args.no_sketch or args.features else as_sketch(name, release, args.model, say))
     _use_compilation_cache(args)
     from ldpbayes import fit
 
     progress = sys.stderr.isatty() and not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
+    options = _sampler_options(args) | {"progress_bar": progress}
+    if args.model in GROUPS:
+        axis, words = GROUPS[args.model], [release.word for release in releases]
+        words = words if len(set(words)) == len(words) else [release.name for release in releases]
+        options |= {"dims": {"theta": [axis]}, "coords": {axis: words}}
     with blaming(args.model):
-        result = fit(model, data[0] if len(data) == 1 else data, progress_bar=progress, **_sampler_options(args))
+        result = fit(model, data if len(data) > 1 or args.by else data[0], **options)
     say("")
     print(_summary(result))
     if args.out is not None:
@@ -141,7 +171,7 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
 
 def _bootstrap(args: argparse.Namespace) -> int:
     if args.out is not None:
-        _check_output(args.out)
+        _check_netcdf(args.out)
     with _plain_warnings() as said:
         estimate = bootstrapped(args)
         print(estimate.summary(args.level))
@@ -154,7 +184,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
 
 def _regress(args: argparse.Namespace) -> int:
     if args.out is not None:
-        _check_folder(args.out)
+        _check_csv(args.out)
     with _plain_warnings() as said:
         fitted = regressed(args)
         print(fitted.summary(args.level))
@@ -201,17 +231,29 @@ def _mechanisms(args: argparse.Namespace) -> int:
     return OK
 
 
+def _models(args: argparse.Namespace) -> int:
+    rows = described_models()
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return OK
+    for row in rows:
+        print(f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}")
+    return OK
+
+
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
-def _needs(*modules: str) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(f"this needs {' and '.join(missing)}: pip install 'ldpbayes[demo]'")
+def _check_netcdf(path: pathlib.Path) -> None:
+    if path.suffix != ".nc":
+        raise BadInput(f"--out {path}: draws are written as NetCDF; give the name of a file that ends in .nc")
+    require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+    _check_folder(path)
 
 
-def _check_output(path: pathlib.Path) -> None:
-    _needs("h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+def _check_csv(path: pathlib.Path) -> None:
+    if path.suffix != ".csv":
+        raise BadInput(f"--out {path}: estimates are written as CSV; give the name of a file that ends in .csv")
     _check_folder(path)
 
 
@@ -260,7 +302,8 @@ def _summary(result: Any) -> str:
 
     # ArviZ 0.2x and 1.x name the interval's probability differently.
     old = "hdi_prob" in inspect.signature(az.summary).parameters
-    frame = az.summary(result, **({"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}))
+    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+        frame = az.summary(result, **({"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}))
     return frame.to_string()
 
 

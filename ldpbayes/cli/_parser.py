@@ -2,8 +2,10 @@
 
 import argparse
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from ldpbayes.cli._releases import option, parameter
 
 __all__ = ["parser"]
 
@@ -22,16 +24,20 @@ def parser(
     bootstrap: Callable[[argparse.Namespace], int],
     regress: Callable[[argparse.Namespace], int],
     mechanisms: Callable[[argparse.Namespace], int],
+    models: Callable[[argparse.Namespace], int],
     laws: Sequence[str] = (),
+    parameters: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """The parser of the command line, in whose result ``run`` is the command.
 
     Parameters
     ----------
-    demo, fit, bootstrap, regress, mechanisms : callable
+    demo, fit, bootstrap, regress, mechanisms, models : callable
         The commands, from parsed arguments to an exit code.
     laws : sequence of str
         What ``regress --law`` may be.
+    parameters : sequence of str
+        Those of all mechanisms, which are options of commands that read CSV files.
 
     Returns
     -------
@@ -107,7 +113,11 @@ def parser(
         "  ldpbayes fit north.npz south.npz --model hierarchical\n"
         "  ldpbayes fit telemetry.npz --model oue_histogram\n"
         "  ldpbayes fit labels.npz --model label_regression --features features.csv\n"
-        "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n",
+        "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n"
+        "  ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \\\n"
+        "      --model clipped_counts\n"
+        "  ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \\\n"
+        "      --lower -5 --upper 5 --model hierarchical\n",
         [sampler],
     )
     fit_parser.add_argument(
@@ -115,7 +125,10 @@ def parser(
         nargs="+",
         type=pathlib.Path,
         metavar="RELEASE",
-        help=".npz or .parquet file; see docs/command_line.md",
+        help=".npz, .parquet or .csv file; see docs/command_line.md",
+    )
+    _add_csv_options(fit_parser, parameters).add_argument(
+        "--by", metavar="COLUMN", help="groups: the model gets a list with a release for each value in this column"
     )
     fit_parser.add_argument(
         "--model",
@@ -128,7 +141,10 @@ def parser(
         "--out", type=pathlib.Path, metavar="FILE.nc", help="write the posterior as NetCDF, for ArviZ"
     )
     fit_parser.add_argument(
-        "--features", type=pathlib.Path, metavar="FILE", help="of label_regression: .csv or .npy, a row a label"
+        "--features",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="of label_regression: .csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms",
     )
     fit_parser.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
     fit_parser.add_argument(
@@ -148,19 +164,22 @@ def parser(
         "release",
         type=pathlib.Path,
         metavar="RELEASE",
-        help=".npz or .parquet file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md",
+        help="a file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md",
     )
-    group = bootstrap_parser.add_argument_group("the estimator that made the release")
-    group.add_argument("--family", required=True, metavar="NAME", help="gaussian, poisson, ...; see docs/bootstrap.md")
-    group.add_argument("--count", required=True, type=_integer(2), metavar="N", help="number of records, public")
-    for name, what in (
+    family = (
         ("lower", "bound to which records were clamped; of rows one a column, as 0,0,18"),
         ("upper", "the other bound"),
         ("trials", "of binomial records"),
         ("categories", "of multinomial records"),
         ("scale", "known standard deviation, of gaussian_mean"),
         ("concentration", "known shape, of gamma_rate"),
-    ):
+    )
+    own = {"count", *dict(family)}
+    _add_csv_options(bootstrap_parser, [name for name in parameters if name not in own])
+    group = bootstrap_parser.add_argument_group("the estimator that made the release")
+    group.add_argument("--family", required=True, metavar="NAME", help="gaussian, poisson, ...; see docs/bootstrap.md")
+    group.add_argument("--count", required=True, type=_integer(2), metavar="N", help="number of records, public")
+    for name, what in family:
         group.add_argument(f"--{name}", metavar="X", type=_numbers, help=what)
     group.add_argument("--no-intercept", action="store_true", help="of least_squares")
     group.add_argument(
@@ -181,11 +200,20 @@ def parser(
         regress,
         "Fit a linear predictor to released labels and public features, by maximum a posteriori.",
         "  ldpbayes regress labels.npz --features features.csv\n"
+        "  ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \\\n"
+        "      --features age,rooms\n"
         "  ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv\n",
     )
-    regress_parser.add_argument("release", type=pathlib.Path, metavar="RELEASE", help=".npz or .parquet file of labels")
     regress_parser.add_argument(
-        "--features", type=pathlib.Path, required=True, metavar="FILE", help=".csv or .npy, a row a label"
+        "release", type=pathlib.Path, metavar="RELEASE", help=".npz, .parquet or .csv file of labels"
+    )
+    _add_csv_options(regress_parser, parameters)
+    regress_parser.add_argument(
+        "--features",
+        type=pathlib.Path,
+        required=True,
+        metavar="FILE",
+        help=".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms",
     )
     regress_parser.add_argument(
         "--law", choices=laws, default="normal", help="of a label given its predictor (default: normal)"
@@ -205,8 +233,59 @@ def parser(
         "List all registered mechanisms, those of installed third parties included.",
         "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
     )
-    mechanisms_parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    models_parser = command(
+        "models",
+        models,
+        "List the models that fit knows by name: their default priors, what they are for, and their parameters.",
+        "  ldpbayes models\n  ldpbayes models --json\n",
+    )
+    for listing in (mechanisms_parser, models_parser):
+        listing.add_argument("--json", action="store_true", help="as JSON, for programs")
     return top
+
+
+class _Parameter(argparse.Action):
+    """Keeps what was typed of a mechanism together, by the names of its parameters."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.parameters = namespace.parameters | {self.dest: values}
+
+
+def _add_csv_options(parser: argparse.ArgumentParser, parameters: Iterable[str]) -> Any:
+    """The group of the options that say what a CSV file holds, the parameters of mechanisms among them."""
+    group = parser.add_argument_group(
+        "where a RELEASE is a .csv file",
+        "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
+        "them); @NAME takes one a record from a column.",
+    )
+    group.add_argument("--mechanism", metavar="NAME", help="what released the values")
+    group.add_argument(
+        "--column",
+        action="append",
+        metavar="NAME",
+        help="where they are; of rows several, in order, as in x1,x2,y (default: the only column)",
+    )
+    group.add_argument(
+        "--levels", type=_words, default=(), metavar="A,B,...", help="words that stand there for codes 0, 1, ..."
+    )
+    parser.set_defaults(parameters={})
+    for name in parameters:
+        group.add_argument(
+            option(name),
+            dest=name,
+            action=_Parameter,
+            type=parameter,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
+    return group
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if len(set(words)) < len(words) or not all(words):
+        raise argparse.ArgumentTypeError(f"must be different words with commas between them, got {text!r}")
+    return words
 
 
 def _integer(least: int) -> Callable[[str], int]:

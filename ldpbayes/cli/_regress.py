@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ldpbayes.cli._input import BadInput, load_release
+from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._releases import load_release
+from ldpbayes.cli._table import CSV, Table
 
 if TYPE_CHECKING:
     from ldpbayes.learning import LinearFit
@@ -33,8 +35,8 @@ def regressed(args: argparse.Namespace) -> "LinearFit":
     """
     from ldpbayes import learning
 
-    release = load_release(args.release)
-    names, features = load_features(args.features)
+    release = load_release(args)
+    names, features = load_features(args)
     try:
         objective = learning.MarginalLikelihood(getattr(learning, args.law))
         fitted = learning.linear_fit(
@@ -58,13 +60,14 @@ class named(np.ndarray):
         return made
 
 
-def load_features(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Names and values of the features in a file, a row a label.
+def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
+    """Names and values of the features that ``--features`` names, a row a label.
 
     Parameters
     ----------
-    path : pathlib.Path
-        A ``.csv`` file of numbers, the names in its first line or not; or an ``.npy`` file of a matrix.
+    args : argparse.Namespace
+        What was typed: a ``.csv`` file of numbers, the names in its first line or not; an ``.npy`` file of a matrix; or
+        columns of the release's ``.csv`` file.
 
     Returns
     -------
@@ -73,10 +76,17 @@ def load_features(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     Raises
     ------
     BadInput
-        If there is no such file, or it does not hold a matrix of numbers.
+        If there is no such file or column, or it does not hold a matrix of numbers.
     """
+    path = args.features
+    releases = args.release if isinstance(args.release, list) else [args.release]
+    if path.suffix not in (".csv", ".npy") and len(releases) == 1 and releases[0].suffix in CSV:
+        table = Table(releases[0])
+        names = table.columns([str(path)])
+        cells = table.cells(names)
+        return names, np.stack([table.numbers(name, cells[name]) for name in names], axis=-1)
     if path.suffix not in (".csv", ".npy"):
-        raise BadInput(f"--features must be a .csv or .npy file, got {path}")
+        raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
     if not path.is_file():
         raise BadInput(f"--features: no file {path}")
     try:

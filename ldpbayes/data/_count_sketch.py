@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._pytree import host, pytree, static
+from ldpbayes._shown import seen
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.mechanisms._joined import joined_mechanism
 
@@ -18,7 +19,7 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CountSketch(Sketch):
     """One released value of each kind, and how many records released it: exact, for discrete outputs.
 
@@ -69,6 +70,11 @@ class CountSketch(Sketch):
     def law_shape(self) -> tuple[int, ...]:
         """() for one law of all records, (G,) for a law a group."""
         return () if self.num_groups is None else (self.num_groups,)
+
+    def _counts(self) -> dict[str, Any]:
+        weights = seen(self.weights)
+        records, nodes = (None, None) if weights is None else (weights.sum(), weights.size)
+        return {"records": records, "nodes": nodes, "groups": self.num_groups}
 
     def __add__(self, other: Any) -> "CountSketch":
         """Sketch of the two releases together; the same protocol, but budgets may differ."""

@@ -28,7 +28,7 @@ NEAR = 1.0  # standard deviations: after a step of that length the next one woul
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ExpandedSketch(Sketch):
     """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
 
@@ -158,6 +158,9 @@ class ExpandedSketch(Sketch):
         if self.records is None:
             raise ValueError("the sketch has not kept its records; make it with keep_records=True")
         return self.records
+
+    def _counts(self) -> dict[str, Any]:
+        return {"records": self.size, "groups": self.num_groups}
 
     def __add__(self, other: Any) -> "ExpandedSketch":
         """Sketch of the two releases together, both expanded at one point (``at=``); budgets may differ."""

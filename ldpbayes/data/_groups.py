@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._shown import Holding, seen
 from ldpbayes._tracing import is_concrete
 from ldpbayes.data._count_sketch import CountSketch
 from ldpbayes.data._expanded_sketch import ExpandedSketch
@@ -16,14 +17,18 @@ from ldpbayes.mechanisms._joined import joined_mechanism
 __all__ = ["SideBySide", "joined_sketch"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SideBySide:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SideBySide(Holding):
     """Sketches of several groups: weights are (nodes, G), nodes too, or (nodes, 1) where all groups have the same."""
 
     sketches: tuple[Any, ...]
     mechanism: Any
     nodes: Any
     weights: Any
+
+    def _counts(self) -> dict[str, Any]:
+        weights = seen(self.weights)
+        return {"records": None if weights is None else weights.sum(), "groups": len(self.sketches)}
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:

@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._pytree import host, pytree
+from ldpbayes._shown import seen
 from ldpbayes._tracing import is_concrete
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -18,7 +19,7 @@ ROWS = 1 << 18  # so many rows are read at a time, which bounds the memory that 
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MomentSketch(Sketch):
     """Count, mean and second central moments of released rows: exact, where the law of a row is normal.
 
@@ -104,6 +105,10 @@ class MomentSketch(Sketch):
     def law_shape(self) -> tuple[int, ...]:
         """One law of all records."""
         return ()
+
+    def _counts(self) -> dict[str, Any]:
+        center = seen(self.center)
+        return {"records": self.count, "columns": None if center is None else np.atleast_1d(center).shape[-1]}
 
     def __add__(self, other: Any) -> "MomentSketch":
         """Sketch of the two releases together, which one mechanism made."""

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
+from ldpbayes._shown import seen
 from ldpbayes.data._count_sketch import CountSketch
 from ldpbayes.data._panels import MOMENTS, atom_places, bends, merged, panel_edges, panel_moments, selected
 from ldpbayes.data._sketch import Sketch
@@ -23,7 +24,7 @@ PROBES = 256  # so many released values are kept, to check a sketch against them
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PanelSketch(Sketch):
     """Legendre moments of the released values on panels.
 
@@ -238,6 +239,13 @@ class PanelSketch(Sketch):
         panels = factor * (len(self.edges) - 1)
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
         return dataclasses.replace(finer, doubts=self.doubts)
+
+    def _counts(self) -> dict[str, Any]:
+        moments, tails, atoms = (seen(getattr(self, name)) for name in self.arrays)
+        if moments is None or tails is None or atoms is None or min(moments.ndim, tails.ndim, atoms.ndim + 1) < 2:
+            return {}
+        nodes = moments.shape[-2] * self.order + 4 + atoms.shape[-1]
+        return {"records": moments[..., 0].sum() + tails[..., 0].sum() + atoms.sum(), "nodes": nodes}
 
     def __add__(self, other: Any) -> "PanelSketch":
         """Sketch of the two releases together; both must come from the same mechanism and be on the same panels."""

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import warnings
 from typing import Any
 
 import jax
@@ -12,8 +11,9 @@ from jax.typing import ArrayLike
 
 from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
+from ldpbayes._shown import Holding
 from ldpbayes._tracing import is_concrete
-from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes._warnings import LdpBayesWarning, warn
 from ldpbayes.data._expanded_sketch import ExpandedSketch
 from ldpbayes.data._files import read_release, write_release
 from ldpbayes.data._sketch import Sketch
@@ -52,8 +52,8 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
-class Release:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Release(Holding):
     """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
 
     A value belongs to one record, and so does the guarantee of the mechanism; or it is a statistic of many records (a
@@ -126,7 +126,10 @@ class Release:
             problem = doubts_about(self.mechanism, self.values)
             if problem:
                 object.__setattr__(self, "doubts", (problem,))
-                warnings.warn(problem, ReleaseWarning, stacklevel=3)
+                warn(problem, ReleaseWarning)
+
+    def _counts(self) -> dict[str, Any]:
+        return {"records" if self.values is not None else "records to simulate": self.count}
 
     def __len__(self) -> int:
         """Number of records."""

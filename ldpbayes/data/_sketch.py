@@ -12,11 +12,12 @@ import abc
 from typing import Any
 
 from ldpbayes._checks import is_integer
+from ldpbayes._shown import Holding
 
 __all__ = ["Sketch"]
 
 
-class Sketch(abc.ABC):
+class Sketch(Holding, abc.ABC):
     """Weighted nodes that stand for a release: `PanelSketch`, `CountSketch`. An `ExpandedSketch` has none.
 
     Attributes
@@ -27,6 +28,8 @@ class Sketch(abc.ABC):
         Released values, each of which stands for some of the records.
     weights : array (nodes,)
         How many records each node stands for. Weights can be negative: they integrate polynomials, they are not counts.
+    size : number
+        How many records there are.
     doubts : tuple of str
         The warnings that were given when the releases were made.
     """
@@ -34,6 +37,7 @@ class Sketch(abc.ABC):
     mechanism: Any
     nodes: Any
     weights: Any
+    size: Any
     doubts: tuple[str, ...]
 
     @property

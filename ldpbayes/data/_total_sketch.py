@@ -16,7 +16,7 @@ _ONE = np.ones(1)
 
 
 @pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TotalSketch(Sketch):
     """The sum of locally perturbed statistics as one released value, under the mechanism of such a sum.
 
@@ -69,6 +69,9 @@ class TotalSketch(Sketch):
     def law_shape(self) -> tuple[int, ...]:
         """One law of the sum."""
         return ()
+
+    def _counts(self) -> dict[str, Any]:
+        return {"records": getattr(self.mechanism, "count", None)}
 
     def __add__(self, other: Any) -> "TotalSketch":
         """Sum over the records of both, which one mechanism perturbed."""

@@ -1,7 +1,7 @@
 """M-estimators and other point estimates, with the standard errors that theory gives them."""
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._estimate import Estimate
+from ldpbayes.estimation._estimate import Contrast, Estimate
 from ldpbayes.estimation._estimator import Estimator, Fit
 from ldpbayes.estimation._frequencies import Frequencies, frequencies
 from ldpbayes.estimation._label_prior import label_prior
@@ -27,6 +27,7 @@ __all__ = [
     "Ball",
     "Box",
     "Combined",
+    "Contrast",
     "Corrected",
     "Correction",
     "DoublyRandom",

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ldpbayes.data._release import Release
+from ldpbayes.data._table import arrays_of_frames
 from ldpbayes.estimation.corrections import Correction
 from ldpbayes.estimation.corrections._table import check_noise
 from ldpbayes.mechanisms import Additive, SymmetricLaplaceMechanism
@@ -85,6 +86,7 @@ def records_of(release: Any, method: Correction) -> Records:
 
 
 def _originals(records: Any) -> Records:
+    records = arrays_of_frames(records)
     rows = np.asarray(records, float)
     if rows.ndim not in (1, 2) or not rows.size:
         raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {rows.shape}")
@@ -93,8 +95,14 @@ def _originals(records: Any) -> Records:
     scalar = rows.ndim == 1
     rows = rows[:, None] if scalar else rows
     low, high = rows.min(axis=0) - 1, rows.max(axis=0) + 1
-    bounds = (low[0], high[0], None) if scalar else (low, high, rows.shape[1])
+    bounds = (low[0], high[0], None) if scalar else (low, high, _width(records, rows.shape[1]))
     return Records(SymmetricLaplaceMechanism(0.0, *bounds), rows, scalar, None)
+
+
+def _width(table: Any, columns: int) -> int | tuple[str, ...]:
+    """What a data frame calls its columns, so that a loss takes them by name; else how many there are."""
+    names = tuple(getattr(table, "columns", ()))
+    return names if names and all(isinstance(name, str) for name in names) else columns
 
 
 def _supported(rows: np.ndarray, mechanism: Additive, support: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:

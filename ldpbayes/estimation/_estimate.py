@@ -1,11 +1,15 @@
 """What every estimate has, whatever made it."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-__all__ = ["Estimate", "statements", "table", "tails"]
+from ldpbayes._checks import checked
+from ldpbayes.estimation._sandwich import normal_interval
+
+__all__ = ["Contrast", "Estimate", "contrast", "table", "tails", "variances_under"]
 
 
 @runtime_checkable
@@ -63,15 +67,70 @@ class Estimate(Protocol):
         ...
 
 
-def statements(mechanisms: Iterable[Any]) -> str:
-    """What mechanisms promise, each statement once.
+class Contrast(NamedTuple):
+    """A weighted sum of estimates: a number each, or for several sums an array (m,) each.
+
+    Attributes
+    ----------
+    estimate : float or array (m,)
+        The sum.
+    standard_error : float or array (m,)
+        For sampling and perturbation together.
+    interval : tuple of two floats or arrays (m,)
+        Lower and upper end of a normal confidence interval.
+    """
+
+    estimate: Any
+    standard_error: Any
+    interval: tuple[Any, Any]
+
+
+def variances_under(covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Variances (m,) of weighted sums of estimates.
 
     Parameters
     ----------
-    mechanisms : sequence of Mechanism
-        One a release.
+    covariance : array (p, p)
+        Of the estimates; NaN for those that have none, of which sums without them take no notice.
+    weights : array (m, p)
+        Of the sums.
     """
-    return "\n".join(dict.fromkeys(mechanism.guarantee.statement() for mechanism in mechanisms))
+    known = np.where(np.isnan(covariance), 0.0, covariance)
+    unknown = (weights != 0) @ np.isnan(np.diagonal(covariance))
+    return np.where(unknown, np.nan, np.sum(weights @ known * weights, axis=1))
+
+
+def contrast(
+    params: np.ndarray, variances: Callable[[np.ndarray], np.ndarray], weights: ArrayLike, level: float
+) -> Contrast:
+    """Weighted sums of estimates that vary together.
+
+    Parameters
+    ----------
+    params : array (p,)
+        The estimates.
+    variances : callable
+        From weights (m, p) to the variances (m,) of the sums.
+    weights : array_like (p,) or (m, p)
+        Of one sum, or of several; truth values count as ones and zeros.
+    level : float
+        Coverage of the interval, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        For weights of another shape, or that are not finite, and for another level.
+    """
+    p = len(params)
+    given = np.multiply(weights, 1.0) if getattr(weights, "dtype", None) == np.bool_ else weights
+    rows = checked("weights", given, f"finite, {p} of them or rows of {p}", np.isfinite)
+    if np.ndim(rows) not in (1, 2) or np.shape(rows)[-1] != p:
+        raise ValueError(f"weights must be {p} numbers or rows of {p}, got shape {np.shape(rows)}")
+    total, error = np.atleast_2d(rows) @ params, np.sqrt(np.maximum(variances(np.atleast_2d(rows)), 0.0))
+    low, high = normal_interval(total, error, level)
+    if rows.ndim > 1:
+        return Contrast(total, error, (low, high))
+    return Contrast(float(total[0]), float(error[0]), (float(low[0]), float(high[0])))
 
 
 def table(title: str, first: str, head: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ldpbayes._checks import at_least, checked
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data._release import Release
 from ldpbayes.estimation._frequencies_result import Frequencies, LinearVariance
 from ldpbayes.estimation._maximum_likelihood import Options, Sample, maximum_likelihood
+from ldpbayes.estimation._terms import Terms
 from ldpbayes.likelihood._supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 
@@ -58,7 +59,7 @@ def frequencies(
     Returns
     -------
     Frequencies
-        ``unbiased`` and ``mle`` come with standard errors, for sampling and perturbation together.
+        ``unbiased`` and ``mle`` come with standard errors and a covariance, for sampling and perturbation together.
 
     Raises
     ------
@@ -114,14 +115,15 @@ def _check(data: Any) -> None:
 
 
 def _unbiased(sample: Sample, options: Options) -> Frequencies:
-    estimate, variance = _linear(sample)
+    estimate, slope, variance = _linear(sample)
     error = np.sqrt(variance(np.clip(estimate, 0, 1)))
-    return Frequencies("unbiased", estimate, error, _variance=variance, _mechanism=sample.mechanism)
+    terms = Terms.of(sample, slope, estimate)
+    return Frequencies("unbiased", estimate, error, _joint=terms, _variance=variance, _mechanism=sample.mechanism)
 
 
 def _base_cut(sample: Sample, options: Options) -> Frequencies:
-    estimate, variance = _linear(sample)
-    threshold = stats.norm.isf(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
+    estimate, _, variance = _linear(sample)
+    threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
     return Frequencies("base_cut", np.where(estimate < threshold, 0.0, estimate), _mechanism=sample.mechanism)
 
 
@@ -142,8 +144,8 @@ _METHODS: dict[str, Callable[[Sample, Options], Frequencies]] = {
 }
 
 
-def _linear(sample: Sample) -> tuple[np.ndarray, LinearVariance]:
-    """Return the linear estimate, and its variance as a function of the frequency."""
+def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
+    """Return the linear estimate, what a record of each value moves it by, and its variance given the frequency."""
     mechanism, z, weights = sample
     p, q = mechanism.support_probabilities
     gain = p - q
@@ -156,7 +158,7 @@ def _linear(sample: Sample) -> tuple[np.ndarray, LinearVariance]:
     def total(each: Any) -> float:
         return np.sum(counts * slope**2 * each)
 
-    return estimate, LinearVariance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
+    return estimate, slope, LinearVariance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
 
 
 def _project(x: np.ndarray) -> np.ndarray:

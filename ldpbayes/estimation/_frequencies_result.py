@@ -1,17 +1,22 @@
 """What an estimation of frequencies returns."""
 
 import dataclasses
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ldpbayes.estimation._estimate import Estimate, statements, table, tails
+from ldpbayes.estimation._estimate import Contrast, Estimate, contrast, table, tails, variances_under
+from ldpbayes.estimation._products import MOST
 from ldpbayes.estimation._sandwich import normal_interval, normal_quantile
 from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms._statements import statements
 
-__all__ = ["Frequencies", "LinearVariance"]
+__all__ = ["Dense", "Frequencies", "Joint", "LinearVariance"]
 
 SHOWN = 40  # categories of a summary
+_NO_ERRORS = "this {!r} estimate has no standard errors; use method='unbiased'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +57,39 @@ class LinearVariance:
         return low, high
 
 
+class Joint(Protocol):
+    """How the estimates of all categories vary together."""
+
+    def covariance(self) -> np.ndarray:
+        """The matrix (categories, categories)."""
+        ...
+
+    def variances(self, weights: np.ndarray) -> np.ndarray:
+        """Variances (m,) of weighted sums.
+
+        Parameters
+        ----------
+        weights : array (m, categories)
+            Of the sums.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense:
+    """A covariance that is a matrix already; NaN for categories that have none."""
+
+    matrix: np.ndarray
+
+    def covariance(self) -> np.ndarray:
+        """See `Joint.covariance`."""
+        return self.matrix
+
+    def variances(self, weights: np.ndarray) -> np.ndarray:
+        """See `Joint.variances`."""
+        return variances_under(self.matrix, weights)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frequencies:
     """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
@@ -70,8 +108,6 @@ class Frequencies:
         Of ``mle``.
     gap : float or None
         Upper bound on what the log-likelihood still lacks of its maximum, in nats, for ``mle``.
-    covariance : array (categories, categories) or None
-        Of ``mle``, where it has standard errors; None for other methods.
     """
 
     method: str
@@ -80,7 +116,7 @@ class Frequencies:
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    covariance: np.ndarray | None = dataclasses.field(default=None, repr=False)
+    _joint: Joint | None = dataclasses.field(default=None, repr=False)
     _variance: LinearVariance | None = dataclasses.field(default=None, repr=False)
     _mechanism: PureProtocol | None = dataclasses.field(default=None, repr=False)
 
@@ -93,6 +129,17 @@ class Frequencies:
     def names(self) -> list[str]:
         """The codes of the categories; see `Estimate.names`."""
         return [str(code) for code in range(len(self.estimate))]
+
+    @cached_property
+    def covariance(self) -> np.ndarray | None:
+        """Covariance (categories, categories) of ``unbiased`` and ``mle``.
+
+        None for other methods, and for more than 4096 categories. That of ``unbiased`` is made of the released values
+        when it is asked for: the products of records' terms say how estimates vary together under any protocol. With
+        one budget its diagonal has the squares of the standard errors, but for estimates below 0 or above 1, where
+        these are those of 0 and 1. With several budgets they differ by sampling error, of which it has more.
+        """
+        return None if self._joint is None or len(self.estimate) > MOST else self._joint.covariance()
 
     @property
     def privacy(self) -> str:
@@ -122,10 +169,39 @@ class Frequencies:
             If the estimate has no standard errors, or for a level outside (0, 1).
         """
         if self.standard_error is None:
-            raise ValueError(f"this {self.method!r} estimate has no standard errors; use method='unbiased'")
+            raise ValueError(_NO_ERRORS.format(self.method))
         if self._variance is not None:
             return self._variance.interval(self.estimate, normal_quantile(level))
         return normal_interval(self.estimate, self.standard_error, level)
+
+    def contrast(self, weights: ArrayLike, level: float = 0.95) -> Contrast:
+        """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
+
+        Errors of several categories go together, so that the error of a sum does not follow from theirs.
+
+        Parameters
+        ----------
+        weights : array_like (categories,) or (m, categories)
+            Of one sum, or of m. The share of some categories has ones for these and zeros for the others.
+        level : float
+            Coverage of the interval, between 0 and 1.
+
+        Returns
+        -------
+        Contrast
+            The interval is normal, and too short where hardly any record supports a category of the sum; for a single
+            category `interval` then has a better one. NaN for the error of an ``mle`` sum with a category that has
+            none, being estimated as 0.
+
+        Raises
+        ------
+        ValueError
+            If the estimate has no standard errors, for weights of another shape or that are not finite, and for
+            another level.
+        """
+        if self._joint is None:
+            raise ValueError(_NO_ERRORS.format(self.method))
+        return contrast(self.estimate, self._joint.variances, weights, level)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones.

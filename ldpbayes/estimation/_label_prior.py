@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.polynomial import legendre
-from scipy import optimize
 
 from ldpbayes._checks import at_least, checked
 from ldpbayes.data import Release
@@ -208,7 +208,9 @@ def _smooth(counted: _Counted) -> Histogram:
     coefficients = best = np.zeros(0)
     least, worse = loss(coefficients)[0] * size, 0
     while worse < WORSE and len(coefficients) < DEGREES:
-        found = optimize.minimize(loss, np.append(coefficients, 0.0), jac=True, method="BFGS", options={"gtol": 1e-6})
+        found = scipy.optimize.minimize(
+            loss, np.append(coefficients, 0.0), jac=True, method="BFGS", options={"gtol": 1e-6}
+        )
         coefficients = found.x
         criterion = found.fun * size + len(coefficients) * np.log(size) / 2
         worse = worse + 1

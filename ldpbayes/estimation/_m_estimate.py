@@ -51,7 +51,10 @@ def m_estimate(
         One of `ldpbayes.estimation.losses`, or any JAX function loss(x, theta) of one record: a number, or a row with
         the columns of the release, perturbed or not.
     release : Release
-        From a mechanism whose noise the method is for. For ``oracle`` an array of original records.
+        From a mechanism whose noise the method is for. For ``oracle`` original records: an array, or a data frame,
+        whose columns a loss of `ldpbayes.estimation.losses` may name, and which then name the parameters. A function
+        of your own sees the columns in the order of the data frame: ``frame[list(mechanism.columns)]`` has that of a
+        release.
     method : str or Correction
         A correction method of `ldpbayes.estimation`, or the name of one with its defaults:
 

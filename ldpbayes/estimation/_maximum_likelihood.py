@@ -1,24 +1,21 @@
 """Frequencies by maximum likelihood: EM steps, extrapolated, and Newton steps over the simplex."""
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from scipy import linalg, optimize
+import scipy
 
-from ldpbayes.estimation._frequencies_result import Frequencies
+from ldpbayes._warnings import warn
+from ldpbayes.estimation._frequencies_result import Dense, Frequencies
+from ldpbayes.estimation._products import MOST, products
 from ldpbayes.likelihood._supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 
 __all__ = ["Options", "Sample", "maximum_likelihood", "newton", "squarem"]
-
-MAX_INFORMATION = 4096  # categories up to which a matrix of their pairs is affordable
-CHUNK = 1 << 20  # entries of the likelihood's matrix at a time, where its products with itself are summed
 
 Evaluated = tuple[float, np.ndarray]
 """Mean log-likelihood and its gradient."""
@@ -87,18 +84,18 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
     gap, iterations = math.inf, 0
     while gap > tolerance and iterations < max_iterations:
         theta, at = squarem(theta, at, likelihood, slack)
-        if d <= MAX_INFORMATION:
+        if d <= MOST:
             theta, at = newton(theta, at, likelihood, information(theta), slack)
         gap, iterations = max(size * (float(at[1].max()) - 1), 0.0), iterations + 1
     if gap > tolerance:
-        warnings.warn(
+        warn(
             f"maximum likelihood has not converged in {max_iterations} iterations: the log-likelihood may be "
             f"{gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}",
             RuntimeWarning,
-            stacklevel=3,
         )
-    errors = _errors(theta, size, information(theta)) if d <= MAX_INFORMATION else (None, None)
-    return Frequencies("mle", theta, errors[0], gap <= tolerance, iterations, gap, errors[1], _mechanism=mechanism)
+    error, covariance = _errors(theta, size, information(theta)) if d <= MOST else (None, None)
+    joint = None if covariance is None else Dense(covariance)
+    return Frequencies("mle", theta, error, gap <= tolerance, iterations, gap, joint, _mechanism=mechanism)
 
 
 def squarem(
@@ -161,9 +158,9 @@ def newton(
     mean, gradient = at
     diagonal = np.diag(information)
     damped = information + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
-    root = linalg.cholesky(damped, lower=True)
-    aim = linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
-    target, _ = optimize.nnls(root.T, aim, maxiter=10 * len(theta))
+    root = scipy.linalg.cholesky(damped, lower=True)
+    aim = scipy.linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
+    target, _ = scipy.optimize.nnls(root.T, aim, maxiter=10 * len(theta))
     if target.any():
         target /= target.sum()
         for fraction in 0.5 ** np.arange(10):
@@ -216,20 +213,7 @@ def _likelihood(
 
 @jax.jit
 def _information(mechanism: PureProtocol, z: jax.Array, weights: jax.Array, theta: jax.Array) -> jax.Array:
-    """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of `_likelihood`: (categories, categories), in chunks of nodes."""
-    n, d = len(z), mechanism.categories
+    """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of `_likelihood`: (categories, categories)."""
     scale = jnp.sqrt(weights / weights.sum()) / _evidence(mechanism, z, theta)
     low, more = (scale * part for part in _kernel(mechanism))
-    rows = min(n, max(1, CHUNK // d))
-
-    def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
-        part, low_here, more_here = (
-            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (z, low, more)
-        )
-        kernel = low_here[:, None] + more_here[:, None] * mechanism.membership(part)
-        # the last chunk overlaps the one before, so that it has the same shape
-        new = jnp.arange(rows) >= start - (n - rows)
-        kernel = jnp.where(new[:, None], kernel, 0.0)
-        return total + kernel.T @ kernel, None
-
-    return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
+    return products(mechanism, z, more, low[:, None], jnp.ones((1, len(theta))))

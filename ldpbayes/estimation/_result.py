@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from numpy.typing import ArrayLike
+from scipy import special
 
 from ldpbayes._checks import at_least
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.data._release import Release
-from ldpbayes.estimation._estimate import Estimate, statements, table, tails
+from ldpbayes.estimation._estimate import Contrast, Estimate, contrast, table, tails, variances_under
 from ldpbayes.estimation._estimator import Estimator
 from ldpbayes.estimation._sandwich import normal_interval
 from ldpbayes.estimation._solve import Ball, Box
 from ldpbayes.estimation.corrections import Evidence
+from ldpbayes.mechanisms._statements import statements
 
 if TYPE_CHECKING:
     from ldpbayes.estimation._solver import Solver
@@ -99,6 +101,28 @@ class MEstimate:
         """
         return normal_interval(self.params, self.standard_error, level)
 
+    def contrast(self, weights: ArrayLike, level: float = 0.95) -> Contrast:
+        """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two coefficients.
+
+        Parameters
+        ----------
+        weights : array_like (p,) or (m, p)
+            Of one sum of parameters, or of m.
+        level : float
+            Coverage of the interval, between 0 and 1.
+
+        Returns
+        -------
+        Contrast
+            NaN for the error of a sum with a parameter on the boundary.
+
+        Raises
+        ------
+        ValueError
+            For weights of another shape, or that are not finite, and for another level.
+        """
+        return contrast(self.params, functools.partial(variances_under, self.covariance), weights, level)
+
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the estimates in plain text, like those of statsmodels.
 
@@ -114,7 +138,7 @@ class MEstimate:
             self.names, self.params, self.standard_error, *self.interval(level), self.boundary, strict=True
         ):
             z = coef / error
-            p = 2 * stats.norm.sf(abs(z))
+            p = 2 * special.ndtr(-abs(z))
             numbers = f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"
             rows.append((name, numbers + ("  on the boundary" if edge else "")))
         done = "" if self.converged else ", NOT CONVERGED"

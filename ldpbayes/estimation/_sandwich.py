@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from scipy import stats
+from scipy import special
 
 from ldpbayes._checks import checked
 
@@ -24,7 +24,7 @@ def normal_quantile(level: float) -> float:
         For another level.
     """
     level = checked("level", level, "between 0 and 1", lambda a: (a > 0) & (a < 1))
-    return stats.norm.isf((1 - level) / 2)
+    return -special.ndtri((1 - level) / 2)
 
 
 def normal_interval(estimate: Any, error: Any, level: float) -> tuple[Any, Any]:

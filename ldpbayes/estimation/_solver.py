@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._compiling import quick_jit
 from ldpbayes._warnings import warn
 from ldpbayes.estimation._arguments import Records, records_of
 from ldpbayes.estimation._estimator import Estimator, Fit
@@ -120,7 +121,7 @@ def _kind(mechanism: Additive) -> tuple:
     return type(mechanism), jax.tree.structure(mechanism.noise), mechanism.event_shape, mechanism.index
 
 
-@jax.jit
+@quick_jit
 def _run(
     estimator: Estimator, key: jax.Array, rows: jax.Array, starts: jax.Array, earlier: Evidence | None
 ) -> tuple[Evidence, Minimum, Fit]:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._compiling import quick_jit
 from ldpbayes.estimation._arguments import Records
 from ldpbayes.estimation._estimator import Estimator
 from ldpbayes.estimation._examine import Examined, sample
@@ -104,7 +105,7 @@ def _naive(
     return np.asarray(naive), units
 
 
-@jax.jit
+@quick_jit
 def _minimum(estimator: Estimator, rows: jax.Array, start: jax.Array) -> jax.Array:
     """Where the criterion of an estimator that draws nothing is smallest."""
     return estimator.minimum(estimator.evidence(jax.random.key(0), rows), start).theta

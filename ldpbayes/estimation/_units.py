@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._compiling import quick_jit
 from ldpbayes.estimation.losses._loss import Loss
 
 __all__ = ["natural_units"]
@@ -16,7 +17,7 @@ BENT = 0.5  # what the linear approximation misses there, against the change tha
 ROUNDING = 2.0**-40
 
 
-@functools.partial(jax.jit, static_argnames="loss")
+@functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
     """For each parameter the shortest move over which a linear approximation of the losses fails by half.
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import minimize
 
 from ldpbayes.inference._cut import Cut
 from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
@@ -148,7 +148,7 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
 
     def search(start: np.ndarray) -> Any:
         with jax.enable_x64(True):
-            return minimize(potential, start.ravel(), jac=True, method="BFGS", options=options)
+            return scipy.optimize.minimize(potential, start.ravel(), jac=True, method="BFGS", options=options)
 
     # A search that ends early, as SciPy warns, is judged by where it ends.
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-mode") as pool:

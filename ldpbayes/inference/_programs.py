@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
+from ldpbayes._compiling import compiled
 from ldpbayes.inference._description import Description
 
 __all__ = ["Compiled", "Programs", "Traced", "inputs_in_use", "trace"]
@@ -23,10 +24,6 @@ SEVERAL, WORTH = 10, 1 << 13
 
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
 """Operations that take less time than their results take room."""
-
-# XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
-# option is dropped where XLA no longer knows it, since that generator is then the only one.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +214,7 @@ class Compiled:
     def _compile(self, lowered: Any) -> None:
         try:
             with jax.enable_x64(True):
-                self._done.set_result(_compiled(lowered))
+                self._done.set_result(compiled(lowered))
         except BaseException as error:
             self._done.set_exception(error)
 
@@ -228,17 +225,6 @@ class Compiled:
     def __call__(self, *args: Any) -> Any:
         """Value of the function."""
         return self._done.result()(*args)
-
-
-def _compiled(lowered: Any) -> Callable:
-    if jax.default_backend() == "cpu" and _OPTIONS:
-        try:
-            return lowered.compile(_OPTIONS)
-        except jax.errors.JaxRuntimeError as error:
-            if "No such compile option" not in str(error):
-                raise
-            _OPTIONS.clear()
-    return lowered.compile()
 
 
 class Programs:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ldpbayes.estimation._estimate import Estimate, table, tails
 from ldpbayes.estimation._sandwich import normal_interval
@@ -152,7 +152,7 @@ class LinearFit:
             self.names, self.params, self.standard_error, *self.interval(level), strict=True
         ):
             z = coef / error
-            p = 2 * stats.norm.sf(abs(z))
+            p = 2 * special.ndtr(-abs(z))
             rows.append((name, f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"))
         if self.objective.scaled:  # it is positive: that it is 0 is no hypothesis
             name, numbers = rows[-1]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from ldpbayes.learning._criterion import Derivatives
 
@@ -73,7 +73,7 @@ def _step(at: Derivatives, damping: float) -> tuple[np.ndarray, float]:
     try:
         if damping:
             raise np.linalg.LinAlgError
-        step = linalg.cho_solve(linalg.cho_factor(hessian), slope)
+        step = scipy.linalg.cho_solve(scipy.linalg.cho_factor(hessian), slope)
         return -unit * step, 0.5 * float(slope @ step)
     except np.linalg.LinAlgError:
         sizes, vectors = np.linalg.eigh(hessian)

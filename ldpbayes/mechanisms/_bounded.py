@@ -9,10 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._checks import check_order
+from ldpbayes._shown import shown_fields
 from ldpbayes._tracing import array_of, is_concrete
 from ldpbayes.mechanisms._columns import Columns, checked_columns
 from ldpbayes.mechanisms._mechanism import Mechanism
-from ldpbayes.mechanisms._spec import shown_fields
 from ldpbayes.noise import Noise
 from ldpbayes.numerics._rounding import rounded
 
@@ -31,6 +31,8 @@ class Bounded(Mechanism):
     columns: Any
     perturbed: Any
     sensitivity: Any = None
+
+    clips = True
 
     def _check_columns_and_bounds(self) -> None:
         """Bring columns and bounds into the form in which they are kept, or say what is wrong with them."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from ldpbayes._checks import check_order, checked
 from ldpbayes.mechanisms._histogram import Histogram, checked_histogram
@@ -129,7 +129,7 @@ def optimal_half_width(
     tried = [at(x) for x in np.linspace(widest + least, widest, GRID)]
     best = max(range(GRID), key=lambda i: tried[i].explained)
     around = [float(np.log(tried[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
-    refined = optimize.minimize_scalar(lambda x: -at(x).explained, bounds=around, method="bounded")
+    refined = scipy.optimize.minimize_scalar(lambda x: -at(x).explained, bounds=around, method="bounded")
     # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
     return max(at(float(refined.x)), tried[best], key=lambda found: found.explained)
 

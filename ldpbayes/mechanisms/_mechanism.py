@@ -17,15 +17,16 @@ from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._checks import unmasked
 from ldpbayes._pytree import checked_field, equal
+from ldpbayes._shown import Called, shown_fields
 from ldpbayes._tracing import is_concrete
-from ldpbayes.mechanisms._spec import shown, shown_fields, to_json
+from ldpbayes.mechanisms._spec import to_json
 from ldpbayes.mechanisms._validation import checked_integers, in_words, released_values
 from ldpbayes.privacy import Guarantee
 
 __all__ = ["DiscreteMechanism", "Mechanism", "NumericMechanism"]
 
 
-class Mechanism(abc.ABC):
+class Mechanism(Called, abc.ABC):
     """What happens to one record before it is released: x -> z with conditional density p(z | x).
 
     Subclasses are decorated with ``@register("name")`` above ``@dataclasses.dataclass(frozen=True)``. They check their
@@ -37,6 +38,9 @@ class Mechanism(abc.ABC):
 
     _shared: ClassVar[tuple[str, ...]] = ()
     """Names of the fields whose arrays are over something else than records, such as bins."""
+
+    clips: ClassVar[bool] = False
+    """Whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -255,10 +259,6 @@ class Mechanism(abc.ABC):
 
     __hash__ = None  # type: ignore[assignment]  # as of any class with an == of its own and mutable fields
 
-    def __repr__(self) -> str:
-        """Return the call that makes the mechanism, long arrays abridged."""
-        return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in shown_fields(self))})"
-
 
 class NumericMechanism(Mechanism):
     """A mechanism that releases real numbers: what the channel and the sketches need to know of p(z | x)."""
@@ -341,10 +341,5 @@ class DiscreteMechanism(Mechanism):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Codes between the bounds of `support`, where it has some."""
-        support = self.support
-        return checked_integers(
-            values,
-            type(self).__name__,
-            getattr(support, "lower_bound", -math.inf),
-            getattr(support, "upper_bound", math.inf),
-        )
+        ends = (getattr(self.support, f"{end}_bound", sign * math.inf) for end, sign in (("lower", -1), ("upper", 1)))
+        return checked_integers(values, type(self).__name__, *ends)

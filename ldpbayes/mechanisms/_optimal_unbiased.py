@@ -10,9 +10,8 @@ rounding, whatever the solver's tolerance.
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.optimize import linprog
 
 from ldpbayes._checks import checked
 from ldpbayes.mechanisms._finite_outputs import increasing
@@ -126,14 +125,16 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
     k, m = len(labels), len(places)
     keep = 1 / np.expm1(budget)
     cost = probabilities[:, None] * (places - labels[:, None]) ** 2 / np.max(places**2)
-    rows, every = sparse.eye_array(k), np.ones((k, 1))
-    sums, means = sparse.kron(rows, np.ones((1, m))), sparse.kron(rows, places[None])
-    shared = sparse.csr_array(np.concatenate([keep * every * np.ones(m), keep * every * places]))
-    found = linprog(
+    rows, every = scipy.sparse.eye_array(k), np.ones((k, 1))
+    sums, means = scipy.sparse.kron(rows, np.ones((1, m))), scipy.sparse.kron(rows, places[None])
+    shared = scipy.sparse.csr_array(np.concatenate([keep * every * np.ones(m), keep * every * places]))
+    found = scipy.optimize.linprog(
         np.concatenate([cost.ravel(), keep * cost.sum(axis=0)]),
-        A_ub=sparse.hstack([sparse.eye_array(k * m), -sparse.kron(every, sparse.eye_array(m))], format="csr"),
+        A_ub=scipy.sparse.hstack(
+            [scipy.sparse.eye_array(k * m), -scipy.sparse.kron(every, scipy.sparse.eye_array(m))], format="csr"
+        ),
         b_ub=np.zeros(k * m),
-        A_eq=sparse.hstack([sparse.vstack([sums, means]), shared], format="csr"),
+        A_eq=scipy.sparse.hstack([scipy.sparse.vstack([sums, means]), shared], format="csr"),
         b_eq=np.concatenate([np.ones(k), labels]),
         bounds=(0, None),
         method="highs",

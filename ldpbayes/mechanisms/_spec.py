@@ -1,30 +1,14 @@
-"""Fields of a mechanism as JSON, and in a repr."""
+"""Fields of a mechanism as JSON."""
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 import ldpbayes.noise
-from ldpbayes._tracing import is_concrete
+from ldpbayes._shown import shown_fields
 from ldpbayes.noise import Noise
 
-__all__ = ["from_json", "shown", "shown_fields", "to_json"]
-
-
-def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of the constructor's arguments, less `optional` ones that are None.
-
-    Parameters
-    ----------
-    tree : dataclass
-        A mechanism, or a noise.
-    """
-    for field in dataclasses.fields(tree):
-        if field.init and not (getattr(tree, field.name) is None and field.metadata.get("optional")):
-            yield field.name, getattr(tree, field.name)
+__all__ = ["from_json", "to_json"]
 
 
 def to_json(value: Any) -> Any:
@@ -62,19 +46,3 @@ def from_json(value: Any) -> Any:
         return cls(**{name: from_json(part) for name, part in value.items() if name != "law"})
     except TypeError as error:
         raise ValueError(f"{value!r} does not make a noise: {error}") from None
-
-
-def shown(value: Any) -> str:
-    """A field's value in a repr, long arrays abridged.
-
-    Parameters
-    ----------
-    value : object
-        Anything.
-    """
-    if isinstance(value, (np.ndarray, jax.Array)) and is_concrete(value):
-        array = np.asarray(value)
-        if array.size <= 6:
-            return repr(array.tolist())
-        return f"<{'x'.join(map(str, array.shape))} values in [{array.min():.4g}, {array.max():.4g}]>"
-    return repr(value)

@@ -4,11 +4,12 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy.optimize import brentq, elementwise
 
 from ldpbayes._checks import checked, is_integer
+from ldpbayes.numerics._roots import find_root
 from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy._tradeoff import Tradeoff, _gaussian_log_delta
 from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff
@@ -56,7 +57,7 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     # most that power less exp(epsilon) times level can be, is at least delta
     log_rest = np.log1p(-delta) - np.log(2)
     high = -special.ndtri_exp(log_rest - epsilon) - special.ndtri_exp(log_rest)
-    found = elementwise.find_root(
+    found = find_root(
         lambda log_mu, epsilon, target: _gaussian_log_delta(np.exp(log_mu), epsilon) - target,
         (np.log(low) - 1e-9, np.log(high) + 1e-9),
         args=(epsilon, np.log(delta)),
@@ -169,6 +170,6 @@ def zil_parameters(
         low -= 1.0
     while excess(high) < 0:
         high += 1.0
-    distance = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
+    distance = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
     tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)

@@ -12,12 +12,12 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.interpolate import PchipInterpolator
-from scipy.optimize import elementwise
 
 from ldpbayes._checks import checked, is_integer
 from ldpbayes.numerics._radial_law import DROP, SMALL, radial_law
+from ldpbayes.numerics._roots import find_root
 from ldpbayes.privacy._tradeoff import LaplaceTradeoff, Tradeoff, _epsilon, _probability
 
 __all__ = ["SymmetricLaplaceTradeoff"]
@@ -170,8 +170,8 @@ class _Tests:
         seen = seen[: still[0] + 1 if len(still) else None]
         at, values = kappa[seen], column[seen]
         target = np.clip(target, *sorted((values[0], values[-1])))
-        found = PchipInterpolator(sign * values, at)(sign * target)
-        slope = np.maximum(sign * PchipInterpolator(at, values)(found, 1), 1e-12)
+        found = scipy.interpolate.PchipInterpolator(sign * values, at)(sign * target)
+        slope = np.maximum(sign * scipy.interpolate.PchipInterpolator(at, values)(found, 1), 1e-12)
         for _ in range(2):
             found = np.clip(found - sign * (self.log_errors(found)[which - 1] - target) / slope, at[0], at[-1])
         return found
@@ -192,7 +192,7 @@ class _Tests:
                 missed = -np.log1p(-delta)
                 found = self.distance**2 / (2 * missed) - missed
             return np.where(delta >= self.delta(np.zeros(1)), 0.0, found)
-        found = elementwise.find_root(
+        found = find_root(
             lambda epsilon, target: self.delta(epsilon) - target,
             (np.zeros_like(delta), np.full_like(delta, self.most)),
             args=(delta,),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy.optimize import elementwise
 
 from ldpbayes._checks import checked
+from ldpbayes.numerics._roots import find_root
 
 __all__ = [
     "GaussianTradeoff",
@@ -217,7 +217,7 @@ class GaussianTradeoff(Tradeoff):
             target = np.log(delta)
             # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
             high = mu * (mu / 2 - special.ndtri_exp(target)) * (1 + 1e-9)
-            found = elementwise.find_root(
+            found = find_root(
                 lambda epsilon, mu, target: _gaussian_log_delta(mu, epsilon) - target,
                 (np.zeros_like(high), high),
                 args=(mu, target),

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy.optimize import elementwise
 
 from ldpbayes._checks import checked
+from ldpbayes.numerics._roots import find_root
 from ldpbayes.privacy._calibrate import gaussian_scale
 from ldpbayes.privacy._tradeoff import (
     GaussianTradeoff,
@@ -59,7 +59,7 @@ class GaussianWithResponseTradeoff(Tradeoff):
             margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
             inside = (alpha > 0) & (alpha < 1)
             low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
-            found = elementwise.find_root(
+            found = find_root(
                 lambda threshold, mu, budget, sign, target: _log_level(threshold, mu, budget, sign) - target,
                 (low, high),
                 args=(mu, budget, sign, np.where(inside, target, -1.0)),
@@ -92,7 +92,7 @@ class GaussianWithResponseTradeoff(Tradeoff):
         # the two epsilons add up to one at which delta is not larger
         high = (np.asarray(GaussianTradeoff(mu).epsilon(at)) + budget) * (1 + 1e-9)
         target = np.log(at)
-        found = elementwise.find_root(
+        found = find_root(
             lambda epsilon, mu, budget, target: _log_delta(mu, budget, epsilon) - target,
             (np.zeros_like(high), high),
             args=(mu, budget, target),
@@ -139,7 +139,7 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
         )
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
-    found = elementwise.find_root(
+    found = find_root(
         lambda log_mu, epsilon, budget, target: _log_delta(np.exp(log_mu), budget, epsilon) - target,
         (low - 1e-9, high + 1e-9),
         args=(epsilon, budget, np.log(delta)),

@@ -4,6 +4,7 @@ Statistical tests use fixed seeds; when a seed is changed each fails by chance w
 with 1e-2.
 """
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -141,6 +142,96 @@ def test_linear_estimates_are_unbiased_spread_as_stated_and_covered(make):
     low, high = stats.chi2.interval(1 - ERROR_RATE / 5, repeats - 1)
     assert low < ratio.min() * (repeats - 1) and ratio.max() * (repeats - 1) < high
     assert_covered([f.interval(0.9) for f in found], theta, 0.9)
+    # sums and differences: of OUE's bits, which a record perturbs one by one, and of hashes, which collide
+    weights = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, -1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    contrasts = [f.contrast(weights, 0.9) for f in found]
+    spread = (estimates @ weights.T).var(axis=0, ddof=1)
+    ratio = spread / np.mean([c.standard_error**2 for c in contrasts], axis=0)
+    low, high = stats.chi2.interval(1 - ERROR_RATE / 4, repeats - 1)
+    assert low < ratio.min() * (repeats - 1) and ratio.max() * (repeats - 1) < high
+    assert_covered([c.interval for c in contrasts], weights @ theta, 0.9)
+
+
+@protocols
+def test_the_covariance_is_the_sum_of_products_of_the_terms(name):
+    release = mixed(name)
+    found, (p, q) = frequencies(release), (np.broadcast_to(a, 300)[:, None] for a in support(release))
+    members = np.asarray(release.mechanism.membership(release.values))
+    even = q + (p - q) / 5
+    slope = (p - q) / (even * (1 - even))
+    terms = slope / np.sum(slope * (p - q)) * (members - q - (p - q) * found.estimate)
+    expected, tiny = terms.T @ terms, 1e-12 * np.sum(terms**2)
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-9, atol=tiny)
+    np.testing.assert_allclose(frequencies(release.sketch()).covariance, expected, rtol=1e-9, atol=tiny)
+    weights = np.array([[1.0, 1, 0, 0, 0], [0.5, 0, -2, 0, 0]])  # whose variances are found without that matrix
+    errors = np.sqrt(np.diag(weights @ expected @ weights.T))
+    np.testing.assert_allclose(found.contrast(weights).standard_error, errors, rtol=1e-9)
+
+
+def test_with_one_budget_its_diagonal_has_the_squared_standard_errors():
+    found = frequencies(simulate(ldp.OptimalUnaryEncoding(1.0, 8), 500, [0.6, 0.4, 0, 0, 0, 0, 0, 0]))
+    inside, diagonal = (found.estimate >= 0) & (found.estimate <= 1), np.diag(found.covariance)
+    assert inside.any() and not inside.all()
+    np.testing.assert_allclose(diagonal[inside], found.standard_error[inside] ** 2, rtol=1e-9)
+    # below 0 fewer records than expected support a category, and the errors are those of 0
+    assert np.all(diagonal[~inside] < found.standard_error[~inside] ** 2)
+
+
+def support(release):
+    return release.mechanism.support_probabilities
+
+
+def test_under_randomized_response_the_covariance_is_multinomial_and_the_sum_certain():
+    release = simulate(ldp.RandomizedResponse(1.0, 4), 5000, np.full(4, 0.25))
+    found, (p, q), share = frequencies(release), support(release), np.bincount(release.values) / 5000
+    multinomial = (np.diag(share) - np.outer(share, share)) / 5000 / (p - q) ** 2
+    np.testing.assert_allclose(found.covariance, multinomial, atol=1e-12 * multinomial.max())
+    whole = found.contrast(np.ones(4))
+    assert whole.estimate == pytest.approx(1, abs=1e-12) and whole.standard_error < 1e-7  # the root of rounding errors
+
+
+def test_contrasts_are_weighted_sums_with_normal_intervals():
+    release = simulate(ldp.RandomizedResponse(1.0, 4), 5000, np.full(4, 0.25))
+    for method in ("unbiased", "mle"):
+        found = frequencies(release, method)
+        weights = np.array([[1.0, 1, 0, 0], [0.5, 0, -0.5, 0]])
+        both, first = found.contrast(weights, 0.5), found.contrast(weights[0], 0.5)
+        errors = np.sqrt(np.diag(weights @ found.covariance @ weights.T))
+        np.testing.assert_allclose(both.estimate, weights @ found.estimate)
+        np.testing.assert_allclose(both.standard_error, errors)
+        np.testing.assert_allclose(both.interval[1] - both.estimate, 0.6744897501960817 * errors)
+        for all_of_them, one in zip(both[:2], first[:2], strict=True):
+            assert one == pytest.approx(all_of_them[0], rel=1e-12)
+        assert found.contrast(np.array([True, True, False, False]), 0.5) == first
+        for k in range(4):
+            assert found.contrast(np.eye(4)[k])[:2] == pytest.approx((found.estimate[k], found.standard_error[k]))
+
+
+def test_contrasts_of_many_categories_need_no_matrix():
+    release = simulate(ldp.RandomizedResponse(1.0, 5_000), 1_000)
+    found, (p, q) = frequencies(release), support(release)
+    assert found.covariance is None
+    half = found.contrast(np.arange(5_000) < 2_500)  # the share of values in that half, a Bernoulli variable
+    share = np.mean(release.values < 2_500)
+    assert half.estimate == pytest.approx((share - 2_500 * q) / (p - q), rel=1e-9)
+    assert half.standard_error == pytest.approx(np.sqrt(share * (1 - share) / 1_000) / (p - q), rel=1e-9)
+
+
+def test_a_sum_has_an_error_where_all_of_its_categories_have_one():
+    x = np.random.default_rng(0).choice(4, 500, p=[0.5, 0.3, 0.2, 0])
+    found = frequencies(ldp.Release(x, ldp.RandomizedResponse(np.inf, 4)), "mle")  # the last one is estimated as 0
+    errors = found.contrast([[1, 1, 0, 0], [1, 0, 0, 1]]).standard_error
+    share = found.estimate[:2].sum()
+    assert errors[0] == pytest.approx(np.sqrt(share * (1 - share) / 500)) and np.isnan(errors[1])
+
+
+def test_m_estimates_have_contrasts_too():
+    covariance = np.array([[4.0, 1.0, np.nan], [1.0, 9.0, np.nan], [np.nan, np.nan, np.nan]])
+    values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.MEstimate))
+    found = ldp.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance})
+    difference = found.contrast([1, -1, 0])
+    assert difference[:2] == (-1.0, pytest.approx(np.sqrt(11))) and difference.interval[1] > 0
+    assert np.isnan(found.contrast([1, 0, 1]).standard_error)
 
 
 def test_an_interval_holds_the_frequencies_that_the_estimate_is_near_to():
@@ -235,6 +326,8 @@ def test_consistent_estimates_lie_on_the_simplex_and_sketches_lose_nothing(name)
         elif method != "unbiased":
             with pytest.raises(ValueError, match=f"this '{method}' estimate has no standard errors"):
                 whole.interval()
+            with pytest.raises(ValueError, match=f"this '{method}' estimate has no standard errors"):
+                whole.contrast(np.ones(5))
 
 
 # --- maximum likelihood
@@ -273,7 +366,7 @@ def test_the_gap_bounds_the_deficit_wherever_em_stops(monkeypatch):
     release = simulate(ldp.OptimalUnaryEncoding(1.0, 8), 500)
     rows, best = kernel(release), frequencies(release, "mle", tolerance=1e-9)
     maximum = log_likelihood(rows, best.estimate)
-    monkeypatch.setattr(module, "MAX_INFORMATION", 0)
+    monkeypatch.setattr(module, "MOST", 0)
     for iterations in (1, 3, 10):
         with pytest.warns(RuntimeWarning, match=f"not converged in {iterations} iterations"):
             stopped = frequencies(release, "mle", max_iterations=iterations)
@@ -283,6 +376,9 @@ def test_the_gap_bounds_the_deficit_wherever_em_stops(monkeypatch):
         assert stopped.gap == pytest.approx(gradient.max() - 500, rel=1e-8)
     alone = frequencies(release, "mle")  # SQUAREM arrives at the same point without a Newton step
     assert alone.converged and alone.iterations > best.iterations and alone.standard_error is None
+    assert alone.covariance is None
+    with pytest.raises(ValueError, match="this 'mle' estimate has no standard errors; use method='unbiased'"):
+        alone.contrast(np.ones(8))
     np.testing.assert_allclose(alone.estimate, best.estimate, atol=np.sqrt(2e-6) * np.nanmax(best.standard_error))
 
 
@@ -312,6 +408,8 @@ def test_standard_errors_of_maximum_likelihood_are_its_spread_and_intervals_cove
     low, high = stats.chi2.interval(1 - ERROR_RATE / 4, repeats - 1)
     assert low < ratio.min() * (repeats - 1) and ratio.max() * (repeats - 1) < high
     assert_covered([f.interval() for f in found], theta, 0.95)
+    weights = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, -1, 0]])
+    assert_covered([f.contrast(weights).interval for f in found], weights @ theta, 0.95)
 
 
 def test_many_categories_converge_in_a_few_iterations_with_the_dense_standard_errors():
@@ -366,6 +464,23 @@ def test_bad_values_are_named(data, options, message):
 def test_levels_outside_their_range_are_named(level):
     with pytest.raises(ValueError, match="level must be between 0 and 1, got"):
         frequencies(RELEASE).interval(level)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 0], r"weights must be 3 numbers or rows of 3, got shape \(2,\)"),
+        (1.0, r"weights must be 3 numbers or rows of 3, got shape \(\)"),
+        (np.ones((2, 2, 3)), r"weights must be 3 numbers or rows of 3, got shape \(2, 2, 3\)"),
+        ([1, np.nan, 0], r"weights must be finite, 3 of them or rows of 3, got weights\[1\] = nan"),
+        ("012", r"weights must be finite, 3 of them or rows of 3, got .*'012'"),
+    ],
+)
+def test_weights_of_another_shape_are_named(weights, message):
+    with pytest.raises(ValueError, match=message):
+        frequencies(RELEASE).contrast(weights)
+    with pytest.raises(ValueError, match="level must be between 0 and 1, got 95"):
+        frequencies(RELEASE).contrast(np.ones(3), 95)
 
 
 def test_data_of_another_kind_are_refused():

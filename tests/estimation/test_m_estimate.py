@@ -6,6 +6,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import optimize, stats
@@ -16,9 +17,11 @@ from ldpbayes.estimation import (
     Combined,
     DoublyRandom,
     Estimator,
+    Oracle,
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
+from ldpbayes.estimation._arguments import records_of
 from ldpbayes.estimation._estimator import _between
 from ldpbayes.estimation.losses._function_loss import as_loss
 from ldpbayes.studies import binomial_band
@@ -47,14 +50,15 @@ def data():
     return rows, released(rows)
 
 
-def test_oracle_is_statsmodels_logit_with_its_robust_errors(data):
+def test_oracle_is_statsmodels_logit_with_its_robust_errors_and_takes_columns_by_name(data):
     rows, _ = data
-    ours = ldp.m_estimate(losses.logistic(), rows, "oracle")
+    frame = pd.DataFrame(rows, columns=COLUMNS)[["ill", "income", "age"]]  # in another order
+    ours = ldp.m_estimate(losses.logistic("ill", features=("age", "income")), frame, "oracle")
     theirs = sm.Logit(rows[:, 2], sm.add_constant(rows[:, :2])).fit(disp=0, tol=1e-12, cov_type="HC0")
     np.testing.assert_allclose(ours.params, theirs.params, rtol=1e-7)
     np.testing.assert_allclose(ours.standard_error, theirs.bse * np.sqrt(N / (N - 3)), rtol=1e-6)
     np.testing.assert_allclose(np.array(ours.interval()), theirs.conf_int().T, rtol=2e-4)
-    assert ours.converged and ours.names == ["intercept", "x0", "x1"]
+    assert ours.converged and ours.names == ["intercept", "age", "income"]
 
 
 def test_columns_may_be_named(data):
@@ -62,6 +66,27 @@ def test_columns_may_be_named(data):
     numbered = ldp.m_estimate(losses.squared(1, features=(2, 0)), data[1], "naive")
     assert named.names == ["intercept", "ill", "age"]
     np.testing.assert_array_equal(named.params, numbered.params)
+
+
+def test_data_frames_lack_no_column_and_hold_numbers(data):
+    rows, release = data
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    for records, names in ((pd.DataFrame(rows), ("x0", "x1", "x2")), (frame["age"], ("x0",)), (frame, COLUMNS)):
+        assert records_of(records, Oracle()).mechanism.names == names
+    loss = losses.logistic("ill", features=("age", "income"))
+    shuffled = pd.DataFrame(release.values, columns=COLUMNS)[["income", "ill", "age"]]
+    again = ldp.Release(shuffled, release.mechanism)
+    np.testing.assert_array_equal(again.values, release.values)
+    for bad, message in (
+        (frame.drop(columns="age"), "about column 'age', and the columns are income, ill"),
+        (frame.assign(town="here"), "column 'town' holds"),
+        (frame.assign(age=np.nan), "column 'age' has 5000 missing values"),
+        (pd.concat([frame, frame[["age"]]], axis=1), "several columns of the name 'age'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            ldp.m_estimate(loss, bad, "oracle")
+    with pytest.raises(ValueError, match="the mechanism's columns are age, income, ill; got income, age"):
+        ldp.Release(shuffled.drop(columns="ill")[["income", "age"]], release.mechanism)
 
 
 def test_standard_errors_of_a_median_know_the_spread_of_the_original_records():

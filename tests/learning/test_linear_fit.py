@@ -219,7 +219,7 @@ def test_columns_of_a_data_frame_are_those_of_the_fit():
     release = ldp.Release(features[:, 0] + 0.5, ldp.LaplaceMechanism(50.0, -3, 3))
     frame = pandas.DataFrame(features, columns=["age", "rooms"])
     fitted = linear_fit(frame, release, penalty=1.0)
-    np.testing.assert_array_equal(fitted.predict(frame), fitted.predict(features))
+    np.testing.assert_allclose(fitted.predict(frame), fitted.predict(features), rtol=1e-13, atol=1e-13)  # rounding
     with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms'\]"):
         fitted.predict(frame[["rooms", "age"]])
     # one of NumPyro's own laws, and degrees of freedom that are an integer

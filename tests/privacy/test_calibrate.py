@@ -55,7 +55,7 @@ def test_arrays_broadcast_and_agree_with_scalars():
         ((1.0, 0.0), "delta must be between 0 and 1, exclusive, got 0.0"),
         ((1.0, [0.1, 1.0]), r"delta must be between 0 and 1, exclusive, got delta\[1\] = 1.0"),
         ((1.0, 0.1, -1.0), "sensitivity must be positive and finite, got -1.0"),
-        (("1", 0.1), "epsilon must be positive and finite, got '1'"),
+        (("1", 0.1), "epsilon must be positive and finite, got the string '1'"),
     ],
 )
 def test_bad_input_is_named(arguments, message):

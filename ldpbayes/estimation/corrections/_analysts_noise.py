@@ -11,8 +11,8 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.scipy.special import ndtr, ndtri
-from scipy.stats import qmc
 
 from ldpbayes._checks import is_integer
 from ldpbayes.estimation.corrections._correction import Correction, left_out
@@ -143,7 +143,7 @@ def _drawn(part: jax.Array, scale: jax.Array, key: Any, draws: int, support: Any
     n, d = part.shape
     keys = jax.random.split(key)
     # a randomly shifted lattice of points in the unit cube: each point is uniform, together they fill it evenly
-    lattice = qmc.Sobol(d + 1, scramble=False).random(1 << max(draws - 1, 0).bit_length())[:draws]
+    lattice = scipy.stats.qmc.Sobol(d + 1, scramble=False).random(1 << max(draws - 1, 0).bit_length())[:draws]
     u = (jnp.asarray(lattice, part.dtype)[:, None] + jax.random.uniform(keys[0], (n, d + 1), part.dtype)) % 1.0
     tiny = jnp.finfo(part.dtype).tiny
     spread = (scale * jnp.sqrt(-jnp.log1p(-u[..., 0])))[..., None]

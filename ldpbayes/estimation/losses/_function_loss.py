@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from scipy import special
-from scipy.stats import qmc
 
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
@@ -95,7 +95,7 @@ class _Blurred(Loss):
     @staticmethod
     def _moves(theta: jax.Array) -> jax.Array:
         half = max(16, 1 << int(2 * len(theta)).bit_length())
-        uniform = qmc.Sobol(len(theta), seed=0).random(half)
+        uniform = scipy.stats.qmc.Sobol(len(theta), seed=0).random(half)
         normal = special.ndtri(np.clip(uniform, 1e-9, 1 - 1e-9))
         return jnp.asarray(np.concatenate([normal, -normal]), theta.dtype)
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ldpbayes._checks import checked
 from ldpbayes.estimation.losses._regression_loss import RegressionLoss
@@ -102,7 +102,7 @@ def check(tau: float, response: int | str = -1, *, features: Any = None, interce
     """
     tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
     kernel, smooth = _check_kernels(tau)
-    density = float(stats.norm.pdf(stats.norm.ppf(tau)))
+    density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
     return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
 
 

@@ -1,0 +1,194 @@
+"""Releases that a command is given: release files, and CSV files with a mechanism that options describe."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._table import CSV, Table
+
+if TYPE_CHECKING:
+    from ldpbayes import Release
+
+__all__ = ["Named", "load_release", "load_releases", "option", "parameter"]
+
+FILES = (".npz", ".parquet")
+COLUMN = "@"
+"""Before the name of a column that has a parameter's values, one a record."""
+
+
+def option(name: str) -> str:
+    """What a mechanism's parameter is called on the command line.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def parameter(text: str) -> Any:
+    """A mechanism's parameter: JSON, with or without its outer brackets, or names with commas between them.
+
+    Parameters
+    ----------
+    text : str
+        What was typed, such as ``1``, ``0,20``, ``age,income``, ``true`` or ``[1,0],[0,1]``.
+    """
+    for written in (text, f"[{text}]"):
+        with contextlib.suppress(json.JSONDecodeError):
+            return json.loads(written)
+    parts: list[Any] = [part.strip() for part in text.split(",")]
+    with contextlib.suppress(ValueError):
+        parts = [float(part) for part in parts]  # such as .5 and inf, which are no JSON
+    return parts if len(parts) > 1 else parts[0]
+
+
+class Named(NamedTuple):
+    """A release, what it is called in messages, and among others: the word of its group, or its file."""
+
+    name: str
+    word: str
+    release: "Release"
+
+
+def load_releases(args: argparse.Namespace) -> list[Named]:
+    """The releases in the files that were named.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What was typed.
+
+    Raises
+    ------
+    BadInput
+        If there is no such file, it is not of its form, or no release of its mechanism.
+    """
+    paths = args.release if isinstance(args.release, list) else [args.release]
+    for path in paths:
+        if path.suffix not in (*FILES, *CSV):
+            raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
+    said = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name, None)]
+    said += map(option, args.parameters)
+    if said and not any(path.suffix in CSV for path in paths):
+        raise BadInput(f"{', '.join(said)}: of .csv files only; {paths[0]} says itself what released it")
+    found: list[Named] = []
+    for path in paths:
+        found += _csv(path, args) if path.suffix in CSV else [Named(str(path), path.stem, _file(path))]
+    return found
+
+
+def load_release(args: argparse.Namespace) -> "Release":
+    """The only release that was named; see `load_releases`.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What was typed.
+    """
+    return load_releases(args)[0].release
+
+
+def _file(path: pathlib.Path) -> "Release":
+    """The release in an ``.npz`` or ``.parquet`` file as `Release.save` writes it."""
+    from ldpbayes import Release
+
+    if not path.exists():
+        raise BadInput(f"no release file {path}")
+    try:
+        return Release.load(path)
+    except (ValueError, TypeError, OSError) as error:
+        raise BadInput(f"{path} is not a valid release file: {error}") from None
+
+
+def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
+    """The release in a CSV file, or those of the groups in it."""
+    from ldpbayes import Release, mechanism_from_spec
+
+    table = Table(path)
+    if args.mechanism is None:
+        raise BadInput(
+            f"{path}: name the mechanism that released it and its parameters, such as --mechanism laplace --epsilon 1 "
+            "--lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
+        )
+    personal = {
+        name: table.columns([value.removeprefix(COLUMN)])[0]
+        for name, value in args.parameters.items()
+        if isinstance(value, str) and value.startswith(COLUMN)
+    }
+    by = table.columns([args.by] if getattr(args, "by", None) else [])
+    others = [name for name in table.names if name not in {*personal.values(), *by}]
+    columns = table.columns(args.column) if args.column else others
+    spec = {"mechanism": args.mechanism} | _parameters(args, columns)
+    cells = table.cells(list(dict.fromkeys([*columns, *personal.values(), *by])))
+    arrays = {name: table.numbers(column, cells[column]) for name, column in personal.items()}
+    groups: dict[str, Any] = table.groups(by[0], cells[by[0]]) if by else {path.stem: slice(None)}
+    try:
+        made = {
+            word: mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
+            for word, which in groups.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    kind = next(iter(made.values()))
+    if len(columns) != math.prod(kind.event_shape):
+        count = f"{math.prod(kind.event_shape)} numbers" if kind.event_shape else "one number"
+        need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
+        raise BadInput(
+            f"{need}: --mechanism {args.mechanism} releases {count} a record; {path} has the columns "
+            + ", ".join(table.names)
+        )
+    hint = "; words for categories are given codes by --levels, as in --levels no,yes" * hasattr(kind, "categories")
+    numbers = np.stack([table.numbers(name, cells[name], args.levels, hint) for name in columns], axis=-1)
+    values = numbers if kind.event_shape else numbers[:, 0]
+    releases = []
+    for word, which in groups.items():
+        name = f"{path}, {by[0]} {word}" if by else str(path)
+        try:
+            releases.append(Named(name, word, Release(values[which], made[word])))
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"{name}: {error}") from None
+    return releases
+
+
+def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
+    """Those of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
+    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_class
+
+    try:
+        cls: Any = mechanism_class(args.mechanism)
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    given, missing = dict(args.parameters), dataclasses.MISSING
+    fields = {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
+    if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
+        needed = fields.pop("columns")
+        fields |= {"column": needed}
+        given |= {"column": args.column} if args.column else {}
+    given |= {"levels": args.levels} if args.levels else {}
+    if "categories" in fields:
+        fields["levels"] = False
+        given = ({"categories": len(args.levels)} if args.levels else {}) | given
+    beyond = [option(name) for name in given if name not in fields]
+    lacking = [option(name) for name, needed in fields.items() if needed and name not in given]
+    for problem, names in (("has no", beyond), ("needs", lacking)):
+        if names:
+            known = ", ".join(map(option, fields))
+            raise BadInput(f"--mechanism {args.mechanism} {problem} {', '.join(names)}; its options are {known}")
+    given.pop("levels", None)
+    if given.pop("column", None) and (fields["column"] or len(columns) > 1):
+        given["columns"] = columns
+    return given
+
+
+def _shared(values: np.ndarray) -> Any:
+    """A parameter of the records: a number where all have the same."""
+    return float(values[0]) if (values == values[0]).all() else values

@@ -1,0 +1,197 @@
+"""CSV files: their columns as numbers, and the messages where they are not."""
+
+import csv
+import math
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ldpbayes.cli._input import BadInput
+
+__all__ = ["CSV", "Table"]
+
+CSV = (".csv", ".tsv")
+DELIMITERS = ",;\t|"
+MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
+
+
+class Table:
+    """A CSV file whose first line names the columns, which are read when they are asked for.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        UTF-8 text. Cells are divided by that of ``, ; | tab`` which is most frequent in the first line.
+
+    Raises
+    ------
+    BadInput
+        If there is no such file, or no first line that names columns.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise BadInput(f"no file {path}")
+        try:
+            with path.open(encoding="utf-8-sig") as file:
+                outside_quotes = re.sub('"[^"]*"', "", file.readline())
+        except UnicodeDecodeError as error:
+            raise self._not_text(error) from None
+        self.delimiter = max(DELIMITERS, key=outside_quotes.count)
+        self.names = [name.strip() for name in next(self._rows(), [])]
+        if not any(self.names):
+            raise BadInput(f"{path}: the first line is empty; it has to name the columns")
+        if all(map(_is_number, self.names)):
+            raise BadInput(f"{path}: the first line holds numbers; it has to name the columns")
+
+    def columns(self, said: Sequence[str]) -> list[str]:
+        """Names of columns as they are typed: each by itself, or several with commas between them.
+
+        Parameters
+        ----------
+        said : sequence of str
+            What was typed.
+
+        Raises
+        ------
+        BadInput
+            If there is no such column, several of one name, or one is named twice.
+        """
+        names = [name for text in said for name in ([text] if text in self.names else text.split(","))]
+        for name in names:
+            if self.names.count(name) != 1:
+                count = "several columns" if name in self.names else "no column"
+                known = ", ".join(each or "(one without a name)" for each in self.names)
+                raise BadInput(f"{self.path} has {count} {name!r}; its columns are {known}")
+            if names.count(name) > 1:
+                raise BadInput(f"column {name!r} of {self.path} is named twice")
+        return names
+
+    def cells(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Text of some columns.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of columns that there are.
+
+        Raises
+        ------
+        BadInput
+            If there are no lines below the first, or one has not as many cells as the first.
+        """
+        where = [self.names.index(name) for name in names]
+        found: list[list[str]] = [[] for _ in names]
+        places = [(cells.append, j) for cells, j in zip(found, where, strict=True)]
+        for row in self._records():
+            for append, j in places:
+                append(row[j])
+        if not found[0]:
+            raise BadInput(f"{self.path} has no records below the names of its columns")
+        return dict(zip(names, found, strict=True))
+
+    def groups(self, name: str, cells: Sequence[str]) -> dict[str, np.ndarray]:
+        """For each word in a column, in the order of the file, which records have it.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        cells : sequence of str
+            Its text.
+
+        Raises
+        ------
+        BadInput
+            If words are missing.
+        """
+        words = np.array([cell.strip() for cell in cells])
+        self._refuse_missing(name, words == "")
+        return {word: words == word for word in dict.fromkeys(words.tolist())}
+
+    def numbers(self, name: str, cells: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
+        """Values of a column.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        cells : sequence of str
+            Its text.
+        levels : sequence of str
+            Words that stand for the codes 0, 1, ...
+        hint : str
+            What to say where there are words and no levels.
+
+        Raises
+        ------
+        BadInput
+            If values are missing, are no numbers, or none of the levels.
+        """
+        codes = {level: float(code) for code, level in enumerate(levels)}
+        try:
+            values = np.array([codes[cell.strip()] for cell in cells] if codes else [float(cell) for cell in cells])
+        except (KeyError, ValueError):
+            values = np.array([math.nan])
+        if not np.isnan(values).any():
+            return values
+        texts = [cell.strip() for cell in cells]
+        self._refuse_missing(name, np.array([text not in codes and text.lower() in MISSING for text in texts]))
+        bad = next(record for record, text in enumerate(texts) if not (text in codes if codes else _is_number(text)))
+        wrong = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
+        if not codes and _is_number(texts[bad].replace(",", ".")):
+            wrong = "which is no number: decimals are written with a point"
+        raise BadInput(f"{self.path}, line {self._line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
+
+    def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
+        if missing.any():
+            raise BadInput(
+                f"{self.path}: {missing.sum():,} of the {len(missing):,} values in column {name!r} are missing, the "
+                f"first in line {self._line(int(np.argmax(missing)))}"
+            )
+
+    def _rows(self) -> Iterator[list[str]]:
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig") as file:
+                yield from csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
+        except UnicodeDecodeError as error:
+            raise self._not_text(error) from None
+        except csv.Error as error:
+            raise BadInput(f"{self.path} is not a CSV file: {error}") from None
+
+    def _records(self) -> Iterator[list[str]]:
+        """Rows below the first; empty lines may be at the end only, since elsewhere they may be missing values."""
+        rows, width, empty = self._rows(), len(self.names), None
+        next(rows)
+        for record, row in enumerate(rows):
+            if not row:
+                empty = record if empty is None else empty
+                continue
+            if empty is not None:
+                raise BadInput(f"{self.path}, line {self._line(empty)}: the line is empty, and others follow")
+            if len(row) != width:
+                raise BadInput(
+                    f"{self.path}, line {self._line(record)}: there are {len(row)} cells, and {width} names of columns"
+                )
+            yield row
+
+    def _line(self, record: int) -> int:
+        """Number of the line on which a record ends."""
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
+            for _ in range(record + 2):
+                next(reader)
+            return reader.line_num
+
+    def _not_text(self, error: UnicodeDecodeError) -> BadInput:
+        return BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False

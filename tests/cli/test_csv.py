@@ -1,0 +1,256 @@
+"""CSV files on the command line: the releases that they are, and what is said of those that are none."""
+
+import argparse
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.cli import _main as cli
+from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._parser import parser
+from ldpbayes.cli._regress import LAWS, load_features
+from ldpbayes.cli._releases import load_release, load_releases, parameter
+
+ROWS = ("a", "b", "y")
+MECHANISMS = [
+    (ldp.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5), 0.5),
+    (ldp.DiscreteGaussianMechanism(2.0), 3),
+    (ldp.DiscreteLaplaceMechanism(2.0, 0, 10), 3),
+    (ldp.GaussianMechanism(1.0, 1e-4, -5, 5), 0.5),
+    (ldp.HadamardResponse(1.0, 3), 2),
+    (ldp.IndependentLaplaceMechanism(0.5, [0, -1], [1, 1], columns=ROWS, perturbed=("a", "b")), [0.1, 1.5, 1]),
+    (ldp.LaplaceMechanism(1.0, -5, 5), -7.25),
+    (ldp.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=ROWS), [0.1, 0.2, 0.3]),
+    (ldp.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=("x", "y")), [0.1, 0.2, 0.3]),
+    (ldp.LocalHashing(1.0, 3, 4), [4_294_967_295, 3]),
+    (ldp.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=ROWS), [0.1, 0.2, 1]),
+    (ldp.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=("x", "y")), [0.1, 0.2]),
+    (ldp.OptimalUnaryEncoding(1.0, 3), [1, 0, 1]),
+    (ldp.RPWithPrior(1.0, (-5, 5), 2.0), 6.5),
+    (ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]), 0.5),
+    (ldp.RandomizedResponse(np.inf, 4), 3),
+    (ldp.StaircaseMechanism(1.0, -5, 5), 9.5),
+    (ldp.SubsetSelection(1.0, 3, 1), [0, 1, 0]),
+    (ldp.SymmetricLaplaceMechanism(0.5, -1, 1), 0.25),
+    (ldp.SymmetricUnaryEncoding(1.0, 2), [0, 1]),
+    (ldp.UnbiasedRandomizer(1.0, [0, 1], [-1.0, 2.0], [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]), 2.0),
+    (ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5), 0.125),
+]
+LAPLACE = ["--mechanism", "laplace", "--epsilon", "1", "--lower", "0", "--upper", "20"]
+RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
+
+
+def typed(command, *argv):
+    """What a command is given, as it sees it."""
+    run = [None] * 6
+    return parser(*run, LAWS, cli._parameters()).parse_args(cli._joined([command, *map(str, argv)]))
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def refused(capsys, *argv):
+    code = cli.main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    assert code == 2 and "Traceback" not in out + err
+    assert err.count("\n") == 1  # one line
+    return err
+
+
+def test_every_mechanism_is_here():
+    assert {mechanism.name for mechanism, _ in MECHANISMS} == set(ldp.mechanism_names())
+
+
+@pytest.mark.parametrize(("mechanism", "value"), MECHANISMS, ids=lambda part: getattr(part, "name", ""))
+def test_a_release_of_any_mechanism_can_be_described(mechanism, value, tmp_path):
+    spec = {name: part for name, part in mechanism.spec().items() if part is not None}
+    names = [f"z{j}" for j in range(np.size(value))]
+    if not isinstance(mechanism, ldp.mechanisms.StatisticsMechanism):  # whose rows are of statistics, not of columns
+        names = spec.pop("columns", names)
+    path = written(tmp_path / "z.csv", "\n".join([",".join(names), *[",".join(map(str, np.ravel(value)))] * 2]))
+    described = ["--mechanism", spec.pop("mechanism")] + ["--column", ",".join(names)] * (len(names) > 1)
+    for name, part in spec.items():
+        described += [f"--{name.replace('_', '-')}", json.dumps(part).removeprefix("[").removesuffix("]")]
+    found = load_release(typed("fit", path, *described, "--model", "warner"))
+    assert found.mechanism == mechanism
+    np.testing.assert_array_equal(found.values, [value, value])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("1e-5", 1e-5),
+        (".5", 0.5),
+        ("inf", np.inf),
+        ("-1,2", [-1, 2]),
+        ("[1, 0], [0, 1]", [[1, 0], [0, 1]]),
+        ("age,rooms built", ["age", "rooms built"]),
+        ("scaled", "scaled"),
+        ("true", True),
+    ],
+)
+def test_a_parameter_is_a_number_numbers_a_name_or_names(text, value):
+    assert parameter(text) == value
+    assert type(parameter(text)) is type(value)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_column_is_found_by_its_name_whatever_stands_around_it(delimiter, tmp_path):
+    head = delimiter.join(["id", '"visits, a year"', "note"])
+    lines = [delimiter.join([str(i), f" {i - 0.5} ", f'"one{delimiter}\ntwo"']) for i in range(3)]
+    path = tmp_path / "visits.csv"
+    path.write_bytes("\r\n".join(["\ufeff" + head, *lines, ""]).encode())
+    found = load_release(typed("fit", path, "--column", "visits, a year", *LAPLACE, "--model", "clipped_counts"))
+    np.testing.assert_array_equal(found.values, [-0.5, 0.5, 1.5])
+
+
+def test_words_are_given_codes_by_levels(tmp_path):
+    path = written(tmp_path / "answers.csv", "answer\nyes\nno\nyes\n")
+    found = load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes", "--model", "warner"))
+    np.testing.assert_array_equal(found.values, [1, 0, 1])
+    three = load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes,none", "--model", "warner"))
+    assert (found.mechanism.categories, three.mechanism.categories) == (2, 3)
+
+
+def test_budgets_stand_in_a_column_and_groups_have_those_of_their_records(tmp_path):
+    text = "visits,region,budget\n1,south,1\n2,north,0.5\n3,south,1\n4,east,2\n5,east,4\n"
+    path = written(tmp_path / "visits.csv", text)
+    described = ["--column", "visits", "--mechanism", "laplace", "--epsilon", "@budget", "--lower", 0, "--upper", 20]
+    whole = load_release(typed("fit", path, *described, "--model", "clipped_counts"))
+    np.testing.assert_array_equal(whole.mechanism.epsilon, [1, 0.5, 1, 2, 4])
+    south, north, east = load_releases(typed("fit", path, *described, "--by", "region", "--model", "hierarchical"))
+    assert (south.word, north.word, east.name) == ("south", "north", f"{path}, region east")
+    np.testing.assert_array_equal(south.release.values, [1, 3])
+    assert south.release.mechanism == ldp.LaplaceMechanism(1.0, 0, 20)  # one budget, so that it has a sketch
+    np.testing.assert_array_equal(east.release.mechanism.epsilon, [2, 4])
+
+
+def test_groups_are_named_in_the_summary(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{answer},{region}" for answer, region in zip(rng.integers(0, 2, 60), ["south", "north"] * 30, strict=True)
+    ]
+    path = written(tmp_path / "answers.csv", "\n".join(["answer,region", *lines]))
+    argv = [
+        "fit",
+        path,
+        "--column",
+        "answer",
+        "--by",
+        "region",
+        *RESPONSE,
+        "--model",
+        "regional_histograms",
+        "--no-cache",
+    ]
+    assert cli.main([str(a) for a in [*argv, "--chains", 1, "--warmup", 20, "--samples", 20]]) in (0, 3)  # few draws
+    out = capsys.readouterr().out
+    assert f"{path}, region south: 30 records" in out
+    assert "theta[south, 0]" in out and "theta[north, 1]" in out
+
+
+def test_statistics_labels_and_features_are_read_by_the_other_commands(tmp_path):
+    sums = written(tmp_path / "sums.csv", "sum\n5991.25\n")
+    described = ["--mechanism", "laplace", "--epsilon", 1, "--sensitivity", 12]
+    found = load_release(typed("bootstrap", sums, *described, "--family", "poisson", "--upper", 12, "--count", 3000))
+    assert found.mechanism == ldp.LaplaceMechanism(1.0, sensitivity=12.0)
+    assert found.values == [5991.25]
+    homes = written(tmp_path / "homes.csv", "price,age,rooms\n0.5,3,4\n1.5,2,5\n")
+    args = typed("regress", homes, "--column", "price", *LAPLACE, "--features", "rooms,age")
+    np.testing.assert_array_equal(load_release(args).values, [0.5, 1.5])
+    names, features = load_features(args)
+    assert names == ["rooms", "age"]
+    np.testing.assert_array_equal(features, [[4, 3], [5, 2]])
+    with pytest.raises(BadInput, match="has no column 'garden'; its columns are price, age, rooms"):
+        load_features(argparse.Namespace(**vars(args) | {"features": pathlib.Path("garden")}))
+
+
+VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (VISITS, [], "name the mechanism that released it and its parameters, such as --mechanism laplace"),
+        (VISITS, LAPLACE, "--column is needed: --mechanism laplace releases one number a record; visits.csv has the"),
+        (VISITS, ["--column", "visit", *LAPLACE], "has no column 'visit'; its columns are id, visits, region"),
+        (VISITS, ["--column", "id,id", *LAPLACE], "column 'id' of visits.csv is named twice"),
+        (VISITS, ["--column", "visits", "--by", "area", *LAPLACE], "has no column 'area'"),
+        (VISITS, ["--column", "region", *LAPLACE], "line 2: column 'region' holds 'north', which is no number"),
+        (VISITS, ["--column", "region", *RESPONSE], "words for categories are given codes by --levels"),
+        (VISITS, ["--column", "region", *RESPONSE, "--levels", "north,east"], "line 3: column 'region' holds 'south'"),
+        (VISITS, ["--column", "visits", *LAPLACE, "--levels", "a,b"], "--mechanism laplace has no --levels"),
+        (VISITS, ["--column", "id,visits", *RESPONSE], "--column names 2 columns: --mechanism randomized_response"),
+        (VISITS, ["--column", "visits", *RESPONSE], "values must be integers in 0..1 under RandomizedResponse"),
+        (
+            VISITS,
+            ["--column", "visits", "--mechanism", "laplac"],
+            "--mechanism must be one of additive, discrete_gauss",
+        ),
+        (VISITS, ["--column", "visits", *LAPLACE, "--delta", "0.1"], "has no --delta; its options are --epsilon, --lo"),
+        (
+            VISITS,
+            ["--column", "visits", "--mechanism", "gaussian", "--epsilon", "1"],
+            "gaussian needs --delta; its opt",
+        ),
+        (VISITS, ["--column", "visits", "--mechanism", "laplace", "--epsilon", "1"], "give both bounds, lower and upp"),
+        (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "much"], "epsilon must be"),
+        (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "@budget"], "has no column 'budget'"),
+        ("visits\n1\n\n3\n", LAPLACE, "visits.csv, line 3: the line is empty, and others follow"),
+        (
+            "visits,id\n1,2\n,3\nNA,4\n",
+            ["--column", "visits", *LAPLACE],
+            "2 of the 3 values in column 'visits' are mis",
+        ),
+        ("visits,id\n1,2\n,3\nNA,4\n", ["--column", "visits", *LAPLACE], "the first in line 3"),
+        ("visits,id\n1,2\n3\n", ["--column", "visits", *LAPLACE], "line 3: there are 1 cells, and 2 names of columns"),
+        (
+            "visits;id\n1,5;2\n",
+            ["--column", "visits", *LAPLACE],
+            "holds '1,5', which is no number: decimals are written",
+        ),
+        ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
+        ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),
+        ("1.5\n2.5\n", LAPLACE, "the first line holds numbers; it has to name the columns"),
+        ("", LAPLACE, "the first line is empty; it has to name the columns"),
+        ("visits\n", LAPLACE, "has no records below the names of its columns"),
+    ],
+)
+def test_a_mistake_in_a_file_or_its_description_is_said_in_a_line(
+    text, options, message, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "visits.csv", text)
+    assert message in refused(capsys, "fit", "visits.csv", *options, "--model", "clipped_counts")
+
+
+def test_text_that_is_not_unicode_is_refused(tmp_path, capsys):
+    (tmp_path / "z.csv").write_bytes("größe\n1\n".encode("latin-1"))
+    assert "is not text in UTF-8" in refused(capsys, "fit", tmp_path / "z.csv", *LAPLACE, "--model", "clipped_counts")
+
+
+def test_a_release_file_says_itself_what_released_it(tmp_path, capsys):
+    path = tmp_path / "z.npz"
+    ldp.Release([1.0, 2.0], ldp.LaplaceMechanism(1.0, 0, 20)).save(path)
+    err = refused(capsys, "fit", path, "--column", "visits", *LAPLACE, "--model", "clipped_counts")
+    assert f"--mechanism, --column, --epsilon, --lower, --upper: of .csv files only; {path} says itself" in err
+    err = refused(capsys, "fit", "z.xlsx", *LAPLACE, "--model", "clipped_counts")
+    assert "a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got z.xlsx" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        (["fit", "none.npz", "--model", "warner", "--out", "x.csv"], ".nc"),
+        (["bootstrap", "none.npz", "--family", "poisson", "--count", "9", "--out", "x.csv"], ".nc"),
+        (["regress", "none.npz", "--features", "none.csv", "--out", "x.nc"], ".csv"),
+    ],
+)
+def test_an_output_of_another_form_is_refused_before_anything_is_read(command, ending, capsys):
+    assert f"give the name of a file that ends in {ending}" in refused(capsys, *command)
