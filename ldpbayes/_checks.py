@@ -8,7 +8,7 @@ import numpy as np
 
 from ldpbayes._tracing import is_concrete
 
-__all__ = ["at_least", "check_order", "checked", "is_integer", "unmasked", "whole_numbers_up_to"]
+__all__ = ["at_least", "check_order", "checked", "is_integer", "kind_in_words", "unmasked", "whole_numbers_up_to"]
 
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
@@ -37,8 +37,7 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
     except ValueError:  # a ragged list
         raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
     if given.dtype.kind not in "iuf" or given.size == 0:
-        shown = f"an array of {given.dtype}" if given.size > 1 else repr(value)
-        raise ValueError(f"{name} must be {allowed}, got {shown}")
+        raise ValueError(f"{name} must be {allowed}, got {kind_in_words(given)}")
     array = np.array(given, dtype=np.float64)
     bad = np.argwhere(~np.asarray(ok(array)))
     if len(bad):
@@ -46,6 +45,24 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
         raise ValueError(f"{name} must be {allowed}, got {where}{given[tuple(bad[0])].item()!r}")
     array.setflags(write=False)
     return array if array.ndim else float(array)
+
+
+def kind_in_words(given: np.ndarray) -> str:
+    """What is no array of numbers: a string, an array of strings or of objects.
+
+    Parameters
+    ----------
+    given : array
+        What `numpy.asarray` makes of it.
+    """
+    kind = {"U": "strings", "b": "bools", "O": "objects"}.get(given.dtype.kind, str(given.dtype))
+    if given.ndim == 0:
+        return f"the string {given.item()!r}" if kind == "strings" else repr(given.item())
+    if not given.size:
+        return "an empty array"
+    objects = given.ravel() if kind == "objects" else ()
+    odd = next((f", such as {entry!r}" for entry in objects if np.asarray(entry).dtype.kind not in "iuf"), "")
+    return f"an array of {kind}{odd}"
 
 
 def is_integer(value: Any) -> bool:

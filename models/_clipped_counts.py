@@ -7,10 +7,12 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["clipped_counts"]
 
 
+@shows_priors()
 def clipped_counts(
     mean: dist.Distribution = dist.LogNormal(0, 2), concentration: dist.Distribution = dist.LogNormal(0, 1)
 ) -> Callable[[Release | Sketch], None]:
@@ -19,7 +21,8 @@ def clipped_counts(
     Parameters
     ----------
     mean, concentration : numpyro.distributions.Distribution
-        Priors. The mean is that of the counts before clipping.
+        Priors, the mean's of that of the counts before clipping; by default the logarithm of the mean is normal with
+        mean 0 and standard deviation 2, that of the concentration with mean 0 and standard deviation 1.
 
     Returns
     -------

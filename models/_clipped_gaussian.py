@@ -7,10 +7,12 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["clipped_gaussian"]
 
 
+@shows_priors()
 def clipped_gaussian(
     mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
 ) -> Callable[[Release | Sketch], None]:
@@ -18,8 +20,10 @@ def clipped_gaussian(
 
     Parameters
     ----------
-    mu, sigma : numpyro.distributions.Distribution
-        Priors, in the units of the data.
+    mu : numpyro.distributions.Distribution
+        Prior of the mean, in the units of the data; by default normal with mean 0 and standard deviation 5.
+    sigma : numpyro.distributions.Distribution
+        Prior of the standard deviation; by default gamma with shape 2 and rate 1 (mean 2).
 
     Returns
     -------

@@ -7,10 +7,13 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._pooled import Pooled, rough_means
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["hierarchical"]
 
 
+@shows_priors()
 def hierarchical(
     mu: dist.Distribution = dist.Normal(0, 5),
     tau: dist.Distribution = dist.HalfNormal(2),
@@ -20,10 +23,12 @@ def hierarchical(
 
     Parameters
     ----------
-    mu, tau : numpyro.distributions.Distribution
-        Priors of the population mean and of the spread of the group means.
+    mu : numpyro.distributions.Distribution
+        Prior of the population mean; by default normal with mean 0 and standard deviation 5.
+    tau : numpyro.distributions.Distribution
+        Prior of the standard deviation of the group means; by default half-normal with scale 2.
     sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation within groups.
+        Prior of the standard deviation within groups; by default gamma with shape 2 and rate 1 (mean 2).
 
     Returns
     -------
@@ -43,9 +48,8 @@ def hierarchical(
         population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
         within = numpyro.sample("sigma", sigma)
         with numpyro.plate("group", len(releases)):
-            # The parametrisation is non-centred, since privacy noise often leaves little to tell the groups apart.
-            offset = numpyro.sample("offset", dist.Normal(0, 1))
-        theta = numpyro.deterministic("theta", population_mean + spread * offset)
+            # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
+            theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
         observe("z", dist.Normal(theta, within), list(releases))
 
     return model

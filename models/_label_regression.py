@@ -9,10 +9,12 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["label_regression"]
 
 
+@shows_priors()
 def label_regression(
     features: ArrayLike,
     slope: dist.Distribution = dist.Normal(0, 1),
@@ -26,10 +28,13 @@ def label_regression(
     ----------
     features : array (N, d)
         Of each label, in the order of the release; standardise them, since all slopes have one prior.
-    slope, intercept : numpyro.distributions.Distribution
-        Priors of each slope and of the intercept, in the unit of the labels (or of the response's link).
+    slope : numpyro.distributions.Distribution
+        Prior of each slope, in the unit of the labels (or of the response's link); by default normal with mean 0 and
+        standard deviation 1.
+    intercept : numpyro.distributions.Distribution
+        Prior of the intercept; by default normal with mean 0 and standard deviation 10.
     sigma : numpyro.distributions.Distribution or None
-        Prior of the response's second parameter; None where it has none.
+        Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
     response : callable
         Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
         ``ldpbayes.learning`` such as ``log_normal``, or your own.

@@ -11,11 +11,13 @@ from ldpbayes import LinearStatisticsMechanism, Release, Sketch, observe
 from ldpbayes.likelihood import SumOfStatistics, linear_rows, linear_statistics
 from ldpbayes.models._kinds import check_kind
 from ldpbayes.models._normal_covariates import normal_covariates, statistics_of
+from ldpbayes.models._shown import shows_priors
 from ldpbayes.numerics._products import packed
 
 __all__ = ["linear_regression"]
 
 
+@shows_priors()
 def linear_regression(
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
@@ -33,12 +35,19 @@ def linear_regression(
 
     Parameters
     ----------
-    slope, intercept, sigma : numpyro.distributions.Distribution
-        Priors of each slope, of the intercept (None for none) and of the standard deviation of y given x.
-    mean, scale : numpyro.distributions.Distribution
-        Priors of each covariate's mean (None for 0) and standard deviation.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope; by default normal with mean 0 and variance 5.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept; by default None: there is none.
+    sigma : numpyro.distributions.Distribution
+        Prior of the standard deviation of y given x; by default half-normal with scale 1.
+    mean : numpyro.distributions.Distribution or None
+        Prior of each covariate's mean; by default None: all are 0.
+    scale : numpyro.distributions.Distribution
+        Prior of each covariate's standard deviation; by default half-normal with scale √2.5.
     concentration : float or None
-        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; None for independent covariates.
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
+        for independent covariates.
     count : float or Release, optional
         Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
         count, whose noise is then in the posterior (site ``count``).

@@ -8,10 +8,12 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["multivariate_normal"]
 
 
+@shows_priors()
 def multivariate_normal(
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
@@ -24,10 +26,13 @@ def multivariate_normal(
 
     Parameters
     ----------
-    mean, scale : numpyro.distributions.Distribution
-        Priors of each column, in the units of the data.
+    mean : numpyro.distributions.Distribution
+        Prior of each column's mean, in the units of the data; by default normal with mean 0 and standard deviation 1.
+    scale : numpyro.distributions.Distribution
+        Prior of each column's standard deviation; by default half-normal with scale 1.
     concentration : float
-        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; 1 is uniform.
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; 1 is uniform, and the default 2 leans
+        towards none.
 
     Returns
     -------

@@ -9,17 +9,19 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["oue_histogram"]
 
 
+@shows_priors(theta="Dirichlet([1, ..., 1])")
 def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
     """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution, optional
-        Prior on the simplex. Default: uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
+        Prior of the shares; by default uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
 
     Returns
     -------

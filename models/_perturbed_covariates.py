@@ -10,10 +10,12 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes.likelihood import RegressionRows
 from ldpbayes.models._kinds import check_kind
 from ldpbayes.models._normal_covariates import normal_covariates
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["perturbed_covariates"]
 
 
+@shows_priors()
 def perturbed_covariates(
     slope: dist.Distribution = dist.Normal(0, 2),
     intercept: dist.Distribution | None = dist.Normal(0, 2),
@@ -29,12 +31,19 @@ def perturbed_covariates(
 
     Parameters
     ----------
-    slope, intercept, mean, scale : numpyro.distributions.Distribution
-        Priors of each slope, of the intercept (None for none), and of each covariate's mean and standard deviation.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope; by default normal with mean 0 and standard deviation 2.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept, None for none; by default normal with mean 0 and standard deviation 2.
+    mean : numpyro.distributions.Distribution
+        Prior of each covariate's mean; by default normal with mean 0 and standard deviation 1.
+    scale : numpyro.distributions.Distribution
+        Prior of each covariate's standard deviation; by default half-normal with scale 1.
     concentration : float or None
-        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe; None for independent covariates.
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
+        for independent covariates.
     response : callable
-        Linear predictor → distribution of the response.
+        Linear predictor → distribution of the response; by default logistic regression.
 
     Returns
     -------

@@ -9,10 +9,12 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["regional_histograms"]
 
 
+@shows_priors()
 def regional_histograms(
     mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:
@@ -20,8 +22,11 @@ def regional_histograms(
 
     Parameters
     ----------
-    mu, tau : numpyro.distributions.Distribution
-        Priors of the population's logits (one a category) and of their spread over regions (one a category).
+    mu : numpyro.distributions.Distribution
+        Prior of each of the population's logits, one a category; by default normal with mean 0 and standard deviation
+        2.
+    tau : numpyro.distributions.Distribution
+        Prior of each logit's standard deviation over regions; by default half-normal with scale 1.
 
     Returns
     -------

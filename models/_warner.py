@@ -7,17 +7,19 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._kinds import check_kind
+from ldpbayes.models._shown import shows_priors
 
 __all__ = ["warner"]
 
 
+@shows_priors()
 def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of the share of true "yes" answers ([Warner]).
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution
-        Prior on [0, 1].
+        Prior of the share; by default uniform on [0, 1], a beta law with both parameters 1.
 
     Returns
     -------

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ldpbayes._extras import missing
+
 __all__ = ["read_release", "write_release"]
 
 SPEC_KEY = "ldpbayes.mechanism"
@@ -84,9 +86,27 @@ def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
             missing = {"values", "mechanism"} - set(file.files)
             if missing:
                 raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
-            return file["values"], str(file["mechanism"])
+            values, spec = (_entry(file, name, path) for name in ("values", "mechanism"))
+            return values, str(spec)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
+
+
+def _entry(file: Any, name: str, path: pathlib.Path) -> np.ndarray:
+    """An array in an archive; ValueError where it is none, or one of Python objects."""
+    try:
+        entry = file[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise ValueError(f"{path.name} is damaged: {error}") from None
+        kind = "values as an array of numbers" if name == "values" else "the mechanism's spec as a string of JSON"
+        raise ValueError(
+            f"{name} in {path.name} is an array of Python objects, which could hold code and is not read; save {kind}, "
+            "or write the file with Release.save"
+        ) from None
+    if not isinstance(entry, np.ndarray):  # NumPy gives what it does not know as bytes
+        raise ValueError(f"{path.name} is damaged: {name} in it is no array")
+    return entry
 
 
 def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
@@ -118,5 +138,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError("Parquet release files need pyarrow: pip install 'ldpbayes[parquet]', or use .npz") from None
+        raise ImportError(missing("Parquet release files, unlike .npz, need pyarrow", "parquet")) from None
     return pyarrow, pyarrow.parquet

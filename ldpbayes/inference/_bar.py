@@ -1,6 +1,7 @@
 """A progress bar that several threads count on."""
 
 import threading
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -13,14 +14,18 @@ class Bar:
     Parameters
     ----------
     total : int
-        Iterations of all chains together.
+        Iterations of all chains together, or what else the bar shows.
     shown : bool
         Whether there is a bar at all.
+    each : int
+        How many of what is counted the bar shows as one.
+    **options
+        Of `tqdm.tqdm`, such as ``desc`` and ``unit``.
     """
 
-    def __init__(self, total: int, shown: bool) -> None:
-        self._lock, self._count = threading.Lock(), 0
-        self._bar = tqdm(total=total, desc="sampling", disable=not shown, mininterval=0.1)
+    def __init__(self, total: int, shown: bool, each: int = 1, **options: Any) -> None:
+        self._lock, self._count, self._each = threading.Lock(), options.get("initial", 0) * each, each
+        self._bar = tqdm(total=total, disable=not shown, mininterval=0.1, **{"desc": "sampling"} | options)
 
     def add(self, count: int) -> None:
         """Count some more iterations, from any thread."""
@@ -29,7 +34,7 @@ class Bar:
 
     def show(self) -> None:
         """Move the bar to where the count is."""
-        self._bar.update(self._count - self._bar.n)
+        self._bar.update(self._count // self._each - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""

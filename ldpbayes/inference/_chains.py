@@ -263,7 +263,7 @@ class Chains:
                 length = max(1, min(self._rows, int(4 * length), int(count * BLOCK / seconds)))
                 done += count
                 if bar:
-                    bar.add(count)
+                    bar.add(count * (len(self._keys) if self._vectorized else 1))
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _explain(self, index: int) -> None:

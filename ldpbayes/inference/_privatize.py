@@ -1,6 +1,5 @@
 """`privatize`: a model that was written without us, of which named sites are seen only through their mechanisms."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +7,9 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
-from ldpbayes.data import ReleaseWarning
+from ldpbayes._tracing import is_concrete
+from ldpbayes._warnings import warn
+from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.data._release import doubts_about
 from ldpbayes.likelihood._privatized import privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism
@@ -49,7 +50,8 @@ class privatize(Messenger):
     """Privatized version of an ordinary NumPyro model: named sites are seen only through their mechanisms.
 
     Plates, `scale`, `mask`, `Predictive`, SVI and every kernel keep working; observed values are now released values,
-    and an unobserved site is simulated through its mechanism.
+    and an unobserved site is simulated through its mechanism. What a site observes may be a `Release` by that
+    mechanism: its values are meant, and one without values is simulated.
 
     Parameters
     ----------
@@ -63,10 +65,11 @@ class privatize(Messenger):
     Raises
     ------
     TypeError
-        If a value of ``mechanisms`` is not a mechanism.
+        If ``mechanisms`` is not a dict of mechanisms. When the model is run, and a site observes a sketch, or a release
+        without a mechanism for it.
     ValueError
         When the model is run and has no sample site of one of the names, or observes values at one that its mechanism
-        cannot have released (see `Mechanism.validated`), unless they are being traced.
+        cannot have released (see `Mechanism.validated`), unless they are being traced; or a release by another.
 
     Warns
     -----
@@ -79,13 +82,19 @@ class privatize(Messenger):
     """
 
     def __init__(self, model: Callable, mechanisms: Mapping[str, Mechanism], **options: Any) -> None:
+        if not callable(model):
+            raise TypeError(f"privatize takes a model, then its mechanisms; as the model it got {model!r}")
+        if not isinstance(mechanisms, Mapping):
+            raise TypeError(
+                'mechanisms must be a dict from the name of a site to its mechanism, as in privatize(model, {"y": '
+                f"mechanism}}), got {mechanisms!r}"
+            )
         for name, value in mechanisms.items():
             if not isinstance(value, Mechanism):
-                raise TypeError(
-                    f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {type(value).__name__}"
-                )
+                raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {_said(value)}")
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites: list[str] = []
+        self._released: set[str] = set()
         self._doubts: dict[str, str] = {}
         super().__init__(model)
 
@@ -114,9 +123,28 @@ class privatize(Messenger):
         """
         if msg["type"] != "sample":
             return
-        self._sites.append(msg["name"])
-        if msg["name"] in self.mechanisms:
-            msg["fn"] = privatized(msg["fn"], self.mechanisms[msg["name"]], **self.options)
+        name, value = msg["name"], msg["value"]
+        self._sites.append(name)
+        if isinstance(value, (Release, Sketch)):
+            msg["value"] = self._values(name, value)
+            msg["is_observed"] = msg["value"] is not None
+        if name in self.mechanisms:
+            msg["fn"] = privatized(msg["fn"], self.mechanisms[name], **self.options)
+
+    def _values(self, name: str, data: Any) -> Any:
+        """What a site observes that was given a release; None where it is to be simulated."""
+        if isinstance(data, Sketch):
+            raise TypeError(
+                f"site {name!r} observes a {type(data).__name__}, but a privatized model needs the records: pass the "
+                "release, or write the site with ldpbayes.observe, which takes sketches"
+            )
+        stated = self.mechanisms.get(name)
+        if stated is None:
+            raise TypeError(f"site {name!r} observes a release, but privatize is given no mechanism for it")
+        if is_concrete(stated, data.mechanism) and stated != data.mechanism:
+            raise ValueError(f"site {name!r}: privatize is given {stated!r}, but the release is by {data.mechanism!r}")
+        self._released.add(name)
+        return data.values
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Look at what a named site observes: by now every handler has said what that is.
@@ -130,12 +158,24 @@ class privatize(Messenger):
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return
         seen = check_site(name, msg["fn"], msg["value"])
-        problem = doubts_about(*seen) if seen and name not in self._doubts else None
+        # a release has said itself what speaks against its values
+        problem = doubts_about(*seen) if seen and name not in {*self._doubts, *self._released} else None
         if problem:
             self._doubts[name] = f"site {name!r}: {problem}"
-            warnings.warn(self._doubts[name], ReleaseWarning, stacklevel=2)
+            warn(self._doubts[name], ReleaseWarning)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """The warnings that were given, a tuple of str; `fit` keeps them with the result."""
         return tuple(self._doubts.values())
+
+
+def _said(value: Any) -> str:
+    """What somebody gave in place of a mechanism, and where that is near."""
+    if isinstance(value, type) and issubclass(value, Mechanism):
+        return f"the class {value.__name__}: make one, with its budget"
+    if isinstance(value, (Release, Sketch)):
+        return f"a {type(value).__name__}; its mechanism is its attribute .mechanism"
+    if isinstance(value, str):
+        return f"the string {value!r}; ldpbayes.mechanism makes one by name"
+    return type(value).__name__

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._checks import at_least
+from ldpbayes._extras import missing
 from ldpbayes._pytree import checked_field, pytree, static
 from ldpbayes.learning._labels import label_spread, plausible_labels
 from ldpbayes.learning._objectives import Objective
@@ -211,5 +212,5 @@ def _optax() -> Any:
     try:
         import optax
     except ImportError:
-        raise ImportError("training a network needs optax: pip install 'ldpbayes[learning]'") from None
+        raise ImportError(missing("training a network needs optax", "learning")) from None
     return optax

@@ -104,7 +104,7 @@ def network_fit(
     Raises
     ------
     ImportError
-        Without optax: ``pip install 'ldpbayes[learning]'``.
+        Without optax, which the extra ``learning`` installs.
     TypeError
         If the release or the objective is something else, or both a network and options are given.
     ValueError

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ldpbayes._extras import missing
 from ldpbayes.data import Release
 from ldpbayes.learning._arguments import checked_bounds
 from ldpbayes.learning._linear_fit import LinearModel, linear_fit
@@ -18,7 +19,7 @@ try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
-    raise ImportError("LabelPrivateRegressor needs scikit-learn: pip install 'ldpbayes[learning]'") from None
+    raise ImportError(missing("LabelPrivateRegressor needs scikit-learn", "learning")) from None
 
 __all__ = ["LabelPrivateRegressor"]
 

@@ -25,7 +25,7 @@ from ldpbayes.likelihood._masses import (
     log_prob_on_support,
     support_ends,
 )
-from ldpbayes.mechanisms import Additive
+from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.numerics._quadrature import gauss_legendre
 
 __all__ = ["PANELS", "QUADRATURE_ORDER", "Latent", "check_nodes", "latent"]
@@ -188,14 +188,15 @@ def check_nodes(base: Any, mechanism: Any) -> None:
     low, high = _known_ends(base)
     lower, upper = _bounds(mechanism)
     if takes_integers and not base.support.is_discrete:
-        takes = "adds discrete noise to whole numbers" if isinstance(mechanism, Additive) else "takes categories"
-        raise ValueError(f"{kind} {takes}, but the base {law} is continuous")
-    if takes_integers and not isinstance(mechanism, Additive) and is_concrete(lower, upper):
+        takes = "categories" if isinstance(mechanism, PureProtocol) else "whole numbers"
+        raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
+    if takes_integers and not mechanism.clips and is_concrete(lower, upper):
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
+            hint = "" if isinstance(mechanism, PureProtocol) else "; if it clips the others, it must say clips = True"
             raise ValueError(
-                f"{kind} takes values {int(least)}..{int(most)}, but the base distribution {law} has support "
-                f"[{low:g}, {high:g}]"
+                f"{kind} takes values {least:g}..{most:g}, but the base distribution {law} has support "
+                f"[{low:g}, {high:g}]{hint}"
             )
     if is_infinite(lower) or is_infinite(upper):
         if base.support.is_discrete and not is_concrete(*support_ends(base)):
@@ -286,7 +287,10 @@ def _discrete_latent(base: Any, mechanism: Any) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
     lower, upper = _bounds(mechanism)
     if not is_concrete(lower, upper):
-        raise ValueError("a discrete base distribution needs a mechanism whose bounds are known before tracing")
+        raise ValueError(
+            f"a discrete base distribution needs a mechanism whose bounds are known before tracing; under jit give "
+            f"{type(mechanism).__name__} as a constant, or make its bounds static (ldpbayes.mechanisms.static)"
+        )
     low, high = _known_ends(base)
     lower, upper = float(np.min(lower)), float(np.max(upper))
     if math.isinf(upper - lower):  # nothing is clipped, and nothing lies beyond a support that is finite

@@ -20,7 +20,6 @@ from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._latent import check_nodes, latent
 from ldpbayes.likelihood._sums import log_sum_over_counts
 from ldpbayes.likelihood._unperturbed import with_unperturbed
-from ldpbayes.mechanisms import Additive
 from ldpbayes.noise import Omitted
 
 __all__ = ["Privatized", "law_of_records", "privatized", "unwrapped"]
@@ -186,7 +185,7 @@ def _by_channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) ->
     left_out = isinstance(getattr(mechanism, "noise", None), Omitted)
     perturbing = mechanism.perturbing if left_out else mechanism
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
-    whole = isinstance(mechanism, Additive) and (mechanism.noise.discrete or not mechanism.bounded)
+    whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
         noisy = log_sum_over_counts(base, perturbing, z)
     else:

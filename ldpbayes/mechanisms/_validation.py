@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._checks import unmasked, whole_numbers_up_to
+from ldpbayes._checks import kind_in_words, unmasked, whole_numbers_up_to
 
 __all__ = ["checked_integers", "in_words", "released_values"]
 
@@ -45,7 +45,7 @@ def released_values(mechanism: Any, values: ArrayLike) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{kind} releases {one}; got rows of different lengths") from None
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"values must be numbers, got dtype {array.dtype}")
+        raise ValueError(f"values must be numbers, got {kind_in_words(array)}")
     # neither JAX nor a file takes long doubles, or the byte order of another machine
     native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):

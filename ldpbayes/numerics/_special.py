@@ -125,7 +125,7 @@ def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
     return value, _INVERSE_SQRT_2PI * jnp.where(left, 1.0 / half, bell / (1.0 - beyond))
 
 
-def log_sum(logs: jax.Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
+def log_sum(logs: ArrayLike, axis: int | tuple[int, ...] = -1) -> jax.Array:
     """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all of them are.
 
     Parameters
@@ -135,6 +135,7 @@ def log_sum(logs: jax.Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
     axis : int or tuple of int
         Along which they are added.
     """
+    logs = jnp.asarray(logs)  # NumPy's may be of a precision that JAX does not have
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
     largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
     total = jnp.sum(jnp.exp(logs - largest), axis=axis)

@@ -1,6 +1,8 @@
 """Coverage of posterior intervals: parameters from the prior, a release from the model, and back."""
 
+import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,10 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro
+import scipy
 from numpyro.infer import Predictive
-from scipy import stats
 
+from ldpbayes._checks import at_least
 from ldpbayes.data import Release
+from ldpbayes.estimation._estimate import table
+from ldpbayes.inference import privatize
+from ldpbayes.inference._programs import Compiled
 from ldpbayes.likelihood import Privatized
 from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._privatized import unwrapped
@@ -19,10 +25,12 @@ from ldpbayes.mechanisms import Mechanism
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._replicates import ReplicatedFit
 
+FEW = 6  # so many parameters are shown by name
+
 __all__ = ["Coverage", "binomial_band", "coverage"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Coverage:
     """Where the true parameters fell in their posteriors.
 
@@ -34,6 +42,16 @@ class Coverage:
     """
 
     quantiles: dict[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        """Return how many replicates there are, of what."""
+        names = ", ".join(self.quantiles) if len(self.quantiles) <= FEW else f"{len(self.quantiles)} parameters"
+        return f"{type(self).__name__}({self.replicates} replicates of {names})"
+
+    @property
+    def replicates(self) -> int:
+        """How many releases were fitted."""
+        return len(next(iter(self.quantiles.values()), ()))
 
     def covered(self, level: float) -> dict[str, int]:
         """Number of replicates whose central interval of this level covers the truth, by parameter.
@@ -76,6 +94,23 @@ class Coverage:
                 )
         return rows
 
+    def summary(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> str:
+        """Return `table` in plain text, a row a parameter; a star marks what is outside its band.
+
+        Parameters
+        ----------
+        levels, confidence
+            As for `table`.
+        """
+        bands = [np.divide(binomial_band(self.replicates, level, confidence), self.replicates) for level in levels]
+        cells: dict[str, list[str]] = {"band": [f"{low:6.3f}-{high:.3f} " for low, high in bands]}
+        for row in self.table(levels, confidence):
+            cells.setdefault(row["parameter"], []).append(f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}")
+        title = f"{self.replicates} replicates: shares of central intervals that cover the truth, and the band that a\n"
+        title += f"calibrated posterior's share is in with probability {confidence:g}"
+        head = " ".join(f"{f'{100 * level:g} %':>12} " for level in levels).rstrip()
+        return table(title, "parameter", head, [(name, " ".join(row).rstrip()) for name, row in cells.items()])
+
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
     """Central interval of a binomial count: the two tails outside hold at most 1 − confidence together.
@@ -94,7 +129,7 @@ def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, 
     tuple of int
     """
     tail = (1 - confidence) / 2
-    return int(stats.binom.ppf(tail, n, level)), int(stats.binom.isf(tail, n, level))
+    return int(scipy.stats.binom.ppf(tail, n, level)), int(scipy.stats.binom.isf(tail, n, level))
 
 
 def coverage(
@@ -108,16 +143,19 @@ def coverage(
     num_samples: int = 500,
     batch: int = 50,
     checkpoint: str | os.PathLike | None = None,
+    progress_bar: bool = True,
 ) -> Coverage:
     """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
 
     The model is its own simulator: it is run on a release without values. The fits of a batch run in one compiled call,
-    on sketches (on the releases, where each record has a law of its own, as in a regression), one chain each.
+    on sketches (on the releases, where each record has a law of its own, as in a regression, or the model is one by
+    `privatize`), one chain each.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
+        NumPyro model of one release, or one by `privatize` that observes its argument. Entries of sites that are arrays
+        are counted one by one, as ``theta[0]``, ...
     mechanism : Mechanism
         What makes the releases, with one budget; for discrete outputs, personal budgets too.
     count : int
@@ -130,6 +168,8 @@ def coverage(
         NUTS iterations of a fit that adapt it and are discarded, and that are kept.
     checkpoint : path, optional
         An ``.npz`` file to which every finished batch is added, and from which a study that was interrupted resumes.
+    progress_bar : bool
+        Whether a bar on stderr counts the replicates.
 
     Returns
     -------
@@ -139,7 +179,9 @@ def coverage(
     ------
     ValueError
         If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
-        or in use (see `Checkpoint`), or the model has not exactly one privatized site.
+        or in use (see `Checkpoint`), the model has not exactly one privatized site, or a number is out of range.
+    KeyboardInterrupt
+        Within a second of an interrupt; with a checkpoint the same call goes on after the last batch that was finished.
     FileNotFoundError
         If there is no folder for the checkpoint.
 
@@ -147,17 +189,30 @@ def coverage(
     -----
     Source: [KJKH] sec. 4.4 and Figures 1 and 10.
     """
+    at_least(0, "num_warmup", num_warmup)
+    for argument, given in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
+        at_least(1, argument, given)
     plan = Release(None, mechanism, count)
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "batch": batch}
     site, law_shape = _released_site(model, plan)
-    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, sketched=law_shape == ())
-    with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, mechanism, count)) as done:
-        for start in range(int(done.get("finished", 0)), replicates, batch):
+    sketched = law_shape == () and not isinstance(model, privatize)
+    fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, sketched=sketched)
+
+    @functools.cache
+    def simulate(size: int) -> Compiled:
+        return Compiled(lambda key: Predictive(model, num_samples=size)(key, plan), jax.random.key(seed))
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(True))
+        done = stack.enter_context(Checkpoint(checkpoint, settings, (model, mechanism, count)))
+        finished = int(done.get("finished", 0))
+        bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
+        for start in range(finished, replicates, batch):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
             size = min(batch, replicates - start)
-            truth = Predictive(model, num_samples=size)(keys[0], plan)
-            samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))])
+            truth = simulate(size)(keys[0])
+            samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))], bar)
             for name, value in truth.items():
                 value = np.asarray(value)[:, None]
                 below = np.mean(samples[name] < value, axis=1)
@@ -178,14 +233,20 @@ def coverage(
 def _released_site(model: Callable, plan: Release) -> tuple[str, tuple[int, ...]]:
     """Name of the model's privatized site, and the batch shape of its law: () where one is of all records."""
     released: dict[str, tuple[int, ...]] = {}
+    parameters: list[str] = []
 
     def run() -> None:
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
-        laws = {name: unwrapped(site.get("fn"))[0] for name, site in trace.items()}
+        laws = {name: unwrapped(site.get("fn"))[0] for name, site in trace.items() if site["type"] == "sample"}
         found = {name: law for name, law in laws.items() if isinstance(law, Privatized)}
         released.update({name: unexpanded(law.base_dist).batch_shape for name, law in found.items()})
+        parameters.extend(laws.keys() - found.keys())
 
     jax.eval_shape(run)
+    if not parameters:
+        raise ValueError(
+            "the model has no site to sample; a model factory is called first, as in coverage(clipped_gaussian(), ...)"
+        )
     if len(released) != 1:
         raise ValueError(f"the model must have one privatized site, found {list(released)}")
     return next(iter(released.items()))

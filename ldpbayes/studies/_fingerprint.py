@@ -11,6 +11,7 @@ import numpyro
 from numpyro.infer.util import log_density
 
 from ldpbayes.data import CountSketch, PanelSketch, Release
+from ldpbayes.inference import privatize
 from ldpbayes.mechanisms import Mechanism
 
 __all__ = ["fingerprint", "model_fingerprint"]
@@ -61,7 +62,7 @@ def model_fingerprint(model: Callable, mechanism: Mechanism, count: int) -> str:
 
     with jax.enable_x64(True):
         key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-        shapes, released = _released(mechanism, count, key)
+        shapes, released = _released(mechanism, count, key, isinstance(model, privatize))
 
         def weigh(key: jax.Array, arrays: Any) -> Any:
             return log_density(seeded(key), (released(*arrays),), {}, {})[0]
@@ -69,16 +70,18 @@ def model_fingerprint(model: Callable, mechanism: Mechanism, count: int) -> str:
         return f"{fingerprint(simulate, key)}-{fingerprint(weigh, key, shapes)}"
 
 
-def _released(mechanism: Any, count: int, key: Any) -> tuple[list[jax.ShapeDtypeStruct], Callable]:
+def _released(mechanism: Any, count: int, key: Any, as_it_is: bool) -> tuple[list[jax.ShapeDtypeStruct], Callable]:
     """Shapes of the arrays in a study's release or sketch, and the function that makes it from such arrays."""
-    if not mechanism.record_shape and not mechanism.support.is_discrete:
+    as_it_is = as_it_is or bool(mechanism.record_shape)
+    discrete = mechanism.support.is_discrete
+    if not as_it_is and not discrete:
         one = PanelSketch.of(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
         arrays = [getattr(one, name) for name in one.arrays]
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         return shapes, lambda *arrays: dataclasses.replace(one, **dict(zip(one.arrays, arrays, strict=True)))
-    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), float if mechanism.record_shape else int)
+    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), int if discrete else float)
     values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
-    if mechanism.record_shape:
+    if as_it_is:
         return [values], lambda values: Release(values, mechanism)
     weights = jax.ShapeDtypeStruct((count,), float)
     return [values, weights], lambda values, weights: CountSketch(mechanism, values, weights)

@@ -9,6 +9,7 @@ import numpy as np
 from numpyro.infer import NUTS
 
 from ldpbayes.data import MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.inference._bar import Bar
 from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._density import Density, sites_of
@@ -41,7 +42,21 @@ class ReplicatedFit:
         self._known: Any = 0  # a sketch of weight 0, with a node for each released value that there has been
         self._lattice: bool | None = None
 
-    def __call__(self, key: jax.Array, releases: Sequence[Any]) -> dict[str, Any]:
+    def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
+        """A bar that counts replicates, on stderr.
+
+        Parameters
+        ----------
+        replicates : int
+            Of the whole study.
+        finished : int
+            How many a checkpoint had.
+        shown : bool
+            Whether there is a bar at all.
+        """
+        return Bar(replicates, shown, sum(self._iterations), desc="study", unit=" replicates", initial=finished)
+
+    def __call__(self, key: jax.Array, releases: Sequence[Any], bar: Bar | None = None) -> dict[str, Any]:
         """Sample the posteriors, in double precision.
 
         Parameters
@@ -50,6 +65,8 @@ class ReplicatedFit:
             A JAX random key.
         releases : sequence of Release, or of MomentSketch or TotalSketch
             Made by one mechanism. Releases of rows are fitted as they are, sketches of them in their place.
+        bar : Bar, optional
+            Counts the iterations.
 
         Returns
         -------
@@ -59,26 +76,26 @@ class ReplicatedFit:
             keys = jax.random.split(key, len(releases))
             if isinstance(releases[0], (MomentSketch, TotalSketch)):
                 names = [f.name for f in dataclasses.fields(releases[0]) if f.name not in ("mechanism", "doubts")]
-                return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases])
+                return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases], bar)
             if releases[0].mechanism.record_shape or not self._sketched:
-                return self._samples(keys, releases[0], [{"values": release.values} for release in releases])
+                return self._samples(keys, releases[0], [{"values": release.values} for release in releases], bar)
             sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
             if isinstance(sketches[0], PanelSketch):
-                return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches])
+                return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
             together = sum(sketches, self._known)
             # Added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes.
             self._known = dataclasses.replace(together, weights=np.zeros(len(together.nodes)))
             weights = [(self._known + sketch).weights for sketch in sketches]
-            return self._samples(keys, self._known, [{"weights": each} for each in weights])
+            return self._samples(keys, self._known, [{"weights": each} for each in weights], bar)
 
-    def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch]) -> dict[str, Any]:
+    def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch], bar: Bar | None) -> dict[str, Any]:
         """Samples on coarser sketches, as in `fit`, and again on those given where they are off by too much."""
         if self._lattice is None:
             sites = sites_of(Density(self._model, (sketches[0],), {}))
             self._lattice = any(site.discrete_base for site in sites.values())
         coarse = [coarser([sketch], self._lattice)[0] for sketch in sketches]
         if coarse[0] is sketches[0]:
-            return self._samples(keys, sketches[0], _moments(sketches))
+            return self._samples(keys, sketches[0], _moments(sketches), bar)
 
         again: list[int] = []
 
@@ -90,7 +107,7 @@ class ReplicatedFit:
                 if certificate.error(draws, [[one] for one in both]) > COARSE_TOLERANCE:
                     again.append(i)
 
-        samples = self._samples(keys, coarse[0], _moments(coarse), too_coarse)
+        samples = self._samples(keys, coarse[0], _moments(coarse), bar, too_coarse)
         if again:
             finer = self._samples(keys[np.array(again)], sketches[0], _moments([sketches[i] for i in again]))
             for name, values in finer.items():
@@ -98,7 +115,12 @@ class ReplicatedFit:
         return samples
 
     def _samples(
-        self, keys: jax.Array, template: Any, data: list[dict[str, Any]], look: Callable = lambda *_: None
+        self,
+        keys: jax.Array,
+        template: Any,
+        data: list[dict[str, Any]],
+        bar: Bar | None = None,
+        look: Callable = lambda *_: None,
     ) -> dict[str, Any]:
         """Samples on the template with each of the data in place of its own; `look` is shown the positions."""
 
@@ -106,8 +128,8 @@ class ReplicatedFit:
             return Density(self._model, (dataclasses.replace(template, **data),), {})
 
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
-        chains.run(self._iterations[0])
-        positions, _ = chains.run(self._iterations[1])
+        chains.run(self._iterations[0], bar)
+        positions, _ = chains.run(self._iterations[1], bar)
         look(positions, chains.example)
         return chains.constrained(positions)
 

@@ -184,7 +184,7 @@ def test_maximum_likelihood_has_a_covariance_and_its_frequencies_sum_to_one():
     np.testing.assert_allclose(np.sqrt(np.diagonal(found.covariance)), found.standard_error, rtol=1e-10)
     # the sum is known, so that it has no variance: to rounding of entries of 1e-3
     np.testing.assert_allclose(found.covariance.sum(axis=0), 0, atol=1e-14)
-    assert ldp.frequencies(codes).covariance is None
+    assert ldp.frequencies(codes, "projection").covariance is None
 
 
 def walked_through():

@@ -469,3 +469,44 @@ def test_only_univariate_laws_are_privatized():
         ldp.Privatized(dist.Normal(0, 1), LAPLACE, method="magic")
     with pytest.raises(ValueError, match="no closed form for StudentT under LaplaceMechanism"):
         ldp.Privatized(dist.StudentT(3.0, 0.0, 1.0), LAPLACE, method="closed_form")
+
+
+def test_a_privatized_model_takes_a_release_where_it_observes_an_array(x64):
+    z, private = released(), ldp.privatize(schools, {"y": LAPLACE})
+    assert log_density(private, ldp.Release(z, LAPLACE), PARAMETERS) == log_density(private, z, PARAMETERS)
+    simulated = Predictive(private, num_samples=1)(jax.random.key(0), ldp.Release(None, LAPLACE, 100))["y"][0]
+    np.testing.assert_array_equal(simulated, z)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (lambda z: ldp.Release(z, LAPLACE).sketch(), TypeError, "'y' observes a PanelSketch, .*pass the release"),
+        (
+            lambda z: ldp.Release(z, ldp.LaplaceMechanism(2.0, -5, 5)),
+            ValueError,
+            r"given LaplaceMechanism\(epsilon=1.0.*release is by LaplaceMechanism\(epsilon=2.0",
+        ),
+    ],
+    ids=["sketch", "another mechanism"],
+)
+def test_a_privatized_model_refuses_what_is_not_its_release(data, error, message):
+    with pytest.raises(error, match=message):
+        numpyro.handlers.seed(ldp.privatize(schools, {"y": LAPLACE}), 0)(data(released()))
+    with pytest.raises(TypeError, match="'y' observes a release, but privatize is given no mechanism for it"):
+        numpyro.handlers.seed(ldp.privatize(schools, {"mu": LAPLACE}), 0)(ldp.Release(released(), LAPLACE))
+
+
+@pytest.mark.parametrize(
+    ("mechanisms", "message"),
+    [
+        (LAPLACE, r'dict .* as in privatize\(model, {"y": mechanism}\), got LaplaceMechanism'),
+        ([("y", LAPLACE)], "must be a dict"),
+        ({"y": ldp.LaplaceMechanism}, "site 'y' .* got the class LaplaceMechanism: make one"),
+        ({"y": "laplace"}, "site 'y' .* got the string 'laplace'"),
+        ({"y": ldp.Release([0.5], LAPLACE)}, "site 'y' .* got a Release; its mechanism is its attribute .mechanism"),
+    ],
+)
+def test_privatize_names_its_form_where_it_gets_another(mechanisms, message):
+    with pytest.raises(TypeError, match=message):
+        ldp.privatize(schools, mechanisms)

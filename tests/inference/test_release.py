@@ -2,13 +2,14 @@
 
 import json
 import pathlib
+import zipfile
 
 import jax
 import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.cli._input import BadInput, load_release
+from ldpbayes.cli._main import main
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 BINARY = ldp.RandomizedResponse(1.0)
@@ -100,10 +101,16 @@ def test_files_of_another_form_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", values=[1.0])
     np.savez(tmp_path / "b.npz", values=[1.0], mechanism="{not json")
     (tmp_path / "c.csv").write_text("1\n")
+    np.savez(tmp_path / "d.npz", values=np.array([1.0, None]), mechanism="{}")
+    with zipfile.ZipFile(tmp_path / "e.npz", "w") as file:
+        file.writestr("values.npy", "no array")
+        file.writestr("mechanism.npy", "{}")
     for name, message in (
         ("a.npz", "lacks mechanism"),
         ("b.npz", "is not JSON"),
         ("c.csv", r"ends in .npz or .parquet"),
+        ("d.npz", "^values in d.npz is an array of Python objects, .* save values as an array of numbers, or .*save$"),
+        ("e.npz", "e.npz is damaged: values in it is no array"),
     ):
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)
@@ -111,7 +118,7 @@ def test_files_of_another_form_are_refused(tmp_path):
         ldp.Release.load(tmp_path / "nothing.npz")
 
 
-def test_damaged_files_are_said_to_be(tmp_path):
+def test_damaged_files_are_said_to_be(tmp_path, capsys):
     for ending in ("npz", "parquet"):
         ldp.Release(np.linspace(-5, 5, 1000), ldp.LaplaceMechanism(100.0, -5, 5)).save(tmp_path / f"whole.{ending}")
     npz, parquet = (tmp_path / "whole.npz").read_bytes(), (tmp_path / "whole.parquet").read_bytes()
@@ -128,8 +135,8 @@ def test_damaged_files_are_said_to_be(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)
-        with pytest.raises(BadInput, match=f"is not a valid release file: {message}"):
-            load_release(tmp_path / name)
+        assert main(["fit", str(tmp_path / name), "--model", "warner"]) == 2
+        assert f"{name} is not a valid release file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [np.dtype(">f8"), np.dtype(np.longdouble), np.dtype(">i4"), np.dtype(">f4")])

@@ -147,9 +147,11 @@ def test_traced_parameters_are_left_alone():
         ((0.0, 0, 1), "epsilon must be positive and finite, got 0.0"),
         ((np.nan, 0, 1), "epsilon must be positive and finite, got nan"),
         (([1.0, -2.0], 0, 1), r"epsilon must be positive and finite, got epsilon\[1\] = -2.0"),
-        (("1", 0, 1), "epsilon must be positive and finite, got '1'"),
+        (("1", 0, 1), "epsilon must be positive and finite, got the string '1'"),
         ((True, 0, 1), "epsilon must be positive and finite, got True"),
-        (([], 0, 1), r"epsilon must be positive and finite, got \[\]"),
+        ((["1", "2"], 0, 1), "epsilon must be positive and finite, got an array of strings"),
+        ((np.array([1.0, None]), 0, 1), "epsilon must be positive and finite, got an array of objects, such as None"),
+        (([], 0, 1), "epsilon must be positive and finite, got an empty array"),
         ((1.0, -np.inf, 1), "lower must be finite, got -inf"),
         ((1.0, 0, np.nan), "upper must be finite, got nan"),
         ((1.0, 1, 1), "lower must be below upper, got lower = 1.0, upper = 1.0"),
@@ -186,6 +188,6 @@ def test_missing_records_are_refused(make, law):
 
 @both
 def test_text_is_refused_and_lists_are_not(make, law):
-    with pytest.raises(ValueError, match=r"x must be a number .* got an array of <U1"):
+    with pytest.raises(ValueError, match=r"x must be a number .* got an array of strings"):
         make(1.0).randomize(jax.random.key(0), np.array(["1", "2"]))
     assert make(1.0).randomize(jax.random.key(0), [0, 1]).shape == (2,)

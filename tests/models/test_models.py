@@ -144,10 +144,10 @@ def test_models_of_rows_say_which_releases_they_are_not_for():
 def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
     budgets = (0.5, 2.0)
     data = [release(dist.Normal(5.0, 2.0), ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in budgets]
-    values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "offset": np.array([0.5, -1.0])}
+    values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "theta": np.array([4.5, 3.0])}
     priors = {"mu": dist.Normal(0, 5), "tau": dist.HalfNormal(2), "sigma": dist.Gamma(2, 1)}
     prior = sum(float(p.log_prob(values[name])) for name, p in priors.items())
-    prior += float(dist.Normal(0, 1).log_prob(values["offset"]).sum())
+    prior += float(dist.Normal(4.0, 1.0).log_prob(values["theta"]).sum())
     likelihood = sum(
         log_prob(ldp.Privatized(dist.Normal(theta, 2.0), r.mechanism), r.values)
         for theta, r in zip((4.5, 3.0), data, strict=True)
@@ -161,7 +161,7 @@ def test_the_hierarchical_density_has_no_more_equations_for_more_groups(x64):
     numbers = [ldp.Release([5.0], ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in np.linspace(0.5, 2.0, 24)]
 
     def equations(data):
-        values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "offset": np.zeros(len(data))}
+        values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "theta": np.zeros(len(data))}
         density = jax.value_and_grad(lambda at: util.log_density(models.hierarchical(), (data,), {}, at)[0])
         return len(jax.make_jaxpr(density)(values).eqns)
 

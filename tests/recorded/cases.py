@@ -420,7 +420,7 @@ def _joint_densities():
     )
     found["hierarchical"] = (
         _with(models.hierarchical(), [release.sketch() for release in two]),
-        {"mu": 0.3, "tau": 0.7, "sigma": 1.1, "offset": [0.2, -0.5]},
+        {"mu": 0.3, "tau": 0.7, "sigma": 1.1, "theta": [0.44, -0.05]},
     )
     found["perturbed_covariates"] = (
         _with(models.perturbed_covariates(concentration=None), rows),

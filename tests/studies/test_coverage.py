@@ -1,11 +1,15 @@
 """Coverage studies: calibrated posteriors cover as often as they say."""
 
+import signal
+import time
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
+from ldpbayes.inference._bar import Bar
 from ldpbayes.models import clipped_gaussian, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
 from tests.checkpoints import read, write
@@ -93,6 +97,67 @@ def test_central_intervals_are_counted_by_the_truths_quantile():
     assert study.covered(0.5) == {"mu": 1}
     assert study.covered(0.8) == {"mu": 3}
     assert study.table(levels=[0.95])[0]["covered"] == 0.6
+
+
+def test_an_interrupt_is_answered_at_once_loses_no_finished_batch_and_leaves_no_lock(tmp_path, monkeypatch, capsys):
+    checkpoint, sent = tmp_path / "study.npz", []
+    options = {"replicates": 4, "num_warmup": 10, "num_samples": 10, "batch": 2, "seed": 3, "checkpoint": checkpoint}
+    shown = Bar.show
+
+    def show(bar):
+        shown(bar)
+        if bar._count > 2 * 20 and not sent:  # in the second batch
+            sent.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Bar, "show", show)
+    with pytest.raises(KeyboardInterrupt):
+        coverage(clipped_gaussian(), LAPLACE, 100, **options)
+    assert time.monotonic() - sent[0] < 1.0
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
+    assert int(read(checkpoint)[1]["finished"]) == 2
+    assert "study" in capsys.readouterr().err
+    resumed = coverage(clipped_gaussian(), LAPLACE, 100, **options)
+    assert "4/4" in (seen := capsys.readouterr().err)
+    assert "0/4" not in seen  # the bar begins where the study does
+    whole = coverage(clipped_gaussian(), LAPLACE, 100, **options | {"checkpoint": None, "progress_bar": False})
+    assert capsys.readouterr().err == ""
+    for name, quantiles in whole.quantiles.items():
+        np.testing.assert_array_equal(resumed.quantiles[name], quantiles)
+
+
+def test_a_study_of_a_privatized_model_is_one_of_its_releases(tmp_path):
+    def ordinary(y=None):
+        share = numpyro.sample("share", dist.Beta(1, 1))
+        numpyro.sample("y", dist.Bernoulli(share).expand([10]), obs=y)
+
+    mechanism = ldp.RandomizedResponse(1.0)
+    options = {"replicates": 2, "num_warmup": 5, "num_samples": 5, "checkpoint": tmp_path / "c.npz"}
+    study = coverage(ldp.privatize(ordinary, {"y": mechanism}), mechanism, 10, **options)
+    assert list(study.quantiles) == ["share"]
+    assert repr(study) == "Coverage(2 replicates of share)"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (clipped_gaussian, {}, "no site to sample; a model factory is called first"),
+        (clipped_gaussian(), {"replicates": 0}, "replicates must be an integer of at least 1, got 0"),
+        (clipped_gaussian(), {"batch": 0}, "batch must be an integer of at least 1, got 0"),
+        (clipped_gaussian(), {"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
+    ],
+)
+def test_a_study_that_cannot_be_says_why(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        coverage(model, LAPLACE, 10, **options)
+
+
+def test_the_summary_has_a_row_a_parameter_and_marks_what_is_outside_its_band():
+    study = Coverage({"mu": np.linspace(0.005, 0.995, 100), "sigma": np.full(100, 0.01)})
+    band, mu, sigma = study.summary(levels=[0.5, 0.95]).splitlines()[-4:-1]
+    assert band.split()[0] == "band"
+    assert mu.split() == ["mu", "0.500", "0.960"]
+    assert sigma.split() == ["sigma", "0.000*", "0.000*"]
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])

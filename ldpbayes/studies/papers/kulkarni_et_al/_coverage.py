@@ -1,5 +1,6 @@
 """Coverage of the regressions of [KJKH]: original records from the model, perturbed as the mechanism says, and back."""
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
@@ -40,6 +41,7 @@ def regression_coverage(
     num_samples: int = 500,
     batch: int = 50,
     checkpoint: str | os.PathLike | None = None,
+    progress_bar: bool = True,
     **options: Any,
 ) -> Coverage:
     """Simulate parameters, original records and releases of a regression, fit each, and record the truth's quantile.
@@ -65,6 +67,8 @@ def regression_coverage(
         NUTS iterations of a fit that adapt it and are discarded, and that are kept.
     checkpoint : path, optional
         An ``.npz`` file to which every finished batch is added, and from which a study that was interrupted resumes.
+    progress_bar : bool
+        Whether a bar on stderr counts the replicates.
     **options
         Of ``numpyro.infer.NUTS``.
 
@@ -89,12 +93,16 @@ def regression_coverage(
     settings = {"mechanism": mechanism.spec(), "count": count, "replicates": replicates, "seed": seed, "batch": batch}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples, "options": repr(sorted(options.items()))}
     fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
-    with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, released, values)) as done:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(True))
+        done = stack.enter_context(Checkpoint(checkpoint, settings, (model, released, values)))
+        finished = int(done.get("finished", 0))
+        bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
         keys = jax.random.split(jax.random.key(seed), replicates + 1)
         simulate = jax.jit(lambda keys: lax.map(lambda key: _simulated(key, model, mechanism, count), keys))
-        for start in range(int(done.get("finished", 0)), replicates, batch):
+        for start in range(finished, replicates, batch):
             truth, given = simulate(keys[1 + start : 1 + min(start + batch, replicates)])
-            samples = fit(jax.random.fold_in(keys[0], start), [_given(np.asarray(z), released) for z in given])
+            samples = fit(jax.random.fold_in(keys[0], start), [_given(np.asarray(z), released) for z in given], bar)
             for name, value in truth.items():
                 below = np.mean(samples[name] < np.asarray(value)[:, None], axis=1)
                 for part, array in (("below", below), ("truth", np.asarray(value))):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ldpbayes._checks import at_least, checked
+from ldpbayes._extras import missing
 
 __all__ = ["adult", "wine"]
 
@@ -129,5 +130,5 @@ def _scikit_learn() -> tuple[ModuleType, ModuleType]:
     try:
         from sklearn import decomposition, preprocessing
     except ImportError:
-        raise ImportError("principal components need scikit-learn: pip install 'ldpbayes[studies]'") from None
+        raise ImportError(missing("principal components need scikit-learn", "studies")) from None
     return decomposition, preprocessing

@@ -1,0 +1,104 @@
+"""Models whose `repr` shows the factory that made them, with its priors."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpyro.distributions as dist
+
+__all__ = ["shows_priors"]
+
+FEW = 6  # so many numbers are shown one by one
+
+F = TypeVar("F", bound=Callable[..., Callable[..., None]])
+
+
+def shows_priors(**default: str) -> Callable[[F], F]:
+    """Decorator of a factory, whose models then have a `repr` such as ``warner(theta=Beta(1, 1))``.
+
+    Parameters
+    ----------
+    **default
+        What is shown for arguments that are None and mean a prior by that. Others that are None or False by default
+        are shown only if they are something else.
+    """
+
+    def decorator(factory: F) -> F:
+        signature = inspect.signature(factory)
+
+        @functools.wraps(factory)
+        def make(*args: Any, **kwargs: Any) -> _Shown:
+            model, bound = factory(*args, **kwargs), signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            values = {
+                name: default[name] if value is None and name in default else value
+                for name, value in bound.arguments.items()
+                if name in default or value is not signature.parameters[name].default or value not in (None, False)
+            }
+            return _Shown(model, factory.__name__, values)
+
+        # For `help`, which would show where in memory the default priors are.
+        written = [p.replace(annotation=p.empty, default=_written(p.default)) for p in signature.parameters.values()]
+        make.__signature__ = inspect.Signature(written)  # type: ignore[attr-defined]
+        return cast(F, make)
+
+    return decorator
+
+
+class _Shown:
+    """A model that is called as it was, and shows its factory and the factory's arguments."""
+
+    def __init__(self, model: Callable[..., None], factory: str, arguments: dict[str, Any]) -> None:
+        functools.update_wrapper(self, model)
+        self._model, self._factory, self._arguments = model, factory, arguments
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._model(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{self._factory}({', '.join(f'{name}={_text(value)}' for name, value in self._arguments.items())})"
+
+
+class _Written(str):
+    """A default in a signature, without quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def _written(default: Any) -> Any:
+    return default if default is inspect.Parameter.empty else _Written(_text(default))
+
+
+def _text(value: Any) -> str:
+    """A prior as one writes it, an array abridged, a function by its name."""
+    if isinstance(value, dist.Distribution):
+        return _law(value)
+    if isinstance(value, str) or value is None or value is True or value is False:
+        return str(value)
+    if callable(value):
+        return getattr(value, "__name__", repr(value))
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return repr(value)
+    if numbers.ndim == 0:
+        return f"{numbers:.4g}"
+    if numbers.ndim == 1 and numbers.size <= FEW:
+        return f"[{', '.join(map(_text, numbers))}]"
+    return f"<{'x'.join(map(str, numbers.shape))} values in [{numbers.min():.4g}, {numbers.max():.4g}]>"
+
+
+def _law(law: Any) -> str:
+    """A distribution as the expression that makes it."""
+    if isinstance(law, dist.ExpandedDistribution):
+        return f"{_law(law.base_dist)}.expand({list(law.batch_shape)})"
+    if isinstance(law, dist.Independent):
+        return f"{_law(law.base_dist)}.to_event({law.reinterpreted_batch_ndims})"
+    parameters = inspect.signature(type(law)).parameters.values()
+    names = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY and each.name != "validate_args"]
+    try:
+        return f"{type(law).__name__}({', '.join(_text(getattr(law, name)) for name in names)})"
+    except AttributeError:  # a law that does not keep what it was made from
+        return f"{type(law).__name__}(...)"
