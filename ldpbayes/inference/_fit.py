@@ -19,6 +19,7 @@ from ldpbayes.inference._density import Density, density_of, sites_of
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._generated import Generated, log_likelihoods, replicates
 from ldpbayes.inference._outcome import Outcome
+from ldpbayes.inference._privatize import privatize
 from ldpbayes.inference._programs import trace
 from ldpbayes.inference._result import ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.inference._sampled import Run, SketchWarning, by_chains, by_numpyro, sampled
@@ -152,7 +153,7 @@ def fit(
         generated = {name: Generated(name, of(density), density) for name, (wanted, of) in asked.items() if wanted}
         for problem in doubts:
             warn(problem, ReleaseWarning)
-        doubts += getattr(model, "doubts", ())  # `privatize` has warned of these when the model ran
+        doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         sampler = make(model) if callable(make) else make
         key = jax.random.key(seed)
         settings = key, (num_warmup, num_samples, num_chains), progress_bar, sites
@@ -188,7 +189,10 @@ def fit(
         for number, (name, generate) in enumerate(generated.items()):
             groups[name], picked[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
         result = inference_data(groups, *axes, picked)
-    problems, mechanisms = convergence_problems(result), [each.mechanism for each in _released(given)]
+    mechanisms = [each.mechanism for each in _released(given)]
+    if isinstance(model, privatize):  # which may be given values alone
+        mechanisms += [each for each in model.mechanisms.values() if each not in mechanisms]
+    problems = convergence_problems(result)
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms),

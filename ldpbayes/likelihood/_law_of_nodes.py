@@ -12,9 +12,9 @@ from ldpbayes._tracing import is_concrete
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
-from ldpbayes.likelihood._dispatch import is_own
+from ldpbayes.likelihood._dispatch import closed_form, is_own
 from ldpbayes.likelihood._expanded_law import ExpandedLaw
-from ldpbayes.likelihood._families import unexpanded
+from ldpbayes.likelihood._families import family_of, unexpanded
 from ldpbayes.likelihood._privatized import Privatized, law_of_records
 from ldpbayes.likelihood.closed_forms import Grouped
 from ldpbayes.mechanisms import Additive
@@ -75,8 +75,10 @@ def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
         _check_counts(sketch)
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
-    # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md)
+    # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
+    # move a kink, which cuts panels anew each time
     formula = panels > MAX_CHANNEL_PANELS or is_own(base_dist, sketch.mechanism)
+    formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
     return {"method": "auto" if formula else "channel", "panels": panels}
 
 

@@ -5,6 +5,8 @@ taken as the exact value of a double. Textbook expressions that would lose all d
 of the 60 here; `marginal_by_quadrature` integrates the definition itself and checks them.
 """
 
+import itertools
+
 import mpmath as mp
 import numpy as np
 
@@ -64,6 +66,25 @@ def exponential_laplace(rate, lower, upper, noise, z):
     right = mp.exp(z / noise) * exponential_integral(-1 / noise - rate, middle, stop)
     atoms = below * laplace_noise(z, lower, noise) + above * laplace_noise(z, upper, noise)
     return atoms + rate * (left + right) / (2 * noise)
+
+
+def laplace_atoms(loc, scale, lower, upper):
+    def tail(x):
+        return mp.exp(x) / 2 if x < 0 else 1 - mp.exp(-x) / 2
+
+    return tail((lower - loc) / scale), tail((loc - upper) / scale)
+
+
+def laplace_laplace(loc, scale, lower, upper, noise, z):
+    below, above = laplace_atoms(loc, scale, lower, upper)
+    points = sorted([lower, upper, *(min(max(point, lower), upper) for point in (loc, z))])
+    inside = mp.mpf(0)
+    for start, stop in itertools.pairwise(points):  # between them the exponent is linear
+        side, towards = (1 if start >= point else -1 for point in (loc, z))
+        rate = -side / scale - towards / noise
+        inside += mp.exp(side * loc / scale + towards * z / noise) * exponential_integral(rate, start, stop)
+    atoms = below * laplace_noise(z, lower, noise) + above * laplace_noise(z, upper, noise)
+    return atoms + inside / (4 * scale * noise)
 
 
 def normal_gaussian(loc, scale, lower, upper, noise, z):
