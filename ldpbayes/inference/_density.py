@@ -16,6 +16,7 @@ from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density
 from numpyro.util import _validate_model
 
 from ldpbayes._tracing import is_concrete
+from ldpbayes.data import Release, Sketch
 from ldpbayes.data._table import arrays_of_frames
 from ldpbayes.inference._privatize import check_site
 from ldpbayes.likelihood._privatized import Privatized, unwrapped
@@ -192,6 +193,11 @@ def _sites(trace: Any) -> dict[str, Site]:
             continue
         fn, _ = unwrapped(site.get("fn"))
         observed = site["type"] == "sample" and site["is_observed"]
+        if observed and isinstance(site["value"], (Release, Sketch)):
+            raise TypeError(
+                f"site {name!r} observes a {type(site['value']).__name__}: write it with ldpbayes.observe, or fit "
+                f"privatize(model, {{{name!r}: release.mechanism}})"
+            )
         if observed and isinstance(fn, Privatized):
             check_site(name, site["fn"], site["value"])
         frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)

@@ -1,5 +1,6 @@
 """What a fit has for ArviZ beyond draws: names of axes, labels, replicated data, log-likelihoods; and data frames."""
 
+import json
 import sys
 
 import arviz as az
@@ -180,3 +181,21 @@ def _site(dims, shape):
     from ldpbayes.inference._density import Site
 
     return Site(True, False, dims, True, shape=shape)
+
+
+def test_mechanisms_of_a_privatized_model_that_is_given_values_are_kept_with_the_posterior():
+    def ordinary(y=None):
+        share = numpyro.sample("share", dist.Uniform())
+        with numpyro.plate("people", 40):
+            numpyro.sample("y", dist.Bernoulli(share), obs=y)
+
+    release = ldp.Release(np.arange(40) % 2, MECHANISM)
+    with pytest.raises(
+        TypeError, match=r"site 'y' observes a Release: .* privatize\(model, {'y': release.mechanism}\)"
+    ):
+        ldp.fit(ordinary, release)
+    for observed in (release.values, release):
+        with pytest.warns(ldp.ConvergenceWarning):
+            result = ldp.fit(ldp.privatize(ordinary, {"y": MECHANISM}), observed, **SHORT)
+        assert result.attrs["privacy"] == MECHANISM.guarantee.statement()
+        assert json.loads(result.attrs["mechanisms"]) == [MECHANISM.spec()]
