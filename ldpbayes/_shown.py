@@ -13,7 +13,7 @@ import numpy as np
 
 from ldpbayes._tracing import is_concrete
 
-__all__ = ["Called", "Holding", "seen", "shown_fields"]
+__all__ = ["Called", "Holding", "seen", "shown", "shown_fields"]
 
 FEW = 6  # so many numbers or names are shown one by one
 
@@ -59,7 +59,7 @@ class Called:
 
     def _repr_html_(self) -> str:
         """Return a table, which notebooks show."""
-        rows = [(name, _shown(value)) for name, value in shown_fields(self)]
+        rows = [(name, shown(value)) for name, value in _given(self)]
         return _table(type(self).__name__, [*rows, *_promised(self)])
 
 
@@ -113,8 +113,14 @@ def _size(size: float) -> str:
     return f"{size:,.3g} GB"
 
 
-def _shown(value: Any) -> str:
-    """A value in one line: of many numbers how many there are and their range, of an array out of sight its shape."""
+def shown(value: Any) -> str:
+    """A value in one line: of many numbers how many there are and their range, of an array out of sight its shape.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _call(value)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -125,9 +131,9 @@ def _shown(value: Any) -> str:
             return repr(array.tolist())
         size = f"{array.size:,}" if array.ndim == 1 else "x".join(map(str, array.shape))
         low, high = float(array.min()), float(array.max())
-        return f"{size} times {low:.4g}" if low == high else f"{size} from {low:.4g} to {high:.4g}"
+        return f"<{size} values, all {low:.4g}>" if low == high else f"<{size} values in [{low:.4g}, {high:.4g}]>"
     if isinstance(value, (tuple, list)) and len(value) > FEW:
-        return f"{len(value):,} from {_shown(value[0])} to {_shown(value[-1])}"
+        return f"<{len(value):,} from {shown(value[0])} to {shown(value[-1])}>"
     return " ".join(repr(value).split())
 
 
@@ -150,4 +156,10 @@ def _promised(mechanism: Any) -> list[tuple[str, str]]:
 
 def _call(tree: Any) -> str:
     """The call that makes a dataclass, in one line."""
-    return f"{type(tree).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in shown_fields(tree))})"
+    return f"{type(tree).__name__}({', '.join(f'{name}={shown(value)}' for name, value in _given(tree))})"
+
+
+def _given(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of the constructor's arguments, less those that are None by default."""
+    left_out = {field.name for field in dataclasses.fields(tree) if field.default is None}
+    yield from ((name, value) for name, value in shown_fields(tree) if value is not None or name not in left_out)

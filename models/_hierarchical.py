@@ -1,6 +1,6 @@
 """Group means with partial pooling, each group released under its own budget."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpyro
 import numpyro.distributions as dist
@@ -35,10 +35,16 @@ def hierarchical(
     callable
         model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
         ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for a single one,
-        none, or one of anything but numbers.
+        none, or one of anything but numbers. The axis of ``theta`` is called ``group``: names of the groups are
+        given to `fit` as ``coords={"group": names}``.
     """
 
     def model(releases: Sequence[Release | Sketch]) -> None:
+        if isinstance(releases, Mapping):
+            raise TypeError(
+                "hierarchical takes a sequence of releases, one a group, got a dict: pass a list of releases, "
+                "list(d.values()), and the names as coords={'group': list(d)}"
+            )
         if isinstance(releases, (Release, Sketch)):
             raise TypeError(f"hierarchical takes a sequence of releases, one a group, got a {type(releases).__name__}")
         if not len(releases):

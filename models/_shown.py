@@ -8,9 +8,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes import Release, Sketch
+
 __all__ = ["shows_priors"]
 
 FEW = 6  # so many numbers are shown one by one
+MOST = 80  # characters of what is shown as it is
 
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 
@@ -22,7 +25,8 @@ def shows_priors(**default: str) -> Callable[[F], F]:
     ----------
     **default
         What is shown for arguments that are None and mean a prior by that. Others that are None or False by default
-        are shown only if they are something else.
+        are shown only if they are something else. Arguments that are distributions by default must be distributions;
+        None where their annotation says so.
     """
 
     def decorator(factory: F) -> F:
@@ -30,6 +34,8 @@ def shows_priors(**default: str) -> Callable[[F], F]:
 
         @functools.wraps(factory)
         def make(*args: Any, **kwargs: Any) -> _Shown:
+            for name, value in (dict(zip(signature.parameters, args, strict=False)) | kwargs).items():
+                _check_prior(name, value, signature.parameters.get(name))
             model, bound = factory(*args, **kwargs), signature.bind(*args, **kwargs)
             bound.apply_defaults()
             values = {
@@ -45,6 +51,18 @@ def shows_priors(**default: str) -> Callable[[F], F]:
         return cast(F, make)
 
     return decorator
+
+
+def _check_prior(name: str, value: Any, parameter: inspect.Parameter | None) -> None:
+    """TypeError at once, where the model would end in one of NumPyro's."""
+    if parameter is None or not isinstance(parameter.default, dist.Distribution):
+        return
+    none = value is None and parameter.annotation == dist.Distribution | None
+    # A factory that is given data was taken for its model: then there is no site, and whoever called it says so.
+    data = any(isinstance(each, (Release, Sketch)) for each in (value if isinstance(value, (list, tuple)) else [value]))
+    if not (none or data or isinstance(value, dist.Distribution)):
+        given = repr(value) if len(repr(value)) < MOST else type(value).__name__
+        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {given}")
 
 
 class _Shown:

@@ -15,6 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
+from ldpbayes.inference._result import convergence_problems, inference_data
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -138,6 +139,7 @@ def test_bad_usage_is_refused(argv, message, capsys):
     code, err = refused(capsys, *argv)
     assert code == 2
     assert message in err
+    assert err.count("\n") == 1 and err.startswith("ldpbayes: error: ")  # no usage above it
 
 
 def test_a_missing_file_is_refused(tmp_path, capsys):
@@ -178,7 +180,7 @@ def test_a_file_that_is_no_release_is_refused(contents, message, tmp_path, capsy
 def test_an_unknown_model_is_refused(answers, capsys):
     code, err = refused(capsys, "fit", answers, "--model", "warnr")
     assert code == 2
-    assert "--model must be one of clipped_counts" in err
+    assert "no model 'warnr' (did you mean warner?); --model must be one of clipped_counts" in err
 
 
 @pytest.mark.parametrize(
@@ -210,10 +212,20 @@ def test_a_model_of_answers_refuses_numbers(numbers, capsys):
     assert "warner takes a release of yes-or-no answers, got one under LaplaceMechanism" in err
 
 
+def test_advice_on_divergences_is_of_options(capsys):
+    draws = np.random.default_rng(0).normal(size=(2, 1000))
+    data = {"posterior": {"mu": draws}, "sample_stats": {"diverging": draws > 3}}
+    (problem,) = convergence_problems(inference_data(data, {}))
+    with cli._plain_warnings() as said:
+        warnings.warn(f"{problem}; run longer chains, or reparametrise", ldp.ConvergenceWarning, stacklevel=1)
+    assert "draws diverged; give more --warmup and --samples, or --target-accept 0.9" in capsys.readouterr().err
+    assert len(said) == 1
+
+
 def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
     code, err = refused(capsys, "fit", answers, answers, "--model", "warner")
     assert code == 2
-    assert "warner takes a release of yes-or-no answers, or a sketch of one; got list" in err
+    assert "--model warner is not for groups: give it one RELEASE" in err
 
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
@@ -257,6 +269,8 @@ def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
     assert "bulk effective sample size is below 100: mu" in printed.err
+    assert "; give more --warmup and --samples, or --target-accept 0.9" in printed.err
+    assert "reparametrise" not in printed.err and "target_accept_prob" not in printed.err
     assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
     assert "local differential privacy with epsilon = 1" in printed.out
     posterior = az.from_netcdf(out)

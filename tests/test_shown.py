@@ -28,11 +28,12 @@ CATEGORIES = released(BITS, RNG.integers(5, size=3_000))
 SKETCH = NUMBERS.sketch()
 ROW_SKETCH = MomentSketch.of(RNG.normal(size=(5_000, 20)), ROWS)
 SHOWN = [
-    (PERSONAL, "LaplaceMechanism(epsilon=24,000 from 0.3 to 4, lower=-5.0, upper=5.0)"),
+    (PERSONAL, "LaplaceMechanism(epsilon=<24,000 values in [0.3, 4]>, lower=-5.0, upper=5.0)"),
     (
         ldp.AdditiveMechanism(ldp.noise.Laplace(np.linspace(1, 2, 2_000)), 0, 1),
-        "AdditiveMechanism(noise=Laplace(scale=2,000 from 1 to 2), lower=0.0, upper=1.0, columns=None, perturbed=None)",
+        "AdditiveMechanism(noise=Laplace(scale=<2,000 values in [1, 2]>), lower=0.0, upper=1.0)",
     ),
+    (ldp.LaplaceMechanism(1.0, sensitivity=2.0), "LaplaceMechanism(epsilon=1.0, sensitivity=2.0)"),
     (NUMBERS, "Release(20,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0))"),
     (
         ldp.Release(None, LAPLACE, 1),
@@ -45,8 +46,8 @@ SHOWN = [
     ),
     (
         ROW_SKETCH,
-        "MomentSketch(5,000 records, 20 columns, GaussianMechanism(epsilon=1.0, delta=1e-06, lower=20 times 0, "
-        "upper=20 times 1, columns=20 from '<x0>' to '<x19>'))",
+        "MomentSketch(5,000 records, 20 columns, GaussianMechanism(epsilon=1.0, delta=1e-06, lower=<20 values, all 0>, "
+        "upper=<20 values, all 1>, columns=<20 from '<x0>' to '<x19>'>))",
     ),
     (
         CATEGORIES.sketch(by=np.arange(3_000) % 3),
@@ -146,7 +147,7 @@ def test_notebooks_show_what_was_promised_and_what_is_doubted():
 
 
 def test_tables_escape_what_they_show():
-    assert rows(ROWS)["columns"] == "20 from '<x0>' to '<x19>'"
+    assert rows(ROWS)["columns"] == "<20 from '<x0>' to '<x19>'>"
     assert "<x0>" not in ROWS._repr_html_() and "&lt;x0&gt;" in ROW_SKETCH._repr_html_()
 
 

@@ -1,18 +1,19 @@
 """Models that the command line is given and what they are given, and the messages where they cannot be used."""
 
 import contextlib
+import difflib
 import importlib.util
 import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ldpbayes import Release, Sketch
 
-__all__ = ["BadInput", "as_sketch", "blaming", "load_model"]
+__all__ = ["BadInput", "as_sketch", "blaming", "guess", "load_model"]
 
 
 class BadInput(Exception):
@@ -21,6 +22,20 @@ class BadInput(Exception):
 
 MOMENTS = {"linear_regression", "multivariate_normal"}
 """Models whose rows are normal, so that their moments say all."""
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """What was probably meant by a word that is not known, to stand behind it; empty where nothing is close.
+
+    Parameters
+    ----------
+    word : str
+        What was typed.
+    known : iterable of str
+        What it may be.
+    """
+    close = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
@@ -98,7 +113,10 @@ def load_model(name: str, *arguments: Any) -> Callable:
             raise BadInput(f"--model {name}: {error}") from None
     path = pathlib.Path(name)
     if path.suffix != ".py":
-        raise BadInput(f"--model must be one of {', '.join(models.__all__)}, or a Python file (.py); got {name!r}")
+        known = ", ".join(models.__all__)
+        raise BadInput(
+            f"no model {name!r}{guess(name, models.__all__)}; --model must be one of {known}, or a Python file (.py)"
+        )
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -19,8 +20,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from ldpbayes._checks import is_integer
 from ldpbayes._extras import require
 from ldpbayes.cli._bootstrap import bootstrapped
@@ -29,12 +28,16 @@ from ldpbayes.cli._models import described_models
 from ldpbayes.cli._parser import parser
 from ldpbayes.cli._regress import LAWS, load_features, regressed
 from ldpbayes.cli._releases import load_releases
+from ldpbayes.cli._summary import GROUPED, few, place_names, summary
 
 __all__ = ["main"]
 
-GROUPS = {"hierarchical": "group", "regional_histograms": "region"}
-"""Models of several releases, and what their plates of them are called."""
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
+ADVICE = {
+    ": raise target_accept_prob or reparametrise": "",
+    "; run longer chains, or reparametrise": "; give more --warmup and --samples, or --target-accept 0.9",
+}
+"""What `ldpbayes.fit` advises, and what that is on the command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,13 +131,21 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
+    from ldpbayes import models
+
     if args.out is not None:
         _check_netcdf(args.out)
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = load_model(args.model, *(() if args.features is None else load_features(args)[1:]))
-    if args.model in GROUPS and len(args.release) == 1 and not args.by:
+    several = len(args.release) > 1 or args.by
+    if args.model in GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
+    if several and args.model in models.__all__ and args.model not in GROUPED:
+        raise BadInput(
+            f"--model {args.model} is not for groups: give it one RELEASE, without --by; models of groups are "
+            + " and ".join(GROUPED)
+        )
     with _plain_warnings():
         return _fit_releases(args, model)
 
@@ -145,24 +156,25 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
             print(text, flush=True)
 
     data: list[Any] = []
+    notes: list[str] = []
     releases = load_releases(args)
+    say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+    say(few(dict.fromkeys(f"  {each.release.mechanism.guarantee.statement()}" for each in releases)))
     for name, _, release in releases:
-        say(f"{name}: {len(release):,} records, {release.mechanism!r}\n  {release.mechanism.guarantee.statement()}")
-        data.append(release if args.no_sketch or args.features else as_sketch(name, release, args.model, say))
+        whole = args.no_sketch or args.features
+        data.append(release if whole else as_sketch(name, release, args.model, notes.append))
+    if notes:
+        say(few(dict.fromkeys(notes)))
     _use_compilation_cache(args)
     from ldpbayes import fit
 
     progress = sys.stderr.isatty() and not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
-    options = _sampler_options(args) | {"progress_bar": progress}
-    if args.model in GROUPS:
-        axis, words = GROUPS[args.model], [release.word for release in releases]
-        words = words if len(set(words)) == len(words) else [release.name for release in releases]
-        options |= {"dims": {"theta": [axis]}, "coords": {axis: words}}
+    options = _sampler_options(args) | place_names(args.model, releases, args.levels) | {"progress_bar": progress}
     with blaming(args.model):
         result = fit(model, data if len(data) > 1 or args.by else data[0], **options)
     say("")
-    print(_summary(result))
+    print(summary(result, args.model))
     if args.out is not None:
         result.to_netcdf(args.out, engine="h5netcdf")
         say(f"\nwrote {args.out}")
@@ -272,13 +284,18 @@ def _make_folder(path: pathlib.Path) -> None:
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
-    return {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
+    options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
+    if args.target_accept is None:
+        return options
+    from numpyro.infer import NUTS
+
+    return options | {"kernel": functools.partial(NUTS, target_accept_prob=args.target_accept)}
 
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
-    from ldpbayes import LdpBayesWarning
+    from ldpbayes import ConvergenceWarning, LdpBayesWarning
 
     said: set[str] = set()
     with warnings.catch_warnings():
@@ -287,24 +304,17 @@ def _plain_warnings() -> Iterator[set[str]]:
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             if issubclass(category, LdpBayesWarning):
-                if str(message) not in said:
-                    print(f"ldpbayes: warning: {message}", file=sys.stderr)
-                said.add(str(message))
+                text = str(message)
+                for advice, typed in ADVICE.items() if issubclass(category, ConvergenceWarning) else ():
+                    text = text.replace(advice, typed)
+                if text not in said:
+                    print(f"ldpbayes: warning: {text}", file=sys.stderr)
+                said.add(text)
             else:
                 show(message, category, *args, **kwargs)
 
         warnings.showwarning = plain  # `catch_warnings` puts the old one back
         yield said
-
-
-def _summary(result: Any) -> str:
-    import arviz as az
-
-    # ArviZ 0.2x and 1.x name the interval's probability differently.
-    old = "hdi_prob" in inspect.signature(az.summary).parameters
-    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-        frame = az.summary(result, **({"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}))
-    return frame.to_string()
 
 
 def _exit_code(results: Iterable[Any]) -> int:

@@ -1,10 +1,12 @@
 """What can be typed: commands, their options, and the help on them."""
 
 import argparse
+import contextlib
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._releases import option, parameter
 
 __all__ = ["parser"]
@@ -28,7 +30,7 @@ def parser(
     laws: Sequence[str] = (),
     parameters: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """The parser of the command line, in whose result ``run`` is the command.
+    """The parser of the command line, in whose result ``run`` is the command; it raises `BadInput` for bad usage.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ def parser(
         run: Callable[[Any], int],
         text: str,
         examples: str,
-        parents: Sequence[argparse.ArgumentParser] = (),
+        parents: Sequence[Any] = (),
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name,
@@ -64,7 +66,7 @@ def parser(
 
     from ldpbayes import __version__
 
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="ldpbayes",
         description="Bayesian inference from locally differentially private releases.",
         epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
@@ -82,6 +84,12 @@ def parser(
     )
     group.add_argument(
         "--samples", type=_integer(1), default=1000, metavar="N", help="draws kept a chain (default: 1000)"
+    )
+    group.add_argument(
+        "--target-accept",
+        type=_probability,
+        metavar="P",
+        help="acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge",
     )
     group.add_argument(
         "--no-cache",
@@ -244,6 +252,13 @@ def parser(
     return top
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all commands do, and not below the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
+
+
 class _Parameter(argparse.Action):
     """Keeps what was typed of a mechanism together, by the names of its parameters."""
 
@@ -285,7 +300,16 @@ def _words(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if len(set(words)) < len(words) or not all(words):
         raise argparse.ArgumentTypeError(f"must be different words with commas between them, got {text!r}")
+    if len(words) < 2:
+        raise argparse.ArgumentTypeError(f"needs two words or more, with commas between them, got {text!r}")
     return words
+
+
+def _probability(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, exclusive, got {text!r}")
 
 
 def _integer(least: int) -> Callable[[str], int]:

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._input import BadInput, guess
 from ldpbayes.cli._table import CSV, Table
 
 if TYPE_CHECKING:
@@ -131,13 +132,14 @@ def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     cells = table.cells(list(dict.fromkeys([*columns, *personal.values(), *by])))
     arrays = {name: table.numbers(column, cells[column]) for name, column in personal.items()}
     groups: dict[str, Any] = table.groups(by[0], cells[by[0]]) if by else {path.stem: slice(None)}
-    try:
-        made = {
-            word: mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
-            for word, which in groups.items()
-        }
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from None
+    if by:
+        _refuse_single_records(args, [len(which) for which in groups.values()])
+    made = {}
+    for word, which in groups.items():
+        try:
+            made[word] = mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
+        except (TypeError, ValueError) as error:
+            raise BadInput(_located(f"{error}", table, personal, which if by else None)) from None
     kind = next(iter(made.values()))
     if len(columns) != math.prod(kind.event_shape):
         count = f"{math.prod(kind.event_shape)} numbers" if kind.event_shape else "one number"
@@ -159,14 +161,37 @@ def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     return releases
 
 
+def _refuse_single_records(args: argparse.Namespace, sizes: list[int]) -> None:
+    """Refuse groups most of which have one record: that column tells records apart, unless they are statistics."""
+    statistics = {"sensitivity", "count"} & args.parameters.keys()
+    if len(sizes) > 1 and 2 * sizes.count(1) > len(sizes) and not statistics:
+        raise BadInput(
+            f"--by {args.by} makes {len(sizes):,} groups of {sum(sizes):,} records, most with a single one: it must "
+            "name a column of groups"
+        )
+
+
+def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray | None) -> str:
+    """What is wrong with a parameter, with the line and the column of the file where it stands in one."""
+    found = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
+    if found is None or found[1] not in personal:
+        return f"{table.path}: {error}"
+    name, allowed, place, value = found.groups()
+    record = int(place or 0)
+    line = table.line(record if records is None else int(records[record]))
+    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
+
+
 def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
     """Those of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
-    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_class
+    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_class, mechanism_names
 
     try:
         cls: Any = mechanism_class(args.mechanism)
-    except ValueError as error:
-        raise BadInput(f"--{error}") from None
+    except ValueError:
+        names = mechanism_names()
+        meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
+        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
     given, missing = dict(args.parameters), dataclasses.MISSING
     fields = {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
@@ -183,6 +208,11 @@ def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
         if names:
             known = ", ".join(map(option, fields))
             raise BadInput(f"--mechanism {args.mechanism} {problem} {', '.join(names)}; its options are {known}")
+    unbounded = [name for name in ("lower", "upper") if name in fields and name not in given]
+    if unbounded and "sensitivity" in fields and "sensitivity" not in given:
+        bounds = f"{' and '.join(map(option, unbounded))} (bounds to which records were clipped), or "
+        family = hasattr(args, "family")  # whose own the bounds are
+        raise BadInput(f"{args.mechanism} needs {'' if family else bounds}--sensitivity for a statistic")
     given.pop("levels", None)
     if given.pop("column", None) and (fields["column"] or len(columns) > 1):
         given["columns"] = columns

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._input import BadInput, guess
 
 __all__ = ["CSV", "Table"]
 
@@ -43,9 +43,9 @@ class Table:
         self.delimiter = max(DELIMITERS, key=outside_quotes.count)
         self.names = [name.strip() for name in next(self._rows(), [])]
         if not any(self.names):
-            raise BadInput(f"{path}: the first line is empty; it has to name the columns")
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it is empty")
         if all(map(_is_number, self.names)):
-            raise BadInput(f"{path}: the first line holds numbers; it has to name the columns")
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds numbers")
 
     def columns(self, said: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them.
@@ -65,7 +65,8 @@ class Table:
             if self.names.count(name) != 1:
                 count = "several columns" if name in self.names else "no column"
                 known = ", ".join(each or "(one without a name)" for each in self.names)
-                raise BadInput(f"{self.path} has {count} {name!r}; its columns are {known}")
+                meant = "" if name in self.names else guess(name, self.names)
+                raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
             if names.count(name) > 1:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
@@ -110,7 +111,9 @@ class Table:
         """
         words = np.array([cell.strip() for cell in cells])
         self._refuse_missing(name, words == "")
-        return {word: words == word for word in dict.fromkeys(words.tolist())}
+        different, first, counts = np.unique(words, return_index=True, return_counts=True)
+        records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
+        return {str(different[group]): records[group] for group in np.argsort(first)}
 
     def numbers(self, name: str, cells: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
         """Values of a column.
@@ -144,13 +147,13 @@ class Table:
         wrong = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
         if not codes and _is_number(texts[bad].replace(",", ".")):
             wrong = "which is no number: decimals are written with a point"
-        raise BadInput(f"{self.path}, line {self._line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
+        raise BadInput(f"{self.path}, line {self.line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
 
     def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
         if missing.any():
             raise BadInput(
                 f"{self.path}: {missing.sum():,} of the {len(missing):,} values in column {name!r} are missing, the "
-                f"first in line {self._line(int(np.argmax(missing)))}"
+                f"first in line {self.line(int(np.argmax(missing)))}"
             )
 
     def _rows(self) -> Iterator[list[str]]:
@@ -171,15 +174,22 @@ class Table:
                 empty = record if empty is None else empty
                 continue
             if empty is not None:
-                raise BadInput(f"{self.path}, line {self._line(empty)}: the line is empty, and others follow")
+                raise BadInput(f"{self.path}, line {self.line(empty)}: the line is empty, and others follow")
             if len(row) != width:
                 raise BadInput(
-                    f"{self.path}, line {self._line(record)}: there are {len(row)} cells, and {width} names of columns"
+                    f"{self.path}, line {self.line(record)}: it has {_counted(len(row), 'cell')}, and the first line "
+                    f"{_counted(width, 'name')} of columns"
                 )
             yield row
 
-    def _line(self, record: int) -> int:
-        """Number of the line on which a record ends."""
+    def line(self, record: int) -> int:
+        """Number of the line on which a record ends.
+
+        Parameters
+        ----------
+        record : int
+            Its place among the records, from 0.
+        """
         with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
             for _ in range(record + 2):
@@ -188,6 +198,10 @@ class Table:
 
     def _not_text(self, error: UnicodeDecodeError) -> BadInput:
         return BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _is_number(text: str) -> bool:

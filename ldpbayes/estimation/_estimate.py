@@ -1,6 +1,7 @@
 """What every estimate has, whatever made it."""
 
-from collections.abc import Callable, Sequence
+import html
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,7 +10,9 @@ from numpy.typing import ArrayLike
 from ldpbayes._checks import checked
 from ldpbayes.estimation._sandwich import normal_interval
 
-__all__ = ["Contrast", "Estimate", "contrast", "table", "tails", "variances_under"]
+__all__ = ["Contrast", "Estimate", "Shown", "contrast", "in_line", "table", "tails", "variances_under"]
+
+FEW = 6  # so many parameters are shown by name, or by number
 
 
 @runtime_checkable
@@ -101,7 +104,11 @@ def variances_under(covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def contrast(
-    params: np.ndarray, variances: Callable[[np.ndarray], np.ndarray], weights: ArrayLike, level: float
+    params: np.ndarray,
+    variances: Callable[[np.ndarray], np.ndarray],
+    weights: ArrayLike | Mapping[Any, float],
+    level: float,
+    names: Sequence[str],
 ) -> Contrast:
     """Weighted sums of estimates that vary together.
 
@@ -111,26 +118,79 @@ def contrast(
         The estimates.
     variances : callable
         From weights (m, p) to the variances (m,) of the sums.
-    weights : array_like (p,) or (m, p)
-        Of one sum, or of several; truth values count as ones and zeros.
+    weights : array_like (p,) or (m, p), or mapping
+        Of one sum, or of several; truth values count as ones and zeros. Or of one sum by name: others have weight 0.
     level : float
         Coverage of the interval, between 0 and 1.
+    names : sequence of str
+        Of the estimates.
 
     Raises
     ------
     ValueError
-        For weights of another shape, or that are not finite, and for another level.
+        For weights of another shape, of names that there are not, or that are not finite, and for another level.
     """
     p = len(params)
+    if isinstance(weights, Mapping):
+        weights = _by_position(weights, names)
     given = np.multiply(weights, 1.0) if getattr(weights, "dtype", None) == np.bool_ else weights
     rows = checked("weights", given, f"finite, {p} of them or rows of {p}", np.isfinite)
     if np.ndim(rows) not in (1, 2) or np.shape(rows)[-1] != p:
-        raise ValueError(f"weights must be {p} numbers or rows of {p}, got shape {np.shape(rows)}")
+        wanted = f"weights must be {p} numbers or rows of {p}"
+        raise ValueError(f"{wanted}, got shape {np.shape(rows)}; the names are {_listed(names)}")
     total, error = np.atleast_2d(rows) @ params, np.sqrt(np.maximum(variances(np.atleast_2d(rows)), 0.0))
     low, high = normal_interval(total, error, level)
     if rows.ndim > 1:
         return Contrast(total, error, (low, high))
     return Contrast(float(total[0]), float(error[0]), (float(low[0]), float(high[0])))
+
+
+def _by_position(weights: Mapping[Any, float], names: Sequence[str]) -> list[float]:
+    """Weights in the order of the names; a code of a category is as good as its name."""
+    given = {str(name): weight for name, weight in weights.items()}
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise ValueError(f"weights has no estimates {', '.join(map(repr, unknown))}; the names are {_listed(names)}")
+    return [given.get(name, 0.0) for name in names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a line, of many the first and the last."""
+    return ", ".join(names if len(names) <= 2 * FEW else [*names[:FEW], "...", names[-1]])
+
+
+def in_line(head: str, names: Sequence[str], params: np.ndarray, errors: np.ndarray | None) -> str:
+    """Estimates and their standard errors in a line, of many the first ones.
+
+    Parameters
+    ----------
+    head : str
+        What comes before them.
+    names : sequence of str
+        Of the estimates.
+    params : array (p,)
+        The estimates.
+    errors : array (p,) or None
+        NaN for those that have none.
+    """
+    shown = [f"{name} {value:.4g}" for name, value in zip(names[:FEW], params, strict=False)]
+    if errors is not None:
+        known = zip(shown, errors, strict=False)
+        shown = [text if np.isnan(error) else f"{text} ± {error:.3g}" for text, error in known]
+    more = [f"{len(params) - FEW:,} more in summary()"] if len(params) > FEW else []
+    return f"{head}: {', '.join(shown + more)}"
+
+
+class Shown:
+    """An estimate that shows its summary in notebooks."""
+
+    def summary(self, level: float = 0.95) -> str:
+        """See `Estimate.summary`."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """Return the summary, which notebooks show."""
+        return f"<pre>{html.escape(self.summary())}</pre>"
 
 
 def table(title: str, first: str, head: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -1,13 +1,14 @@
 """What an estimation of frequencies returns."""
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ldpbayes.estimation._estimate import Contrast, Estimate, contrast, table, tails, variances_under
+from ldpbayes.estimation._estimate import Contrast, Estimate, Shown, contrast, in_line, table, tails, variances_under
 from ldpbayes.estimation._products import MOST
 from ldpbayes.estimation._sandwich import normal_interval, normal_quantile
 from ldpbayes.mechanisms import PureProtocol
@@ -90,8 +91,8 @@ class Dense:
         return variances_under(self.matrix, weights)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Frequencies:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Frequencies(Shown):
     """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
 
     Attributes
@@ -116,9 +117,16 @@ class Frequencies:
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    _joint: Joint | None = dataclasses.field(default=None, repr=False)
-    _variance: LinearVariance | None = dataclasses.field(default=None, repr=False)
-    _mechanism: PureProtocol | None = dataclasses.field(default=None, repr=False)
+    _joint: Joint | None = None
+    _variance: LinearVariance | None = None
+    _mechanism: PureProtocol | None = None
+
+    def __repr__(self) -> str:
+        """Return a line; `summary` has a table."""
+        done = "" if self.converged else ", NOT CONVERGED"
+        head = f"{self.method}, {len(self.estimate):,} categories{done}"
+        named = [f"{name}:" for name in self.names]
+        return f"{type(self).__name__}({in_line(head, named, self.estimate, self.standard_error)})"
 
     @property
     def params(self) -> np.ndarray:
@@ -174,15 +182,16 @@ class Frequencies:
             return self._variance.interval(self.estimate, normal_quantile(level))
         return normal_interval(self.estimate, self.standard_error, level)
 
-    def contrast(self, weights: ArrayLike, level: float = 0.95) -> Contrast:
+    def contrast(self, weights: ArrayLike | Mapping[Any, float], level: float = 0.95) -> Contrast:
         """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
 
         Errors of several categories go together, so that the error of a sum does not follow from theirs.
 
         Parameters
         ----------
-        weights : array_like (categories,) or (m, categories)
-            Of one sum, or of m. The share of some categories has ones for these and zeros for the others.
+        weights : array_like (categories,) or (m, categories), or dict
+            Of one sum, or of m. The share of some categories has ones for these and zeros for the others. A dict has
+            the weights of one sum by code, as ``{0: 1, 3: -1}``; others have weight 0.
         level : float
             Coverage of the interval, between 0 and 1.
 
@@ -196,12 +205,12 @@ class Frequencies:
         Raises
         ------
         ValueError
-            If the estimate has no standard errors, for weights of another shape or that are not finite, and for
-            another level.
+            If the estimate has no standard errors, for weights of another shape, of codes that there are not or that
+            are not finite, and for another level.
         """
         if self._joint is None:
             raise ValueError(_NO_ERRORS.format(self.method))
-        return contrast(self.estimate, self._joint.variances, weights, level)
+        return contrast(self.estimate, self._joint.variances, weights, level, self.names)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones.

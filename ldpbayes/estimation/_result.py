@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +14,7 @@ from scipy import special
 from ldpbayes._checks import at_least
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.data._release import Release
-from ldpbayes.estimation._estimate import Contrast, Estimate, contrast, table, tails, variances_under
+from ldpbayes.estimation._estimate import Contrast, Estimate, Shown, contrast, in_line, table, tails, variances_under
 from ldpbayes.estimation._estimator import Estimator
 from ldpbayes.estimation._sandwich import normal_interval
 from ldpbayes.estimation._solve import Ball, Box
@@ -30,8 +31,8 @@ class EstimationWarning(LdpBayesWarning):
     """An estimate that should not be used as it is; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MEstimate:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MEstimate(Shown):
     """An M-estimate with its covariance, for sampling and perturbation together; an `Estimate`.
 
     Attributes
@@ -72,9 +73,14 @@ class MEstimate:
     iterations: int
     boundary: np.ndarray
     minima: list[tuple[np.ndarray, float]]
-    _solver: "Solver" = dataclasses.field(repr=False)
-    _evidence: Evidence = dataclasses.field(repr=False)
-    _mechanisms: tuple[Any, ...] = dataclasses.field(repr=False)
+    _solver: "Solver"
+    _evidence: Evidence
+    _mechanisms: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        """Return a line; `summary` has a table."""
+        head = f"{self.method}, {self.count:,} records{'' if self.converged else ', NOT CONVERGED'}"
+        return f"{type(self).__name__}({in_line(head, self.names, self.params, self.standard_error)})"
 
     @property
     def standard_error(self) -> np.ndarray:
@@ -101,13 +107,14 @@ class MEstimate:
         """
         return normal_interval(self.params, self.standard_error, level)
 
-    def contrast(self, weights: ArrayLike, level: float = 0.95) -> Contrast:
+    def contrast(self, weights: ArrayLike | Mapping[Any, float], level: float = 0.95) -> Contrast:
         """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two coefficients.
 
         Parameters
         ----------
-        weights : array_like (p,) or (m, p)
-            Of one sum of parameters, or of m.
+        weights : array_like (p,) or (m, p), or dict
+            Of one sum of parameters, or of m. A dict has the weights of one sum by name, as ``{"age": 1, "income":
+            -1}``; others have weight 0.
         level : float
             Coverage of the interval, between 0 and 1.
 
@@ -119,9 +126,10 @@ class MEstimate:
         Raises
         ------
         ValueError
-            For weights of another shape, or that are not finite, and for another level.
+            For weights of another shape, of names that there are not, or that are not finite, and for another level.
         """
-        return contrast(self.params, functools.partial(variances_under, self.covariance), weights, level)
+        variances = functools.partial(variances_under, self.covariance)
+        return contrast(self.params, variances, weights, level, self.names)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the estimates in plain text, like those of statsmodels.

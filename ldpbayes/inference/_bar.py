@@ -16,7 +16,7 @@ class Bar:
     total : int
         Iterations of all chains together, or what else the bar shows.
     shown : bool
-        Whether there is a bar at all.
+        Whether there is a bar at all; a stderr that is a file has none.
     each : int
         How many of what is counted the bar shows as one.
     **options
@@ -25,7 +25,9 @@ class Bar:
 
     def __init__(self, total: int, shown: bool, each: int = 1, **options: Any) -> None:
         self._lock, self._count, self._each = threading.Lock(), options.get("initial", 0) * each, each
-        self._bar = tqdm(total=total, disable=not shown, mininterval=0.1, **{"desc": "sampling"} | options)
+        self._bar = tqdm(
+            total=total, disable=None if shown else True, mininterval=0.1, **{"desc": "sampling"} | options
+        )
 
     def add(self, count: int) -> None:
         """Count some more iterations, from any thread."""

@@ -205,6 +205,8 @@ def _sites(trace: Any) -> dict[str, Site]:
         shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
         fits = shape[: len(sizes)] == sizes and (site["type"] == "sample" or len(shape) == len(sizes))
         latent = _is_latent(site)
+        if latent and isinstance(fn, Privatized):
+            raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
         odd = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
         sites[name] = Site(
             latent,
@@ -226,8 +228,13 @@ def _is_flat(support: Any) -> bool:
 
 def _observed(site: dict[str, Any]) -> tuple[int, int]:
     """How many records there are, and in how many values."""
-    values, weights = np.shape(site["value"]), site["scale"]
-    shape = np.broadcast_shapes(site["fn"].batch_shape, values[: len(values) - site["fn"].event_dim])
+    values, weights, laws = np.shape(site["value"]), site["scale"], site["fn"].batch_shape
+    try:
+        shape = np.broadcast_shapes(laws, values[: len(values) - site["fn"].event_dim])
+    except ValueError:
+        raise ValueError(
+            f"site {site['name']!r}: observed values of shape {values} are not those of {laws} laws"
+        ) from None
     rows = math.prod(shape)
     if weights is None or not is_concrete(weights):
         return rows, rows

@@ -1,6 +1,8 @@
 """`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
 
+import difflib
 import functools
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from ldpbayes.inference._certificate import leaves
 from ldpbayes.inference._chains import takes
 from ldpbayes.inference._density import Density, density_of, sites_of
 from ldpbayes.inference._expansion import Expansion
-from ldpbayes.inference._generated import Generated, log_likelihoods, replicates
+from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
 from ldpbayes.inference._outcome import Outcome
 from ldpbayes.inference._privatize import privatize
 from ldpbayes.inference._programs import trace
@@ -98,9 +100,10 @@ def fit(
     Returns
     -------
     arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
-        Groups posterior, sample_stats and observed_data (a sketch's nodes; their weights are in constant_data), and
-        on request posterior_predictive and log_likelihood (of evenly spaced draws, where those of all would take more
-        than a GiB each). Attributes: ``privacy``, what was promised to those whose records these were, in words; and as
+        Groups posterior, sample_stats and observed_data (a sketch's nodes, whose weights are in constant_data; with
+        posterior_predictive the values it was made from, or nothing where it has not kept them), and on request
+        posterior_predictive and log_likelihood (of evenly spaced draws, where those of all would take more than
+        256 MiB each). Attributes: ``privacy``, what was promised to those whose records these were, in words; and as
         JSON ``mechanisms``, ``certificates`` (largest log-likelihood error of the sketches in nats at posterior draws,
         and their panels), ``expansion`` (what ran, why, and how far off it was at posterior draws; null where records
         or sketches were sampled as they are), ``release_warnings``, ``convergence_warnings``.
@@ -133,6 +136,7 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     if init_strategy is not None and not callable(kernel):
         raise ValueError("init_strategy is for a kernel that fit makes; this one has been made, with its own")
+    _check_call(model, args, kwargs)
     simulated = [r for r in leaves((args, kwargs)) if isinstance(r, Release) and r.values is None]
     if simulated:
         raise ValueError(
@@ -185,7 +189,10 @@ def fit(
             samples, statistics = outcome.samples, outcome.statistics or {}
         else:
             samples, statistics, density, certificates = sampled(run, density, sites)
-        groups, picked = {"posterior": samples, "sample_stats": statistics, **_data(density)}, {}
+        groups, picked = {"posterior": samples, "sample_stats": statistics} | _data(density), {}
+        if posterior_predictive:  # which is compared with released values, not with nodes
+            records = released(given)
+            groups["observed_data"] = _data(records)["observed_data"] if records else {}
         for number, (name, generate) in enumerate(generated.items()):
             groups[name], picked[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
         result = inference_data(groups, *axes, picked)
@@ -205,6 +212,18 @@ def fit(
     if problems:
         warn(f"{'; '.join(problems)}; run longer chains, or reparametrise", ConvergenceWarning)
     return result
+
+
+def _check_call(model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    """TypeError for arguments that the model does not take; options of `fit` are easily misspelt."""
+    signature = inspect.signature(model)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name, options = getattr(model, "__name__", "model"), inspect.signature(fit).parameters
+        near = [close for word in kwargs for close in difflib.get_close_matches(word, options, 1)]
+        hint = f"; fit has an option {near[0]}" if near else ""
+        raise TypeError(f"{error}; the model is {name}({', '.join(signature.parameters)}){hint}") from None
 
 
 def _released(density: Density) -> list[Any]:

@@ -12,15 +12,16 @@ import numpyro.distributions as dist
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from ldpbayes.data import Release, Sketch
+from ldpbayes._pytree import unchecked
+from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.inference._certificate import leaves
 from ldpbayes.inference._density import RUNNING, Density
 from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference._search import evenly
 
-__all__ = ["Generated", "log_likelihoods", "replicates"]
+__all__ = ["Generated", "log_likelihoods", "released", "replicates"]
 
-ROOM = 1 << 30  # bytes that what is generated may take
+ROOM = 1 << 28  # bytes that what is generated may take
 
 _Of = Callable[[jax.Array, dict[str, Any]], dict[str, Any]]
 """From a random key and values of the latent sites to arrays by observed site."""
@@ -105,6 +106,45 @@ def replicates(density: Density) -> _Of:
         return {name: site["value"] for name, site in drawn.items() if name not in values}
 
     return replicated
+
+
+def released(density: Density) -> Density | None:
+    """The same with the released values in the places of sketches of them, in any order.
+
+    Parameters
+    ----------
+    density : Density
+        The model with its arguments.
+
+    Returns
+    -------
+    Density or None
+        None where a sketch has not kept its records.
+    """
+    if any(isinstance(leaf, Sketch) and _values(leaf) is None for leaf in leaves((density.args, density.kwargs))):
+        return None
+    args, kwargs = jax.tree.map(
+        lambda leaf: _release(leaf) if isinstance(leaf, Sketch) else leaf,
+        (density.args, density.kwargs),
+        is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)),
+    )
+    return Density(density.model, args, kwargs)
+
+
+def _release(sketch: Sketch) -> Release:
+    values: Any = _values(sketch)
+    return unchecked(Release, values, sketch.mechanism, len(values), ())
+
+
+def _values(sketch: Sketch) -> np.ndarray | None:
+    """The values that a sketch was made from, where it says so."""
+    if isinstance(sketch, ExpandedSketch) and sketch.records is not None:
+        sketch = sketch.exact
+    if isinstance(sketch, CountSketch):
+        return np.repeat(np.asarray(sketch.nodes), np.asarray(sketch.weights).astype(int), axis=0)
+    if isinstance(sketch, PanelSketch) and sketch.records is not None:
+        return np.concatenate(sketch.records)
+    return None
 
 
 class _Anew(Messenger):

@@ -1,5 +1,6 @@
 """`privatize`: a model that was written without us, of which named sites are seen only through their mechanisms."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -97,6 +98,12 @@ class privatize(Messenger):
         self._released: set[str] = set()
         self._doubts: dict[str, str] = {}
         super().__init__(model)
+
+    def __repr__(self) -> str:
+        """Return the call, with a function's name in its place."""
+        model = self.fn.__name__ if inspect.isfunction(self.fn) else repr(self.fn)
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        return f"{type(self).__name__}({', '.join([model, repr(self.mechanisms), *options])})"
 
     def __enter__(self) -> Any:
         """Start a run of the model."""

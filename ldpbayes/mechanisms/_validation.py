@@ -10,6 +10,8 @@ from ldpbayes._checks import kind_in_words, unmasked, whole_numbers_up_to
 
 __all__ = ["checked_integers", "in_words", "released_values"]
 
+_HINT = "; give words codes, such as (answers == 'yes').astype(int)"
+
 
 def in_words(event_shape: tuple[int, ...]) -> str:
     """What a record's released value is, in words.
@@ -45,7 +47,8 @@ def released_values(mechanism: Any, values: ArrayLike) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{kind} releases {one}; got rows of different lengths") from None
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"values must be numbers, got {kind_in_words(array)}")
+        hint = _HINT if array.dtype.kind in "OU" else ""
+        raise ValueError(f"values must be numbers, got {kind_in_words(array)}{hint}")
     # neither JAX nor a file takes long doubles, or the byte order of another machine
     native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):

@@ -40,8 +40,17 @@ class FiniteTradeoff(Tradeoff):
 
     def __post_init__(self) -> None:
         laws = np.asarray(checked("laws", self.laws, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
-        if laws.ndim != 2 or np.max(np.abs(laws.sum(axis=1) - 1)) > ROUNDING:
-            raise ValueError(f"laws must be rows of probabilities that sum to one, got shape {laws.shape}")
+        if laws.ndim != 2:
+            raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
+        missed = np.abs(laws.sum(axis=1) - 1)
+        worst = np.argmax(missed)
+        if missed[worst] > ROUNDING:
+            single = missed[worst] < laws.shape[1] * np.finfo(np.float32).eps
+            raise ValueError(
+                f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}; row {worst} misses it by "
+                f"{missed[worst]:.2g}"
+                + ("; that is rounding to single precision: compute them in double precision" if single else "")
+            )
         object.__setattr__(self, "laws", laws)
         corners = np.array([[0.0, 0.0], [1.0, 1.0]])
         for row in range(len(laws)):

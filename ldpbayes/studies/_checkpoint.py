@@ -1,11 +1,12 @@
 """Results of a long study kept in a file: nothing finished is lost, computed again, or mixed with another study's."""
 
+import contextlib
 import functools
 import io
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from types import ModuleType
 from typing import IO, Any
@@ -95,6 +96,32 @@ class Checkpoint(dict):
             os.fsync(file.fileno())
         part.replace(self.path)
 
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let an interrupt of a study that counts its replicates as ``finished`` say how many of them are in the file.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            With that message, in place of one without.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._kept()) from None
+
+    def _kept(self) -> str:
+        """What is in the file, which may be less than what is here: an interrupt can come before it is written."""
+        if self.path is None:
+            return "nothing is saved: with checkpoint= a file keeps every finished batch"
+        file = Checkpoint(self.path, self.settings)
+        file._read(self.path)
+        batch, replicates = self.settings["batch"], self.settings["replicates"]
+        if not file:
+            return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
+        finished = f"{int(file['finished'])} of {replicates} replicates are in {self.path.name}"
+        return f"{finished}; run the same call again to go on"
+
     def _complete_settings(self) -> None:
         model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
         self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
@@ -118,7 +145,12 @@ class Checkpoint(dict):
             raise ValueError(damaged) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
-        differences = _differences(settings, self.settings)
+        differences = _differences(_less(settings, "model"), _less(self.settings, "model"))
+        # A fingerprint is that of a model of such releases, as these versions compile it: where these are others, so is
+        # it, and says nothing of the model.
+        same = not any(each.startswith(("mechanism", "count ", "versions")) for each in differences)
+        if same and settings.get("model") != self.settings.get("model"):
+            differences.append("the model is another one, or has other priors")
         if differences:
             raise ValueError(
                 f"checkpoint {path} belongs to a study with other settings: {'; '.join(differences)}; give this "
@@ -127,6 +159,10 @@ class Checkpoint(dict):
         if set(stored) != {"header", *(str(i) for i in range(len(names)))}:
             raise ValueError(damaged)
         self.update({name: stored[str(i)] for i, name in enumerate(names)})
+
+
+def _less(settings: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != left_out}
 
 
 def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:

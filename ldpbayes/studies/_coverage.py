@@ -141,7 +141,7 @@ def coverage(
     seed: int = 0,
     num_warmup: int = 500,
     num_samples: int = 500,
-    batch: int = 50,
+    batch: int = 20,
     checkpoint: str | os.PathLike | None = None,
     progress_bar: bool = True,
 ) -> Coverage:
@@ -161,7 +161,8 @@ def coverage(
     count : int
         Records a release.
     replicates, batch : int
-        Number of prior draws, and how many run together.
+        Number of prior draws, and how many run together and are saved together: an interrupt loses the batch that it
+        meets. Results for a seed depend on the batch.
     seed : int
         Results are a function of the seed and the library versions.
     num_warmup, num_samples : int
@@ -181,7 +182,8 @@ def coverage(
         If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
         or in use (see `Checkpoint`), the model has not exactly one privatized site, or a number is out of range.
     KeyboardInterrupt
-        Within a second of an interrupt; with a checkpoint the same call goes on after the last batch that was finished.
+        Within a second of an interrupt, with a message that says how many replicates are saved; with a checkpoint the
+        same call goes on after the last batch that was finished.
     FileNotFoundError
         If there is no folder for the checkpoint.
 
@@ -206,6 +208,7 @@ def coverage(
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         done = stack.enter_context(Checkpoint(checkpoint, settings, (model, mechanism, count)))
+        stack.enter_context(done.interruptible())
         finished = int(done.get("finished", 0))
         bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
         for start in range(finished, replicates, batch):

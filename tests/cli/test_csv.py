@@ -12,7 +12,8 @@ from ldpbayes.cli import _main as cli
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._parser import parser
 from ldpbayes.cli._regress import LAWS, load_features
-from ldpbayes.cli._releases import load_release, load_releases, parameter
+from ldpbayes.cli._releases import Named, load_release, load_releases, parameter
+from ldpbayes.cli._summary import few, place_names
 
 ROWS = ("a", "b", "y")
 MECHANISMS = [
@@ -134,7 +135,8 @@ def test_budgets_stand_in_a_column_and_groups_have_those_of_their_records(tmp_pa
 def test_groups_are_named_in_the_summary(tmp_path, capsys):
     rng = np.random.default_rng(0)
     lines = [
-        f"{answer},{region}" for answer, region in zip(rng.integers(0, 2, 60), ["south", "north"] * 30, strict=True)
+        f"{answer},{region}"
+        for answer, region in zip(rng.choice(["no", "yes"], 60), ["south", "north"] * 30, strict=True)
     ]
     path = written(tmp_path / "answers.csv", "\n".join(["answer,region", *lines]))
     argv = [
@@ -145,14 +147,20 @@ def test_groups_are_named_in_the_summary(tmp_path, capsys):
         "--by",
         "region",
         *RESPONSE,
+        "--levels",
+        "no,yes",
         "--model",
         "regional_histograms",
         "--no-cache",
+        "--target-accept",
+        0.9,
     ]
     assert cli.main([str(a) for a in [*argv, "--chains", 1, "--warmup", 20, "--samples", 20]]) in (0, 3)  # few draws
     out = capsys.readouterr().out
     assert f"{path}, region south: 30 records" in out
-    assert "theta[south, 0]" in out and "theta[north, 1]" in out
+    assert "theta[south, no]" in out and "theta[north, yes]" in out and "mu[yes]" in out
+    assert "offset" not in out  # which is no parameter
+    assert out.count("Each record is protected") == 1  # of both regions
 
 
 def test_statistics_labels_and_features_are_read_by_the_other_commands(tmp_path):
@@ -179,7 +187,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
     [
         (VISITS, [], "name the mechanism that released it and its parameters, such as --mechanism laplace"),
         (VISITS, LAPLACE, "--column is needed: --mechanism laplace releases one number a record; visits.csv has the"),
-        (VISITS, ["--column", "visit", *LAPLACE], "has no column 'visit'; its columns are id, visits, region"),
+        (VISITS, ["--column", "visit", *LAPLACE], "has no column 'visit' (did you mean visits?); its columns are id"),
         (VISITS, ["--column", "id,id", *LAPLACE], "column 'id' of visits.csv is named twice"),
         (VISITS, ["--column", "visits", "--by", "area", *LAPLACE], "has no column 'area'"),
         (VISITS, ["--column", "region", *LAPLACE], "line 2: column 'region' holds 'north', which is no number"),
@@ -191,15 +199,23 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             VISITS,
             ["--column", "visits", "--mechanism", "laplac"],
-            "--mechanism must be one of additive, discrete_gauss",
+            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, discrete_gauss",
         ),
+        (VISITS, ["--column", "visits", "--mechanism", "zzz"], "no mechanism 'zzz'; --mechanism must be one of add"),
         (VISITS, ["--column", "visits", *LAPLACE, "--delta", "0.1"], "has no --delta; its options are --epsilon, --lo"),
         (
             VISITS,
             ["--column", "visits", "--mechanism", "gaussian", "--epsilon", "1"],
             "gaussian needs --delta; its opt",
         ),
-        (VISITS, ["--column", "visits", "--mechanism", "laplace", "--epsilon", "1"], "give both bounds, lower and upp"),
+        (
+            VISITS,
+            ["--column", "visits", *LAPLACE[:4]],
+            "laplace needs --lower and --upper (bounds to which records were clipped), or --sensitivity for a stat",
+        ),
+        (VISITS, ["--column", "visits", *LAPLACE[:6]], "laplace needs --upper (bounds"),
+        (VISITS, ["--column", "visits", *RESPONSE, "--levels", "yes"], "--levels: needs two words or more"),
+        (VISITS, ["--column", "visits", *LAPLACE, "--target-accept", "1"], "--target-accept: must be a number between"),
         (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "much"], "epsilon must be"),
         (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "@budget"], "has no column 'budget'"),
         ("visits\n1\n\n3\n", LAPLACE, "visits.csv, line 3: the line is empty, and others follow"),
@@ -209,7 +225,11 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
             "2 of the 3 values in column 'visits' are mis",
         ),
         ("visits,id\n1,2\n,3\nNA,4\n", ["--column", "visits", *LAPLACE], "the first in line 3"),
-        ("visits,id\n1,2\n3\n", ["--column", "visits", *LAPLACE], "line 3: there are 1 cells, and 2 names of columns"),
+        (
+            "visits,id\n1,2\n3\n",
+            ["--column", "visits", *LAPLACE],
+            "line 3: it has 1 cell, and the first line 2 names of",
+        ),
         (
             "visits;id\n1,5;2\n",
             ["--column", "visits", *LAPLACE],
@@ -217,8 +237,8 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         ),
         ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
         ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),
-        ("1.5\n2.5\n", LAPLACE, "the first line holds numbers; it has to name the columns"),
-        ("", LAPLACE, "the first line is empty; it has to name the columns"),
+        ("1.5\n2.5\n", LAPLACE, "the first line must be the names of the columns, and it holds numb"),
+        ("", LAPLACE, "the first line must be the names of the columns, and it is empty"),
         ("visits\n", LAPLACE, "has no records below the names of its columns"),
     ],
 )
@@ -227,7 +247,63 @@ def test_a_mistake_in_a_file_or_its_description_is_said_in_a_line(
 ):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "visits.csv", text)
-    assert message in refused(capsys, "fit", "visits.csv", *options, "--model", "clipped_counts")
+    model = "hierarchical" if "--by" in options else "clipped_counts"
+    assert message in refused(capsys, "fit", "visits.csv", *options, "--model", model)
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "region"]])
+def test_a_budget_that_is_none_is_found_in_its_line(options, tmp_path, capsys):
+    path = written(tmp_path / "z.csv", "visits,region,budget\n1,south,1\n2,north,1\n3,south,1\n4,north,-1\n")
+    described = ["--column", "visits", "--mechanism", "laplace", "--epsilon", "@budget", "--lower", 0, "--upper", 20]
+    err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
+    assert f"{path}, line 5: column 'budget' holds -1.0, and epsilon must be positive and finite" in err
+    path.write_text(path.read_text().replace(",1\n", ",-1\n"))  # one budget in a group, which is a number then
+    err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
+    assert f"{path}, line 2: column 'budget' holds -1.0" in err
+
+
+def test_a_column_that_tells_records_apart_is_none_of_groups(tmp_path, capsys):
+    lines = [f"{record % 20},{record // 2 if record < 2000 else record}" for record in range(5000)]
+    path = written(tmp_path / "z.csv", "\n".join(["visits,id", *lines]))
+    described = [path, "--column", "visits", "--by", "id"]
+    err = refused(capsys, "fit", *described, *LAPLACE, "--model", "hierarchical")
+    assert "--by id makes 4,000 groups of 5,000 records, most with a single one: it must name a column of groups" in err
+    path.write_text("\n".join(["visits,id", *lines[1996:2003]]))  # two groups of two, three of one
+    err = refused(capsys, "fit", *described, *LAPLACE, "--model", "hierarchical")
+    assert "5 groups of 7 records" in err
+    sums = load_releases(typed("fit", *described, *LAPLACE[:4], "--sensitivity", 1, "--model", "model.py"))
+    assert [len(each.release) for each in sums] == [2, 2, 1, 1, 1]  # of statistics there may be one a group
+    path.write_text("\n".join(["visits,id", *lines[1996:2002]]))  # half
+    assert len(load_releases(typed("fit", *described, *LAPLACE, "--model", "hierarchical"))) == 4
+
+
+def test_models_of_one_release_are_not_for_groups(tmp_path, capsys):
+    path = tmp_path / "z.csv"  # which is not read before
+    message = (
+        "--model clipped_gaussian is not for groups: give it one RELEASE, without --by; models of groups are hiera"
+    )
+    assert message in refused(capsys, "fit", path, "--by", "region", *LAPLACE, "--model", "clipped_gaussian")
+    assert message in refused(capsys, "fit", path, path, *LAPLACE, "--model", "clipped_gaussian")
+
+
+def test_few_of_many_lines_are_printed():
+    assert few(map(str, range(8))).split() == list("01234567")
+    assert few(map(str, range(48))).splitlines()[7:] == ["7", "... and 40 more"]
+
+
+def test_places_are_called_by_their_words():
+    response = ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 3))
+    north, south = Named("z.csv, region north", "north", response), Named("z.csv, region south", "south", response)
+    assert place_names("oue_histogram", [north], ["no", "yes"]) == {
+        "dims": {"theta": ["category"]},
+        "coords": {"category": ["no", "yes", "2"]},  # more categories than words
+    }
+    assert place_names("oue_histogram", [north], []) == place_names("model.py", [north], ["no", "yes"]) == {}
+    both = place_names("regional_histograms", [north, south], ["no", "yes", "none"])
+    assert both["dims"] == {"theta": ["region", "category"]}
+    assert both["coords"] == {"region": ["north", "south"], "category": ["no", "yes", "none"]}
+    twice = place_names("hierarchical", [north, north._replace(name="y.csv, region north")], [])
+    assert twice["coords"] == {"group": ["z.csv, region north", "y.csv, region north"]}
 
 
 def test_text_that_is_not_unicode_is_refused(tmp_path, capsys):

@@ -203,6 +203,7 @@ def test_contrasts_are_weighted_sums_with_normal_intervals():
         for all_of_them, one in zip(both[:2], first[:2], strict=True):
             assert one == pytest.approx(all_of_them[0], rel=1e-12)
         assert found.contrast(np.array([True, True, False, False]), 0.5) == first
+        assert found.contrast({0: 1, 1: 1.0}, 0.5) == first
         for k in range(4):
             assert found.contrast(np.eye(4)[k])[:2] == pytest.approx((found.estimate[k], found.standard_error[k]))
 
@@ -211,6 +212,11 @@ def test_contrasts_of_many_categories_need_no_matrix():
     release = simulate(ldp.RandomizedResponse(1.0, 5_000), 1_000)
     found, (p, q) = frequencies(release), support(release)
     assert found.covariance is None
+    with pytest.raises(ValueError, match=r"got shape \(2,\); the names are 0, 1, 2, 3, 4, 5, \.\.\., 4999"):
+        found.contrast([1, -1])
+    line = repr(found)
+    assert line.startswith("Frequencies(unbiased, 5,000 categories: 0: ") and line.endswith("4,994 more in summary())")
+    assert "\n" not in line and found._repr_html_().startswith("<pre>Frequencies, method")
     half = found.contrast(np.arange(5_000) < 2_500)  # the share of values in that half, a Bernoulli variable
     share = np.mean(release.values < 2_500)
     assert half.estimate == pytest.approx((share - 2_500 * q) / (p - q), rel=1e-9)
@@ -228,10 +234,15 @@ def test_a_sum_has_an_error_where_all_of_its_categories_have_one():
 def test_m_estimates_have_contrasts_too():
     covariance = np.array([[4.0, 1.0, np.nan], [1.0, 9.0, np.nan], [np.nan, np.nan, np.nan]])
     values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.MEstimate))
-    found = ldp.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance})
+    named = {"names": ["age", "income", "ill"], "method": "combined", "count": 20_640, "converged": False}
+    found = ldp.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance} | named)
     difference = found.contrast([1, -1, 0])
+    assert found.contrast({"age": 1, "income": -1}) == difference
+    with pytest.raises(ValueError, match="weights has no estimates 'incme'; the names are age, income, ill"):
+        found.contrast({"age": 1, "incme": -1})
     assert difference[:2] == (-1.0, pytest.approx(np.sqrt(11))) and difference.interval[1] > 0
     assert np.isnan(found.contrast([1, 0, 1]).standard_error)
+    assert repr(found) == "MEstimate(combined, 20,640 records, NOT CONVERGED: age 1 ± 2, income 2 ± 3, ill 3)"
 
 
 def test_an_interval_holds_the_frequencies_that_the_estimate_is_near_to():

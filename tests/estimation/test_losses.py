@@ -152,3 +152,13 @@ def test_parameters_are_named_after_columns():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_losses_show_themselves_in_a_line_without_addresses():
+    shown = {
+        "RegressionLoss(absolute, response='score')": losses.absolute("score"),
+        "RegressionLoss(check_kernels(tau=0.3), response=-1, intercept=False)": losses.check(0.3, intercept=False),
+        "RegressionLoss(huber_kernel(threshold=0.7), response=0, features=(2, 1))": SMOOTH["huber"],
+    }
+    assert [repr(loss) for loss in shown.values()] == list(shown)
+    assert all("0x" not in repr(loss) for loss in SMOOTH.values())

@@ -15,8 +15,10 @@ from numpyro.infer import NUTS, init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data._table import arrays_of_frames
+from ldpbayes.inference._density import Density, Site
+from ldpbayes.inference._generated import released
 from ldpbayes.inference._result import labels
-from ldpbayes.models import clipped_gaussian
+from ldpbayes.models import clipped_gaussian, warner
 
 MECHANISM = ldp.RandomizedResponse(1.0)
 COUNT = 300
@@ -110,6 +112,7 @@ def test_sketches_are_replicated_record_by_record_and_have_no_log_likelihood_of_
     with pytest.warns(ldp.ConvergenceWarning):
         result = ldp.fit(clipped_gaussian(), sketch, posterior_predictive=True, **SHORT)
     assert result["posterior_predictive"]["z"].shape == (2, 40, 500)
+    np.testing.assert_array_equal(result["observed_data"]["z"], np.linspace(-30, 30, 500))  # and not nodes
     with pytest.raises(ValueError, match="a sketch has no records; pass the release"):
         ldp.fit(clipped_gaussian(), sketch, log_likelihood=True)
     grouped = ldp.Release(np.arange(20) % 2, MECHANISM).sketch(by=np.arange(20) // 10)
@@ -178,8 +181,6 @@ def test_plates_are_no_sites_with_axes(fitted):
 
 
 def _site(dims, shape):
-    from ldpbayes.inference._density import Site
-
     return Site(True, False, dims, True, shape=shape)
 
 
@@ -199,3 +200,28 @@ def test_mechanisms_of_a_privatized_model_that_is_given_values_are_kept_with_the
             result = ldp.fit(ldp.privatize(ordinary, {"y": MECHANISM}), observed, **SHORT)
         assert result.attrs["privacy"] == MECHANISM.guarantee.statement()
         assert json.loads(result.attrs["mechanisms"]) == [MECHANISM.spec()]
+
+
+def test_released_values_are_found_again_in_sketches_that_have_them():
+    counts = ldp.Release(np.arange(30) % 2, MECHANISM).sketch()
+    found = released(Density(None, (counts, [counts]), {}))
+    assert [np.bincount(each.values).tolist() for each in (found.args[0], *found.args[1])] == [[15, 15]] * 2
+    panels = ldp.Release(np.linspace(-30, 30, 500), ldp.LaplaceMechanism(1.0, -5, 5)).sketch(keep_records=False)
+    assert released(Density(None, (panels,), {})) is None
+
+
+def test_calls_that_cannot_be_meant_are_named():
+    sketch = ldp.Release(np.arange(20) % 2, MECHANISM).sketch()
+    with pytest.raises(TypeError, match=r"'num_sample'; the model is model\(release\); fit has an option num_samples"):
+        ldp.fit(warner(), sketch, num_sample=10)
+    with pytest.raises(TypeError, match=r"too many positional arguments; the model is model\(release\)"):
+        ldp.fit(warner(), sketch, sketch)
+
+    def ordinary(x, y=None):
+        numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)) + x, 1), obs=y)
+
+    private = ldp.privatize(ordinary, {"y": ldp.LaplaceMechanism(1.0, -5, 5)})
+    with pytest.raises(ValueError, match="site 'y' is privatized and observes nothing: give the model its released"):
+        ldp.fit(private, np.zeros(9))
+    with pytest.raises(ValueError, match=r"site 'y': observed values of shape \(5,\) are not those of \(9,\) laws"):
+        ldp.fit(private, np.zeros(9), np.zeros(5))

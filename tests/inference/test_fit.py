@@ -172,7 +172,7 @@ def test_groups_with_their_own_budgets_are_pooled():
     result = quiet_fit(hierarchical(), [release.sketch() for release in releases], num_warmup=100, num_samples=100)
     theta = draws(result, "theta")
     assert theta.shape == (2, 100, 2)
-    assert result["posterior"]["theta"].dims == ("chain", "draw", "theta_dim_0")
+    assert result["posterior"]["theta"].dims == ("chain", "draw", "group")
     assert np.all(np.abs(theta.mean((0, 1)) - truth) < 4 * theta.std((0, 1)))  # error rate 2e-4
     assert len(json.loads(result.attrs["mechanisms"])) == 2
 

@@ -64,6 +64,11 @@ def test_a_privatized_model_has_the_density_of_the_one_written_by_hand(x64):
     assert abs(private - by_hand) < 100 * 2e-7
 
 
+def test_a_privatized_model_shows_the_model_and_its_mechanisms():
+    private = ldp.privatize(schools, {"y": LAPLACE}, panels=8)
+    assert repr(private) == f"privatize(schools, {{'y': {LAPLACE!r}}}, panels=8)"
+
+
 def test_observe_says_the_same_as_privatize(x64):
     z = released()
 

@@ -159,6 +159,14 @@ def test_the_curve_of_randomized_response_is_a_special_case():
             FiniteTradeoff(laws)
 
 
+def test_rows_that_miss_one_say_by_how_much_and_whether_single_precision_is_why():
+    rounded = np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)
+    with pytest.raises(ValueError, match=r"up to 1e-09; row 1 misses it by 2.2e-08; that is rounding to single prec"):
+        FiniteTradeoff(rounded)
+    with pytest.raises(ValueError, match=r"row 0 misses it by 0.1$"):
+        FiniteTradeoff([[0.5, 0.6], [0.4, 0.6]])
+
+
 def test_samples_have_the_stated_probabilities():
     n, labels = 20_000, np.array([-1.0, 0.5, 1.8, 3.0])
     z = np.asarray(MECHANISM.randomize(jax.random.key(0), np.broadcast_to(labels, (n, 4))))

@@ -55,7 +55,8 @@ def test_coordinates_change_no_density_under_any_mechanism_of_numbers(mechanism,
     releases = [ldp.Release(np.asarray(mechanism.randomize(jax.random.key(i), x[i])), mechanism) for i in range(2)]
     at = {"mu": 4.0, "tau": np.log(1.5), "sigma": np.log(2.0), "theta": np.array([0.4, -0.7])}
     model = hierarchical()
-    for data in [releases] + [[release.sketch() for release in releases]] * (mechanism.batch_shape == ()):
+    sketched = [[release.sketch() for release in releases]] if mechanism.batch_shape == () else []
+    for data in (releases, *sketched):
         potential, slopes = jax.value_and_grad(lambda u, d=data: util.potential_energy(model, (d,), {}, u))(
             jax.tree.map(jnp.asarray, at)
         )

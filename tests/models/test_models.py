@@ -202,6 +202,11 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
         ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE).sketch(), "one a group, got a PanelSketch"),
         ("hierarchical", list, "one a group, got an empty one"),
         (
+            "hierarchical",
+            lambda: {"a": release(dist.Normal(5.0, 2.0), LAPLACE)},
+            r"list\(d.values\(\)\), and the names as coords={'group': list\(d\)}",
+        ),
+        (
             "regional_histograms",
             lambda: [ldp.Release(None, ldp.RandomizedResponse(1.0, k), 5) for k in (3, 4)],
             r"releases of the same categories, got \[3, 4\] of them",

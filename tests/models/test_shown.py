@@ -57,6 +57,18 @@ def test_help_on_a_factory_shows_the_default_priors_and_says_them_in_words(name)
     assert all(isinstance(p.default, str | type) for p in inspect.signature(factory).parameters.values())
 
 
+def test_a_prior_that_is_no_distribution_is_refused_at_once():
+    for make, message in (
+        (lambda: models.warner(theta=0.3), "theta must be a NumPyro distribution, a prior; got 0.3"),
+        (lambda: models.warner(None), "theta must be a NumPyro distribution, a prior; got None"),
+        (lambda: models.hierarchical(tau=np.ones(1000)), "tau must be a NumPyro distribution, a prior; got ndarray"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
+    with pytest.raises(TypeError, match=r"warner\(\) got an unexpected keyword argument 'share'"):
+        models.warner(share=0.3)
+
+
 def test_a_model_is_called_as_the_function_it_was():
     @shows_priors()
     def factory(scale=2.0):

@@ -1,6 +1,7 @@
 """Coverage studies: calibrated posteriors cover as often as they say."""
 
 import signal
+import sys
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.inference._bar import Bar
 from ldpbayes.models import clipped_gaussian, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
+from ldpbayes.studies._replicates import ReplicatedFit
 from tests.checkpoints import read, write
 from tests.protocols import PROTOCOLS
 
@@ -86,9 +88,11 @@ def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):
     resumed = coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
     assert resumed.quantiles["mu"][0] == 0.125  # taken from the file, not computed again
     np.testing.assert_array_equal(resumed.quantiles["mu"][1:], whole.quantiles["mu"][1:])
-    with pytest.raises(ValueError, match="other settings: count is 100 there, 101 here"):
+    with pytest.raises(ValueError, match="other settings: count is 100 there, 101 here; give"):
         coverage(clipped_gaussian(), LAPLACE, 101, replicates=4, checkpoint=checkpoint, **settings)
-    with pytest.raises(ValueError, match="other settings: model is"):  # or it would return what the other one found
+    with pytest.raises(
+        ValueError, match="other settings: the model is another one, or has other priors; g"
+    ):  # or it would return what the other one found
         coverage(clipped_gaussian(dist.Normal(0, 50)), LAPLACE, 100, replicates=4, checkpoint=checkpoint, **settings)
 
 
@@ -111,9 +115,9 @@ def test_an_interrupt_is_answered_at_once_loses_no_finished_batch_and_leaves_no_
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Bar, "show", show)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # a stderr that is a file has no bar
+    with pytest.raises(KeyboardInterrupt, match=r"^2 of 4 replicates are in study.npz; run the same call again"):
         coverage(clipped_gaussian(), LAPLACE, 100, **options)
-    assert time.monotonic() - sent[0] < 1.0
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
     assert int(read(checkpoint)[1]["finished"]) == 2
     assert "study" in capsys.readouterr().err
@@ -124,6 +128,23 @@ def test_an_interrupt_is_answered_at_once_loses_no_finished_batch_and_leaves_no_
     assert capsys.readouterr().err == ""
     for name, quantiles in whole.quantiles.items():
         np.testing.assert_array_equal(resumed.quantiles[name], quantiles)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (None, "nothing is saved: with checkpoint= a file keeps every finished batch"),
+        ("study.npz", "nothing is saved: the first batch, of 4, was not finished; see batch="),
+    ],
+)
+def test_an_interrupt_says_that_nothing_is_saved_where_that_is_so(path, message, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ReplicatedFit, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=message):
+        coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=path and tmp_path / path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_study_of_a_privatized_model_is_one_of_its_releases(tmp_path):

@@ -28,7 +28,8 @@ LIKELIHOODS = {
 
 def study(likelihood, epsilon, **settings):
     model, mechanism, count = LIKELIHOODS[likelihood]
-    return regression_coverage(model, mechanism(epsilon), count, num_warmup=300, num_samples=500, **settings)
+    settings = {"num_warmup": 300, "num_samples": 500, "batch": 50} | settings
+    return regression_coverage(model, mechanism(epsilon), count, **settings)
 
 
 def slopes(study):

@@ -112,12 +112,12 @@ def test_posteriors_of_numbers_and_rows_are_calibrated():
 
     number = ldp.ZeroInflatedLaplaceMechanism(0.1, 2.0, -2.0, 2.0)
     model = clipped_gaussian(mu=dist.Normal(0, 1), sigma=dist.Gamma(4, 4))
-    result = coverage(model, number, 1000, replicates=400)
+    result = coverage(model, number, 1000, replicates=400, batch=50)
     print(result.table())
     assert all(inside(result, ["mu", "sigma"]))
     rows = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 3)
     model = multivariate_normal(scale=dist.Gamma(4, 4))
-    result = coverage(model, rows, 300, replicates=400)
+    result = coverage(model, rows, 300, replicates=400, batch=50)
     print(result.table())
     names = [f"{name}[{j}]" for name in ("mean", "scale") for j in range(3)]
     assert np.sum(inside(result, names)) >= 11  # one of twelve counts may miss its 99 % band

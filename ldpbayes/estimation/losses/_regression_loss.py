@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._checks import is_integer
+from ldpbayes._shown import shown
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
 __all__ = ["RegressionLoss"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
     """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another.
 
@@ -60,6 +61,12 @@ class RegressionLoss(Loss):
             object.__setattr__(self, "features", features)
             if self.response in features:
                 raise ValueError(f"the response is column {self.response}, which is among the features {features}")
+
+    def __repr__(self) -> str:
+        """Return a line: kernel and columns, and what is unusual."""
+        parts = [_named(self.kernel), f"response={self.response!r}"]
+        parts += [] if self.features is None else [f"features={self.features}"]
+        return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
 
     def __call__(self, x: jax.Array, theta: jax.Array) -> jax.Array:
         """Loss of one record, a row."""
@@ -183,6 +190,16 @@ class RegressionLoss(Loss):
         """See `Loss.names`."""
         features, _ = self._columns(len(columns))
         return ["intercept"] * self.intercept + [columns[j] for j in features]
+
+
+def _named(kernel: Callable) -> str:
+    """A function by its name; one that another function made, by that one's name and the numbers that it holds."""
+    name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
+    if not cells:
+        return name.lstrip("_")
+    held = {name: cell.cell_contents for name, cell in zip(kernel.__code__.co_freevars, cells, strict=True)}
+    numbers = ", ".join(f"{name}={shown(value)}" for name, value in held.items() if not callable(value))
+    return f"{kernel.__qualname__.split('.')[0].lstrip('_')}({numbers})"
 
 
 def _position(column: int | str, columns: tuple[str, ...]) -> int:

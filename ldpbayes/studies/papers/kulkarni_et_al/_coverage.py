@@ -39,7 +39,7 @@ def regression_coverage(
     seed: int = 0,
     num_warmup: int = 500,
     num_samples: int = 500,
-    batch: int = 50,
+    batch: int = 20,
     checkpoint: str | os.PathLike | None = None,
     progress_bar: bool = True,
     **options: Any,
@@ -59,7 +59,8 @@ def regression_coverage(
     count : int
         Records a release.
     replicates, batch : int
-        Number of prior draws, and how many run together.
+        Number of prior draws, and how many run together and are saved together: an interrupt loses the batch that it
+        meets. Results for a seed depend on the batch.
     seed : int
         Results are a function of the seed and the library versions. Original records do not depend on the mechanism,
         nor on how the model weighs them: likelihoods and budgets are compared on the same ones.
@@ -96,6 +97,7 @@ def regression_coverage(
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         done = stack.enter_context(Checkpoint(checkpoint, settings, (model, released, values)))
+        stack.enter_context(done.interruptible())
         finished = int(done.get("finished", 0))
         bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
         keys = jax.random.split(jax.random.key(seed), replicates + 1)
