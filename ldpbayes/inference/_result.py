@@ -131,7 +131,7 @@ def inference_data(
         if apart:
             result.assign_coords(draw=draws, groups=name, inplace=True)
         else:
-            result[name] = result[name].assign_coords(draw=draws)
+            result[name].dataset = result[name].to_dataset().assign_coords(draw=draws)
     return result
 
 
