@@ -14,7 +14,7 @@ __all__ = ["compiled", "quick_jit"]
 # option is dropped where XLA no longer knows it, since that generator is then the only one.
 _OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 _ONCE = {"xla_backend_optimization_level": 1}
-"""For what runs a few times: a third less to compile, and a twelfth slower."""
+"""For what runs a few times: it compiles in a quarter to a third less, and its loops are hardly slower."""
 
 
 def compiled(lowered: Any) -> Callable:

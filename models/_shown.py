@@ -9,10 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch
+from ldpbayes._shown import FEW, shown
 
 __all__ = ["shows_priors"]
 
-FEW = 6  # so many numbers are shown one by one
 MOST = 80  # characters of what is shown as it is
 
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
         return f"{numbers:.4g}"
     if numbers.ndim == 1 and numbers.size <= FEW:
         return f"[{', '.join(map(_text, numbers))}]"
-    return f"<{'x'.join(map(str, numbers.shape))} values in [{numbers.min():.4g}, {numbers.max():.4g}]>"
+    return shown(numbers)
 
 
 def _law(law: Any) -> str:

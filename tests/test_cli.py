@@ -15,7 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.inference._result import convergence_problems, inference_data
+from ldpbayes.inference._result import ADVICE, convergence_problems, inference_data
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -217,7 +217,7 @@ def test_advice_on_divergences_is_of_options(capsys):
     data = {"posterior": {"mu": draws}, "sample_stats": {"diverging": draws > 3}}
     (problem,) = convergence_problems(inference_data(data, {}))
     with cli._plain_warnings() as said:
-        warnings.warn(f"{problem}; run longer chains, or reparametrise", ldp.ConvergenceWarning, stacklevel=1)
+        warnings.warn(problem + ADVICE, ldp.ConvergenceWarning, stacklevel=1)
     assert "draws diverged; give more --warmup and --samples, or --target-accept 0.9" in capsys.readouterr().err
     assert len(said) == 1
 

@@ -33,11 +33,8 @@ from ldpbayes.cli._summary import GROUPED, few, place_names, summary
 __all__ = ["main"]
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-ADVICE = {
-    ": raise target_accept_prob or reparametrise": "",
-    "; run longer chains, or reparametrise": "; give more --warmup and --samples, or --target-accept 0.9",
-}
-"""What `ldpbayes.fit` advises, and what that is on the command line."""
+TYPED = "; give more --warmup and --samples, or --target-accept 0.9"
+"""What `ldpbayes.fit` advises for chains, on the command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -295,7 +292,8 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
-    from ldpbayes import ConvergenceWarning, LdpBayesWarning
+    from ldpbayes import LdpBayesWarning
+    from ldpbayes.inference._result import ADVICE
 
     said: set[str] = set()
     with warnings.catch_warnings():
@@ -304,9 +302,7 @@ def _plain_warnings() -> Iterator[set[str]]:
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             if issubclass(category, LdpBayesWarning):
-                text = str(message)
-                for advice, typed in ADVICE.items() if issubclass(category, ConvergenceWarning) else ():
-                    text = text.replace(advice, typed)
+                text = str(message).replace(ADVICE, TYPED)
                 if text not in said:
                     print(f"ldpbayes: warning: {text}", file=sys.stderr)
                 said.add(text)

@@ -230,36 +230,34 @@ def minimise(
         lacking = jnp.abs(slope) / units - jnp.diagonal(hessian)
         return hessian + jnp.diag(jnp.maximum(lacking, 0.0))
 
-    def short(step: jax.Array, value: jax.Array, slope: jax.Array, hessian: jax.Array, rounding: Any) -> jax.Array:
+    def short(step: jax.Array, value: jax.Array, slope: jax.Array, hessian: jax.Array) -> jax.Array:
         if units is not None:
             return jnp.max(jnp.abs(step) / units) <= tolerance
         change = jnp.abs(slope @ step) + jnp.abs(step @ hessian @ step)
         return change <= tolerance**2 * (jnp.abs(value) + rounding)
 
     def body(state: tuple) -> tuple:
-        # The criterion stands here alone, also for the start: what is compiled is mostly its second derivatives.
-        theta, value, slope, hessian, ahead, damping, rounding, iterations, _ = state
+        theta, value, slope, hessian, damping, iterations, _ = state
+        ahead = space.lowest(theta, slope, held(slope, hessian), damping)
         there = derivatives(ahead)
-        first = iterations < 0
-        rounding = jnp.where(first, jnp.finfo(value.dtype).eps * jnp.abs(there[0]), rounding)
-        better = first | (there[0] <= value + 8 * (rounding + jnp.finfo(value.dtype).eps * jnp.abs(value)))
+        better = there[0] <= value + 8 * (rounding + jnp.finfo(value.dtype).eps * jnp.abs(value))
         damping = jnp.where(better, jnp.where(damping > 1e-6, damping / 10, 0.0), jnp.maximum(10 * damping, 1e-3))
         # a short step that was damped says nothing
-        trusted = (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8)) & ~first
-        done = trusted & short(ahead - theta, value, slope, hessian, rounding)
-        theta, value, slope, hessian = jax.tree.map(
+        done = (
+            short(ahead - theta, value, slope, hessian) & (better | (damping > 1e8)) & ((damping < 1) | (damping > 1e8))
+        )
+        chosen = jax.tree.map(
             lambda new, old: jnp.where(better, new, old), (ahead, *there), (theta, value, slope, hessian)
         )
-        ahead = space.lowest(theta, slope, held(slope, hessian), damping)
-        return theta, value, slope, hessian, ahead, damping, rounding, iterations + 1, done
+        return (*chosen, damping, iterations + 1, done)
 
     def unfinished(state: tuple) -> jax.Array:
         *_, iterations, done = state
         return ~done & (iterations < max_iterations)
 
     start = space.project(start)
-    number, none = jnp.zeros((), start.dtype), jnp.zeros_like(start)
-    nothing = start, number, none, jnp.zeros((start.size,) * 2, start.dtype)
-    state = (*nothing, start, number, number, jnp.full((), -1), jnp.zeros((), bool))
-    theta, value, _, hessian, *_, iterations, done = jax.lax.while_loop(unfinished, body, state)
+    first = derivatives(start)
+    rounding = jnp.finfo(first[0].dtype).eps * jnp.abs(first[0])
+    state = (start, *first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
+    theta, value, _, hessian, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
     return Minimum(theta, value, hessian, done & jnp.isfinite(value), iterations)

@@ -23,7 +23,7 @@ from ldpbayes.inference._generated import Generated, log_likelihoods, released, 
 from ldpbayes.inference._outcome import Outcome
 from ldpbayes.inference._privatize import privatize
 from ldpbayes.inference._programs import trace
-from ldpbayes.inference._result import ConvergenceWarning, convergence_problems, inference_data, labels
+from ldpbayes.inference._result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.inference._sampled import Run, SketchWarning, by_chains, by_numpyro, sampled
 from ldpbayes.mechanisms._statements import statements
 
@@ -210,7 +210,7 @@ def fit(
         seed=int(seed),
     )
     if problems:
-        warn(f"{'; '.join(problems)}; run longer chains, or reparametrise", ConvergenceWarning)
+        warn("; ".join(problems) + ADVICE, ConvergenceWarning)
     return result
 
 

@@ -11,10 +11,12 @@ import numpyro
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.inference._density import Site
 
-__all__ = ["ConvergenceWarning", "arviz", "convergence_problems", "inference_data", "labels"]
+__all__ = ["ADVICE", "ConvergenceWarning", "arviz", "convergence_problems", "inference_data", "labels"]
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
+ADVICE = "; run longer chains, raise target_accept_prob where draws diverge, or reparametrise"
+"""What `fit` says behind the problems; the command line has options for it."""
 NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -150,9 +152,7 @@ def convergence_problems(result: Any) -> list[str]:
     az, problems = arviz(), []
     diverging = np.asarray(result["sample_stats"]["diverging"]) if "sample_stats" in _groups(result) else np.zeros(0)
     if np.any(diverging):
-        problems.append(
-            f"{int(np.sum(diverging))} of {diverging.size} draws diverged: raise target_accept_prob or reparametrise"
-        )
+        problems.append(f"{int(np.sum(diverging))} of {diverging.size} draws diverged")
     posterior = result["posterior"]
     posterior = posterior.to_dataset() if hasattr(posterior, "to_dataset") else posterior
     draws, chains = posterior.sizes["draw"], posterior.sizes["chain"]

@@ -182,7 +182,7 @@ def coverage(
         If the checkpoint belongs to a study with another model or other settings, library versions included, is damaged
         or in use (see `Checkpoint`), the model has not exactly one privatized site, or a number is out of range.
     KeyboardInterrupt
-        Within a second of an interrupt, with a message that says how many replicates are saved; with a checkpoint the
+        At an interrupt, with a message that says how many replicates are saved; with a checkpoint the
         same call goes on after the last batch that was finished.
     FileNotFoundError
         If there is no folder for the checkpoint.

@@ -22,7 +22,7 @@ CASES = {
     "clipped_exponential(rate=LeftTruncatedDistribution(Normal(0, 1), 0))": lambda: models.clipped_exponential(
         rate=dist.TruncatedNormal(0, 1, low=0)
     ),
-    "label_regression(features=<3x2 values in [0, 0]>, slope=Normal(0, 1), intercept=Normal(0, 10), sigma=None, "
+    "label_regression(features=[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], slope=Normal(0, 1), intercept=Normal(0, 10), sigma=None, "
     "response=Laplace)": lambda: models.label_regression(np.zeros((3, 2)), sigma=None, response=dist.Laplace),
 }
 
@@ -40,7 +40,7 @@ def test_distributions_are_shown_as_one_writes_them():
     laws = {
         "Normal(0, 2).expand([6]).to_event(1)": dist.Normal(0, 2).expand([6]).to_event(1),
         "StudentT(3, 0, 1)": dist.StudentT(3, 0, 1),
-        "Dirichlet(<10 values in [1, 1]>)": dist.Dirichlet(jnp.ones(10)),
+        "Dirichlet(<10 values, all 1>)": dist.Dirichlet(jnp.ones(10)),
         "TransformedDistribution(...)": dist.TransformedDistribution(
             dist.Normal(0, 1), dist.transforms.AffineTransform(1, 2)
         ),
