@@ -23,7 +23,9 @@ CASES = {
         rate=dist.TruncatedNormal(0, 1, low=0)
     ),
     "label_regression(features=[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], slope=Normal(0, 1), intercept=Normal(0, 10), "
-    "sigma=None, response=Laplace)": lambda: models.label_regression(np.zeros((3, 2)), sigma=None, response=dist.Laplace),
+    "sigma=None, response=Laplace)": lambda: models.label_regression(
+        np.zeros((3, 2)), sigma=None, response=dist.Laplace
+    ),
 }
 
 
