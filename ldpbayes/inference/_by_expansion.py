@@ -24,6 +24,7 @@ from ldpbayes.inference._mode import Mode, NoMode
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, MODERATE, NEGLIGIBLE, Outcome, errors_said, judged
 from ldpbayes.inference._result import arviz
 from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
+from ldpbayes.inference._tails import tails
 from ldpbayes.numerics._polynomial import Frame, Polynomial
 
 __all__ = ["by_expansion"]
@@ -163,7 +164,9 @@ def _of_records(
                     break
             positions, statistics = ran.run(num_samples, bar)
         seen, key = search.seen(positions), jax.random.fold_in(search.key, 2)
-        outcome = judged(errors, seen, positions, statistics, ran.constrained, key)
+        flat = search.above.flat(positions)
+        outwards = functools.partial(tails, flat, seen, compare=functools.partial(_compared, search, polynomial))
+        outcome = judged(errors, seen, positions, statistics, ran.constrained, key, outwards)
         if not again or outcome.off is None:
             return outcome._replace(report=outcome.report | _about(search, order))
         worst = np.argsort(-np.abs(outcome.off))[: len(seen) // TAIL]
@@ -174,6 +177,14 @@ def _of_records(
 
 def _errors(search: Search, polynomial: Polynomial, draws: np.ndarray) -> np.ndarray:
     return search.passes.values(draws) - values_of(polynomial, draws)
+
+
+def _compared(search: Search, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The posterior's log densities at flat parameters, their gradients, and the errors of the polynomial."""
+    x = search.above.coordinates(points)
+    values, slopes = search.passes.slopes(x)
+    potential, gradient = search.above.with_likelihood(points, values, slopes)
+    return -potential, -gradient, values - values_of(polynomial, x)
 
 
 def _higher(draws: np.ndarray, order: int) -> int:

@@ -19,6 +19,7 @@ from ldpbayes.inference._expansion import outside, values_of
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, Outcome, errors_said, judged
 from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference._search import evenly
+from ldpbayes.inference._tails import tails
 from ldpbayes.likelihood import ExpandedLaw
 from ldpbayes.likelihood._privatized import unwrapped
 
@@ -87,7 +88,14 @@ def by_sketch(
         positions, statistics = chains.run(num_samples, bar)
     if kept:
         rows, key = shares.rows(positions), jax.random.fold_in(key, num_chains)
-        outcome = judged(shares.errors, rows, positions, statistics, chains.constrained, key)
+
+        def compared(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """Log densities with the records' likelihood, gradients with the expansions', and errors."""
+            (potentials, gradients), off = chains.slopes(points), shares.errors(points)
+            return off - potentials, -gradients, off
+
+        outwards = functools.partial(tails, rows, rows, compare=compared)
+        outcome = judged(shares.errors, rows, positions, statistics, chains.constrained, key, outwards)
         return outcome._replace(report=outcome.report | about)
     share = shares.outside(evenly(shares.rows(positions), CHECKS))
     report = {"ran": "expansion without records", "outside": share} | about

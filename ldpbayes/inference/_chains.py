@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
@@ -243,6 +244,19 @@ class Chains:
             for chain in range(len(self._keys))
         ]
         return jax.tree.map(lambda *parts: np.stack(parts), *chains)
+
+    def slopes(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, by name in order."""
+        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example))
+
+        def slope(arrays: Any, row: Any) -> Any:
+            value, gradient = self._gradient(arrays, unravel(row))
+            return value, ravel_pytree(gradient)[0]
+
+        arrays = self._arrays[0][1]
+        program = PROGRAMS.get(("slopes", self._gradient.key), lambda: Compiled(slope, arrays, flat))
+        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
+        return np.array(values), np.stack(gradients)
 
     def _work(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> Any:
         """Iterations of one chain (of all, vectorised)."""

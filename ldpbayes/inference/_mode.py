@@ -23,7 +23,8 @@ ITERATIONS = 500  # of a search
 STEP = 0.3  # standard deviations over which slopes are differenced
 WIDEST = 3.0  # standard deviation of an unconstrained parameter beyond which none is believed
 REPEATS = 3  # times that slopes are differenced, if the steps of the last time turn out to have been of a wrong length
-NEARLY = 12.0  # nats that another mode lies lower by at least, if it may be left out: e^12 is 160,000
+NEARLY = 12.0  # nats by which the log mass of another mode is lower at least, if it may be left out: e^12 is 160,000
+STEEP = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
 SAME = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes are the same
 
 Slopes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -89,8 +90,13 @@ class Above:
 
     def gradients(self, points: np.ndarray, slopes: Slopes) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) and their gradients at parameters (m, size), under a likelihood with these slopes."""
-        values, along = slopes(self.coordinates(points))
-        parts = [self._tilted(point, slope) for point, slope in zip(points, along, strict=True)]
+        return self.with_likelihood(points, *slopes(self.coordinates(points)))
+
+    def with_likelihood(
+        self, points: np.ndarray, values: np.ndarray, slopes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients, where the likelihood has these values (m,) and slopes."""
+        parts = [self._tilted(point, slope) for point, slope in zip(points, slopes, strict=True)]
         rest = np.array([part[0] for part in parts])
         return rest - values, np.stack([np.asarray(part[1]) for part in parts])
 
@@ -155,19 +161,39 @@ def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
         warnings.simplefilter("ignore")
         found = list(pool.map(search, starts))
     found.sort(key=lambda end: end.fun)
-    best = found[0]
-    if not np.isfinite(best.fun):
+    if not np.isfinite(found[0].fun):
         raise NoMode(f"the posterior has no density at any of {len(starts)} starts")
-    root = _spread(above, slopes, best.x, _root(np.asarray(best.hess_inv)))
-    for end in found[1:]:
-        if end.fun - best.fun < NEARLY:
-            away = np.linalg.norm(np.linalg.solve(root, end.x - best.x))
-            if away > np.sqrt(above.size) + SAME:
-                raise NoMode(
-                    f"searches from different starts end {away:.0f} standard deviations apart, at densities that "
-                    f"differ by {end.fun - best.fun:.1f} nats"
-                )
-    return Mode(best.x, root)
+    modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
+    steep: list[Mode] = []  # ends that are no modes: the density rises further, perhaps without bound
+    for end in found:
+        if not np.isfinite(end.fun) or any(_apart(other, end.x) <= 0 for other in [*(m for _, m in modes), *steep]):
+            continue
+        here = Mode(end.x, _spread(above, slopes, end.x, _root(np.asarray(end.hess_inv))))
+        if np.linalg.norm(end.jac @ here.root) > STEEP * np.sqrt(above.size):
+            steep.append(here)
+        else:
+            # The highest density may be that of a narrow place which hardly any draw is in.
+            modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
+    if not modes:
+        raise NoMode(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
+    modes.sort(key=lambda each: -each[0])
+    (most, best), *others = modes
+    for mass, other in others:
+        if most - mass < NEARLY:
+            raise NoMode(
+                f"searches from different starts end {_distance(best, other.at):.0f} standard deviations apart, at "
+                f"modes whose masses differ by a factor e^{most - mass:.1f}"
+            )
+    return best
+
+
+def _distance(mode: Mode, at: np.ndarray) -> float:
+    return float(np.linalg.norm(np.linalg.solve(mode.root, at - mode.at)))
+
+
+def _apart(mode: Mode, at: np.ndarray) -> float:
+    """Standard deviations by which a place is too far from a mode to belong to it."""
+    return _distance(mode, at) - np.sqrt(len(at)) - SAME
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ldpbayes.inference._reweight import resampled, smoothed_weights
 from ldpbayes.inference._search import evenly
+from ldpbayes.inference._tails import TOLERANCE, Tails
 
 __all__ = ["CHECKS", "HOPELESS", "MODERATE", "NEGLIGIBLE", "Outcome", "errors_said", "judged"]
 
@@ -56,6 +57,7 @@ def judged(
     statistics: dict[str, Any],
     constrained: Callable[[dict[str, Any]], dict[str, Any]],
     key: jax.Array,
+    outwards: Callable[[float], Tails],
 ) -> Outcome:
     """Draws as they are where their density's error is negligible, reweighted where it is not, or none.
 
@@ -71,13 +73,22 @@ def judged(
         From positions to samples of the sites.
     key : jax.Array
         A JAX random key.
+    outwards : callable
+        From the mean error at draws to how far off the density is where there are few draws, and none.
     """
-    said = errors_said(errors(evenly(seen, CHECKS)))
-    if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE:
+    off = errors(evenly(seen, CHECKS))
+    said = errors_said(off)
+    tails = outwards(np.mean(off))
+    said |= {"tail_error": tails.all}
+    if not tails.beyond <= TOLERANCE:
+        why = f"a variance is off by {tails.beyond:.1%}, because the posterior has a tail where no draw is"
+        return Outcome({"ran": "records", "why": why, **said})
+    if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE and tails.all <= TOLERANCE:
         return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     off = errors(seen)
-    said = errors_said(off)
-    if said["error_sd_nats"] <= NEGLIGIBLE:  # of all draws, among which a few may be off by more
+    said |= errors_said(off)
+    # Of all draws, among which a few may be off by more.
+    if said["error_sd_nats"] <= NEGLIGIBLE and tails.all <= TOLERANCE:
         return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     weights = smoothed_weights(off)
     said |= {"pareto_k": weights.pareto_k, "effective_share": weights.share}

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
     center : ndarray (..., n)
         Where y is 0.
     root : ndarray (..., r, n)
-        Of rank r ≤ n, the number of directions in which there is any spread.
+        Of rank r ≤ n, the number of directions in which there is any spread (in any batch; 0 in a direction without).
     lift : ndarray (..., n, r)
         A right inverse of the root.
     """
@@ -63,11 +63,6 @@ class Frame(NamedTuple):
         ----------
         draws : ndarray (draws, ..., n)
             More of them than there are variables. The axes between are batches, with a frame each.
-
-        Raises
-        ------
-        ValueError
-            If batches differ in rank.
         """
         center = draws.mean(axis=0)
         away = np.moveaxis(draws - center, 0, -2)
@@ -75,12 +70,13 @@ class Frame(NamedTuple):
         sd = np.where(sd > 0, sd, 1.0)
         away = away / sd[..., None, :]
         values, vectors = np.linalg.eigh(np.swapaxes(away, -1, -2) @ away / len(draws))
-        ranks = np.unique(np.sum(values > RANK * values[..., -1:], axis=-1))
-        if len(ranks) > 1:
-            raise ValueError(f"batches of draws have different ranks: {ranks}")
-        kept, spread = vectors[..., -ranks[0] :], np.sqrt(values[..., -ranks[0] :])
-        root = np.swapaxes(kept / spread[..., None, :], -1, -2) / sd[..., None, :]
-        return cls(center, root, sd[..., :, None] * kept * spread[..., None, :])
+        some = values > RANK * values[..., -1:]
+        rank = max(1, int(np.max(np.sum(some, axis=-1))))
+        # In a batch of lower rank the coordinates of the other directions are 0 at all draws.
+        some, kept, spread = some[..., -rank:], vectors[..., -rank:], np.sqrt(np.maximum(values[..., -rank:], 0.0))
+        steep = np.where(some, 1 / np.where(some, spread, 1.0), 0.0)
+        root = np.swapaxes(kept * steep[..., None, :], -1, -2) / sd[..., None, :]
+        return cls(center, root, sd[..., :, None] * kept * np.where(some, spread, 0.0)[..., None, :])
 
     def coordinates(self, x: ArrayLike) -> Any:
         """Y of points (..., n), (..., r)."""

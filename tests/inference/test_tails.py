@@ -1,0 +1,158 @@
+"""A posterior with a flat tail, where no draw of its expansion ever comes, is not mistaken for its expansion."""
+
+import arviz as az
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import NUTS
+
+import ldpbayes as ldp
+from ldpbayes.inference._by_expansion import by_expansion
+from ldpbayes.inference._density import Density, sites_of
+from ldpbayes.inference._expansion import values_of
+from ldpbayes.inference._mode import NoMode, mode
+from ldpbayes.numerics._polynomial import Frame, polynomial_of_slopes
+
+COUNT = 1500  # records of each of three groups
+GROUP = np.repeat(np.arange(3), COUNT)
+PRIOR = 3.0
+RR = ldp.RandomizedResponse(1.0)
+TRUTH, LIE = np.e / (1 + np.e), 1 / (1 + np.e)
+ERROR = np.sqrt(TRUTH * LIE / COUNT)  # standard error of a share of yes where everybody's answer is no
+SHORT = {"num_warmup": 500, "num_samples": 1000, "num_chains": 2}
+CODINGS = {
+    "own": np.eye(3),
+    "reference": np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]]),
+    "centred": np.array([[1.0, -0.5, -1 / 3], [1, 0.5, -1 / 3], [1, 0, 2 / 3]]),
+}
+
+
+def model(release, coding):
+    b = numpyro.sample("b", dist.Normal(0, PRIOR).expand([3]).to_event(1))
+    ldp.observe("z", dist.BernoulliLogits((coding @ b)[GROUP]), release)
+
+
+def exact(yes, coding):
+    """Means and standard deviations of the coefficients, on a grid of the groups' logits."""
+    axes = np.meshgrid(*[np.concatenate([np.linspace(-20, -5, 60)[:-1], np.linspace(-5, 2, 141)])] * 3, indexing="ij")
+    logits = np.stack([axis.ravel() for axis in axes])
+    widths = np.prod([np.gradient(axis, axis=k).ravel() for k, axis in enumerate(axes)], axis=0)
+    b = np.linalg.solve(coding, logits)
+    share = LIE + (TRUTH - LIE) / (1 + np.exp(-logits))
+    log = (yes[:, None] * np.log(share) + (COUNT - yes[:, None]) * np.log1p(-share)).sum(axis=0)
+    log = log - (b**2).sum(axis=0) / (2 * PRIOR**2)
+    weights = widths * np.exp(log - log.max())
+    means = b @ weights / weights.sum()
+    return means, np.sqrt((b - means[:, None]) ** 2 @ weights / weights.sum())
+
+
+def outcome(yes, coding):
+    density, numbers = Density(model, (released(yes), coding), {}), tuple(SHORT.values())
+    with jax.enable_x64(True):
+        return by_expansion(NUTS(model), None, jax.random.key(0), numbers, False, sites_of(density), density, True)
+
+
+def released(yes):
+    return ldp.Release((np.arange(COUNT) < yes[:, None]).astype(int).ravel(), RR)
+
+
+def answers(*distances):
+    """Numbers of yes whose shares are so many standard errors from where everybody's answer would be no."""
+    return np.round(COUNT * (LIE + ERROR * np.array(distances)))
+
+
+def settled(yes, coding):
+    """The report; and whether draws that serve have the exact means and standard deviations, to Monte Carlo error."""
+    made = outcome(yes, coding)
+    if made.samples is None:
+        return made.report["why"], None
+    draws = made.samples["b"]
+    for k, (mean, sd) in enumerate(zip(*exact(yes, coding), strict=True)):
+        # 4 standard errors, in six numbers: error rate 4e-4; and what the certificate allows, 2 % of a variance
+        assert abs(draws[..., k].mean() - mean) < sd * (4 / np.sqrt(float(az.ess(draws[..., k]))) + 0.01)
+        squares = (draws[..., k] - mean) ** 2
+        assert abs(squares.mean() - sd**2) < 4 * squares.std() / np.sqrt(float(az.ess(squares))) + 0.02 * sd**2
+    return made.report["ran"], made.report["tail_error"]
+
+
+@pytest.mark.parametrize("distances, coding", [((4, 4, 14), "own"), ((2, 12, 14), "centred")])
+def test_a_flat_tail_beyond_all_draws_is_seen(distances, coding):
+    assert "tail where no draw is" in settled(answers(*distances), CODINGS[coding])[0]
+
+
+def test_a_posterior_far_from_the_boundary_is_that_of_its_expansion():
+    ran, error = settled(answers(9, 12, 14), CODINGS["reference"])
+    assert ran == "expansion" and error < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("distance", [0.5, 1, 2, 3, 4, 5, 6, 8])
+def test_what_is_not_refused_is_exact(distance, coding, record_property):
+    for others in ((12, 14), (distance, 13)):
+        record_property(str(others), settled(answers(distance, *others), CODINGS[coding]))
+
+
+@pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
+def test_the_records_are_sampled_where_an_expansion_has_lost_a_tail():
+    yes, coding = answers(3, 12, 14), CODINGS["reference"]
+    with pytest.warns(ldp.LdpBayesWarning, match="tail where no draw is"):
+        posterior = ldp.fit(model, released(yes), coding, **SHORT, progress_bar=False, expand=True)
+    mean, sd = (each[0] for each in exact(yes, coding))
+    squares = (posterior["posterior"]["b"].values[..., 0] - mean) ** 2
+    # 4 standard errors: error rate 6e-5
+    assert abs(squares.mean() - sd**2) < 4 * squares.std() / np.sqrt(float(az.ess(squares)))
+
+
+class Potential:
+    """A potential in the place of a model's, whose gradient is by differences."""
+
+    def __init__(self, size, function):
+        self.size, self.function = size, function
+
+    def gradients(self, points, slopes):
+        steps = 1e-6 * np.eye(self.size)
+        each = [[(self.function(p + s) - self.function(p - s)) / 2e-6 for s in steps] for p in points]
+        return np.array([self.function(point) for point in points]), np.array(each)
+
+
+def test_the_mode_is_that_of_most_mass_and_not_of_the_highest_density():
+    def potential(u):
+        # twice the density, and 2 · 0.02⁴ = e^-15 of the mass
+        return -np.logaddexp(-0.5 * u @ u, np.log(2) - 0.5 * (u - 10) @ (u - 10) / 0.02**2)
+
+    starts = [np.full(4, 10.01), np.ones(4), -np.ones(4)]
+    best = mode(Potential(4, potential), None, starts)
+    assert np.allclose(best.at, 0, atol=0.05) and np.allclose(best.root @ best.root.T, np.eye(4), atol=1e-3)
+
+
+def test_a_search_that_ends_in_the_neck_of_a_funnel_has_found_no_mode():
+    data = np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
+
+    def potential(u):
+        scale, effects = np.exp(u[0]), u[1:]
+        return 4 * u[0] + 0.5 * scale**2 + 0.5 * np.sum((effects / scale) ** 2 + ((effects - data) / 0.2) ** 2)
+
+    neck, wide = np.array([-7.0, 0, 0, 0, 0, 0]), np.array([0.0, *data])
+    best = mode(Potential(6, potential), None, [neck, wide])
+    assert abs(best.at[0]) < 0.5
+    with pytest.raises(NoMode, match="no bound"):
+        mode(Potential(6, potential), None, [neck])
+
+
+def test_a_frame_of_groups_of_different_rank_has_no_coordinate_where_nothing_varies(x64):
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(500, 3, 2)) @ np.array([[2.0, 1.0], [0.0, 0.5]])
+    draws[:, 0] = 0.0  # a reference level
+    draws[:, 1, 1] = 3.0
+    frame = Frame.of_draws(draws)
+    y = frame.coordinates(draws)
+    expected = np.stack([np.zeros((2, 2)), np.diag([0.0, 1.0]), np.eye(2)])
+    assert np.allclose(np.einsum("mgi,mgj->gij", y, y) / 500, expected)
+    assert np.allclose(frame.center + np.einsum("gnr,mgr->mgn", frame.lift, y), draws)
+    # log density of independent normals: the polynomial of its slopes is exact in the groups that vary
+    slopes = -draws
+    made = polynomial_of_slopes(frame, draws, -0.5 * np.sum(draws**2, axis=(1, 2)), slopes, 3)
+    assert np.allclose(values_of(made, draws), -0.5 * np.sum(draws**2, axis=(1, 2)))
