@@ -106,10 +106,15 @@ def by_expansion(
 
     if given is not None and given.count != search.cut.count:
         return _of_shards(search, given, chains, numbers, shown)
-    try:
-        return _of_records(search, given, chains, numbers, shown)
-    except NoMode as reason:
-        return Outcome({"ran": "records", "why": str(reason)} | _about(search))
+    # An expansion that is given may be of another place, or of other records.
+    for start in [None] if given is None else [given, None]:
+        try:
+            outcome = _of_records(search, start, chains, numbers, shown)
+        except NoMode as reason:
+            outcome = Outcome({"ran": "records", "why": str(reason)} | _about(search))
+        if outcome.samples is not None:
+            break
+    return outcome
 
 
 def _pays(search: Search, iterations: int) -> bool:
@@ -131,13 +136,7 @@ def _of_records(
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
     num_warmup, num_samples, num_chains = numbers
     budget = num_chains * (num_warmup + num_samples)
-    searches = max(SEARCHES, num_chains)
-    try:
-        at = search.mode(searches, given)
-    except NoMode:
-        if given is None:
-            raise
-        given, at = None, search.mode(searches)  # what was given is of another place, or of other records
+    at = search.mode(max(SEARCHES, num_chains), given)
     expansion = search.expansion(search.normal_draws(at)) if given is None else given
     for number in range(ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
@@ -153,15 +152,12 @@ def _of_records(
                 higher = _higher(draws, order)
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
                 dear = higher == order or 3 * passes_for(Frame.of_draws(draws), higher) > num_samples * num_chains
-                if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
-                    if expansion is given and not np.std(off) <= HOPELESS:  # the draws are not worth anything
-                        at = search.mode(searches)
-                        expansion = search.expansion(search.normal_draws(at))
-                    else:
-                        expansion = search.expansion(draws, higher)
-                    continue
-                if not np.std(off) <= HOPELESS:
+                hopeless = not np.std(off) <= HOPELESS
+                if hopeless and (expansion is given or not again):  # the draws are not worth anything
                     break
+                if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
+                    expansion = search.expansion(draws, higher)
+                    continue
             positions, statistics = ran.run(num_samples, bar)
         seen, key = search.seen(positions), jax.random.fold_in(search.key, 2)
         flat = search.above.flat(positions)
