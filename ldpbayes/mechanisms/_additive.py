@@ -21,7 +21,7 @@ from ldpbayes.mechanisms._registry import register
 from ldpbayes.mechanisms._validation import checked_integers
 from ldpbayes.noise import IndependentGaussian, Noise, Omitted
 from ldpbayes.numerics._rounding import snapped
-from ldpbayes.privacy import DiscreteLaplaceTradeoff, Guarantee, LaplaceTradeoff, PureProtocolTradeoff
+from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
 
 __all__ = ["Additive", "AdditiveMechanism"]
 
@@ -236,16 +236,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
     def _guarantee(self, distance: np.ndarray, unit: str) -> Guarantee:
         if np.isinf(distance).any():
             return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=self._exposed)
-        tradeoff = self.noise.tradeoff(distance)
-        pure = isinstance(tradeoff, (DiscreteLaplaceTradeoff, LaplaceTradeoff, PureProtocolTradeoff))
-        return Guarantee(
-            tradeoff,
-            unit=unit,
-            trust_model="local" if self.bounded else "central",
-            # a curve that has no finite epsilon without a delta is quoted at epsilon = 1
-            stated_delta=0.0 if pure else tradeoff.delta(1.0),
-            exposed=self._exposed,
-        )
+        trust_model = "local" if self.bounded else "central"
+        return Guarantee(self.noise.tradeoff(distance), unit=unit, trust_model=trust_model, exposed=self._exposed)
 
     @property
     def _exposed(self) -> tuple[str, ...]:

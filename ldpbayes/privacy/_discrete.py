@@ -153,7 +153,7 @@ class DiscreteGaussianTradeoff(Tradeoff):
             d + np.ceil(FAR * scale) + 2,
         )
         above = ratio(m)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             lacking = delta - np.exp(_log_delta(scale, d, above))
             share = lacking * np.exp(-above - gaussian_log_tail(m, scale))
             found = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)

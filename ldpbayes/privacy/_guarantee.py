@@ -8,10 +8,11 @@ from numpy.typing import ArrayLike
 
 from ldpbayes.privacy._tradeoff import Tradeoff, _probability
 
-__all__ = ["Guarantee"]
+__all__ = ["Guarantee", "quoted"]
 
 _UNITS = ("record", "attribute", "label")
 _TRUST_MODELS = ("local", "central")
+SMALL = 1e-6  # delta that is quoted of a mechanism without a finite epsilon at delta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,8 +27,9 @@ class Guarantee:
         What neighbours may differ in.
     trust_model : {"local", "central"}
         Whether each value is perturbed before anybody else sees it, or by a trusted curator.
-    stated_delta : array_like
-        The delta of the pair that `statement` quotes; zero for pure differential privacy.
+    stated_delta : array_like, optional
+        The delta of the pair that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6; where
+        inputs are given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
     """
@@ -35,14 +37,15 @@ class Guarantee:
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
-    stated_delta: Any = 0.0
+    stated_delta: Any = None
     exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-        object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
+        if self.stated_delta is not None:
+            object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
 
     @property
     def _neighbours(self) -> str:
@@ -70,6 +73,17 @@ class Guarantee:
         """
         return self.tradeoff.epsilon(delta)
 
+    @property
+    def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
+        """Epsilon and delta that `statement` quotes: arrays, with an entry for each personal budget."""
+        delta = self.stated_delta
+        if delta is None:
+            away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
+            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL)) / 1e4, 1.0), SMALL)
+            delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
+        epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
+        return epsilon, delta
+
     def statement(self, epsilon: float | None = None) -> str:
         """Return the guarantee in plain sentences; personal budgets are quoted as a range.
 
@@ -81,8 +95,7 @@ class Guarantee:
         epsilon : float, optional
             Quote this epsilon with its delta, instead of `stated_delta` with its epsilon.
         """
-        delta = self.stated_delta if epsilon is None else self.delta(epsilon)
-        budget = self.epsilon(delta) if epsilon is None else epsilon
+        budget, delta = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         budget, delta, power = np.broadcast_arrays(budget, delta, 1 - self.tradeoff(0.05))
         given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
         if given_away.all():
@@ -91,13 +104,13 @@ class Guarantee:
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
-            f"epsilon {_quote(budget[~given_away])} and delta {_quote(delta[~given_away])}: "
+            f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
             f"no test between {self._neighbours} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):
             protected += (
-                f" With probability {_quote(self.tradeoff.zero_probability, '')} it is released exactly as it is."
+                f" With probability {quoted(self.tradeoff.zero_probability, '')} it is released exactly as it is."
             )
         if exposed:
             protected += f" Nothing protects {exposed}."
@@ -106,6 +119,15 @@ class Guarantee:
         return f"Each {self.unit}{aside}{protected}"
 
 
-def _quote(value: ArrayLike, equals: str = "= ") -> str:
+def quoted(value: ArrayLike, equals: str = "= ") -> str:
+    """A number in words, or the range of several.
+
+    Parameters
+    ----------
+    value : array_like
+        Numbers.
+    equals : str
+        What stands before a single one.
+    """
     low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
     return f"{equals}{low}" if low == high else f"between {low} and {high}"

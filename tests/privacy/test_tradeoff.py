@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, PureProtocolTradeoff
+import ldpbayes as ldp
+from ldpbayes.privacy import (
+    DiscreteGaussianTradeoff,
+    GaussianTradeoff,
+    Guarantee,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+    SymmetricLaplaceTradeoff,
+    ZeroInflatedTradeoff,
+)
 
 
 def randomized_response(epsilon, k):
@@ -104,7 +113,8 @@ def test_an_infinite_budget_gives_away_what_it_separates():
     assert mixed.endswith(" One of infinite budget is not protected.")
     assert Guarantee(PureProtocolTradeoff(np.inf, 1.0)).statement().startswith("No record is protected")
     hidden = Guarantee(PureProtocolTradeoff(np.array([1.0, np.inf]), np.array([0.4, 0.75]))).statement()
-    assert "epsilon between 1 and inf" in hidden and "more than 80%" in hidden  # still hidden in a set
+    # of infinite budget, but still hidden in a set a quarter of the time
+    assert "epsilon between 0 and 1 and delta between 0 and 0.7501" in hidden and "more than 80%" in hidden
 
 
 def test_gaussian_delta_matches_mpmath_from_one_down_to_1e_300_and_beyond():
@@ -156,6 +166,34 @@ def test_statement_is_one_sentence_with_the_stated_pair():
     mu = GaussianTradeoff(0.25)
     assert "delta = 1e-05" in Guarantee(mu, trust_model="central", stated_delta=1e-5).statement()
     assert pure.count(". ") == 0 and pure.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("tradeoff", "delta"),
+    [
+        (GaussianTradeoff(1 / 40), 1e-6),
+        (GaussianTradeoff(np.array([1e-3, 1.0, 30.0])), 1e-6),
+        (DiscreteGaussianTradeoff(15.0, 1), 1e-6),
+        (SymmetricLaplaceTradeoff(3.0, 2), 1e-6),
+        (LaplaceTradeoff(0.1), 0.0),
+        (ZeroInflatedTradeoff(LaplaceTradeoff(2.0), 0.1), 0.1001),
+        (ZeroInflatedTradeoff(GaussianTradeoff(1.0), 1e-9), 1e-4),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_statement_quotes_a_finite_epsilon_at_a_small_delta(tradeoff, delta):
+    epsilon, stated = Guarantee(tradeoff).stated_pair
+    assert np.all(stated == delta) and np.all(np.isfinite(epsilon))
+    # the curve itself has no larger delta there: to the accuracy to which epsilon inverts it
+    assert np.all(tradeoff.delta(epsilon) <= delta * (1 + 1e-9))
+    assert f"delta = {delta:g}:" in Guarantee(tradeoff).statement()
+
+
+def test_gaussian_noise_that_hides_nearly_everything_is_said_to_do_so():
+    noise = ldp.GaussianMechanism.from_standard_deviation(40.0, sensitivity=1.0)
+    # delta(0.09014) of mu = 1/40 is 1e-6, by the exact formula
+    assert float(exact_gaussian_delta(1 / 40, 0.09014)) == pytest.approx(1e-6, rel=5e-3)
+    assert "epsilon = 0.09014 and delta = 1e-06" in noise.guarantee.statement()
 
 
 @pytest.mark.parametrize(
