@@ -152,11 +152,14 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
         if not args.quiet:
             print(text, flush=True)
 
+    from ldpbayes.mechanisms._statements import statements
+
     data: list[Any] = []
     notes: list[str] = []
     releases = load_releases(args)
     say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-    say(few(dict.fromkeys(f"  {each.release.mechanism.guarantee.statement()}" for each in releases)))
+    promises = statements(each.release.mechanism for each in releases)
+    say(few(f"  {line}" for line in promises.splitlines()))
     for name, _, release in releases:
         whole = args.no_sketch or args.features
         data.append(release if whole else as_sketch(name, release, args.model, notes.append))

@@ -66,7 +66,7 @@ class Estimate(Protocol):
 
     @property
     def privacy(self) -> str:
-        """What was promised to those whose records it was made from, one paragraph a release."""
+        """What was promised to those whose records it was made from; of several releases, and all together."""
         ...
 
 

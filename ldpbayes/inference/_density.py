@@ -49,6 +49,8 @@ class Site(NamedTuple):
         polynomials in these than in unconstrained parameters: they are smooth where a share or a scale is 0.
     shape : tuple of int
         Of its value.
+    mechanism : Mechanism or None
+        Where values are observed that came without their release: what released them.
     """
 
     latent: bool
@@ -59,6 +61,7 @@ class Site(NamedTuple):
     rows: int = 0
     flat: bool = False
     shape: tuple[int, ...] = ()
+    mechanism: Any = None
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,7 @@ def _sites(trace: Any) -> dict[str, Site]:
             *(_observed(site) if observed else (0, 0)),
             latent and _is_flat(site["fn"].support),
             shape,
+            fn.mechanism if observed and isinstance(fn, Privatized) and not site["infer"].get("released") else None,
         )
     return sites
 

@@ -23,6 +23,7 @@ from ldpbayes.inference._generated import Generated, log_likelihoods, released, 
 from ldpbayes.inference._outcome import Outcome
 from ldpbayes.inference._privatize import privatize
 from ldpbayes.inference._programs import trace
+from ldpbayes.inference._promised import UNKNOWN, mechanisms_of
 from ldpbayes.inference._result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.inference._sampled import Run, SketchWarning, by_chains, by_numpyro, sampled
 from ldpbayes.mechanisms._statements import statements
@@ -151,6 +152,7 @@ def fit(
             raise ValueError(
                 "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
             )
+        mechanisms = mechanisms_of(model, (args, kwargs), sites)
         axes = labels(dims, coords, sites)
         asked = {"posterior_predictive": (posterior_predictive, replicates)}
         asked |= {"log_likelihood": (log_likelihood, log_likelihoods)}
@@ -196,13 +198,10 @@ def fit(
         for number, (name, generate) in enumerate(generated.items()):
             groups[name], picked[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
         result = inference_data(groups, *axes, picked)
-    mechanisms = [each.mechanism for each in _released(given)]
-    if isinstance(model, privatize):  # which may be given values alone
-        mechanisms += [each for each in model.mechanisms.values() if each not in mechanisms]
     problems = convergence_problems(result)
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
-        privacy=statements(mechanisms),
+        privacy=statements(mechanisms) or UNKNOWN,
         certificates=json.dumps(certificates),
         expansion=json.dumps(report),
         release_warnings=json.dumps(doubts),

@@ -90,6 +90,10 @@ def observe(
     return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
 
 
+_KNOWN = {"released": True}
+"""Marks a site whose mechanism is that of a release or a sketch, which `fit` finds by itself."""
+
+
 # --- one site -------------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +160,7 @@ def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options
         nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
     with _weighted(sketch.weights):
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=nodes)
+        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=nodes, infer=_KNOWN)
 
 
 def _observe_records(
@@ -164,7 +168,8 @@ def _observe_records(
 ) -> Any:
     site = privatized(base_dist, mechanism, **options)
     with _once_each(name, count):
-        return numpyro.sample(name, site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,))), obs=values)
+        law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
+        return numpyro.sample(name, law, obs=values, infer=_KNOWN)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

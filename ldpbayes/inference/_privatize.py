@@ -135,6 +135,7 @@ class privatize(Messenger):
         if isinstance(value, (Release, Sketch)):
             msg["value"] = self._values(name, value)
             msg["is_observed"] = msg["value"] is not None
+            msg["infer"] = msg["infer"] | {"released": True}
         if name in self.mechanisms:
             msg["fn"] = privatized(msg["fn"], self.mechanisms[name], **self.options)
 

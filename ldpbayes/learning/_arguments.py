@@ -120,4 +120,7 @@ def privacy_of(release: Release) -> str:
         Of labels.
     """
     of_labels = dataclasses.replace(release.mechanism.guarantee, unit="label")
-    return f"{of_labels.statement()} Features are public: nothing protects them."
+    return (
+        f"{of_labels.statement()} The budget of whatever else was released of these labels, such as a prior, adds to that "
+        "of this release. Features are public: nothing protects them."
+    )

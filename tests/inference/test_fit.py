@@ -1,5 +1,6 @@
 """`fit`: posteriors, what they carry, and what is said when something is wrong."""
 
+import functools
 import json
 import sys
 import warnings
@@ -15,6 +16,8 @@ from numpyro.infer import SA
 from scipy import integrate
 
 import ldpbayes as ldp
+from ldpbayes.inference._density import density_of, sites_of
+from ldpbayes.inference._promised import mechanisms_of
 from ldpbayes.inference._result import _above
 from ldpbayes.models import clipped_gaussian, hierarchical, oue_histogram, warner
 
@@ -102,6 +105,62 @@ def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaus
     assert json.loads(result.attrs["release_warnings"]) == []
     assert draws(result, "mu").dtype == np.float64
     assert jax.numpy.ones(1).dtype == np.float32  # and the caller's JAX is as it was
+
+
+OTHER = ldp.Release(np.array([1, 0, 1]), ldp.RandomizedResponse(1.0))  # which models below are not given
+
+
+def test_what_was_released_is_found_wherever_a_model_has_it_from():
+    answers, response = OTHER.values, OTHER.mechanism
+    release = ldp.Release(np.array([1.0, -1.0, 0.5]), LAPLACE)
+
+    def both(first, second):
+        p = numpyro.sample("p", dist.Beta(1, 1))
+        ldp.observe("z", dist.Normal(p, 1), first)
+        ldp.observe("y", dist.Bernoulli(p), second)
+
+    def of_module(first):
+        both(first, OTHER)
+
+    def enclosing(second=ldp.Release(answers, response)):
+        return lambda first: both(first, second)
+
+    def plain(y, x):
+        p = numpyro.sample("p", dist.Beta(1, 1))
+        for name, values in (("y", y), ("x", x)):
+            numpyro.sample(name, dist.Bernoulli(p).expand([3]), obs=values)
+
+    def by_hand(z):
+        p = numpyro.sample("p", dist.Beta(1, 1))
+        numpyro.sample("z", ldp.Privatized(dist.Bernoulli(p), response).expand([3]), obs=z)
+
+    def groups(releases):
+        ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1).expand([len(releases)]), releases)
+
+    def own_likelihood(z):
+        p = numpyro.sample("p", dist.Beta(1, 1))
+        numpyro.factor("z", jnp.sum(jnp.log(0.27 + 0.46 * jnp.where(z, p, 1 - p))))
+
+    twice = ldp.privatize(plain, {"y": response, "x": response})
+    cases = [
+        ([LAPLACE, response], both, release, OTHER),
+        ([LAPLACE, response], both, release.sketch(), OTHER.sketch()),
+        ([LAPLACE, response], functools.partial(both, second=OTHER), release),
+        ([LAPLACE, response], of_module, release),
+        ([LAPLACE, response], enclosing(), release),
+        ([response] * 2, twice, answers, answers),
+        ([response] * 2, twice, OTHER, answers),
+        ([response] * 2, twice, OTHER, ldp.Release(answers, response)),
+        ([response] * 2, numpyro.handlers.scale(twice, 2.0), OTHER, answers),
+        ([response], by_hand, answers),
+        ([LAPLACE] * 3, groups, [ldp.Release(release.values, LAPLACE) for _ in range(3)]),
+        ([], own_likelihood, answers),
+    ]
+    for expected, model, *args in cases:
+        found = mechanisms_of(model, args, sites_of(density_of(model, tuple(args), {})))
+        assert found == expected, model
+    result = quiet_fit(own_likelihood, answers, num_warmup=10, num_samples=10, num_chains=1)
+    assert "fit knows of no mechanism" in result.attrs["privacy"] and "ldpbayes.Release" in result.attrs["privacy"]
 
 
 def test_the_truth_is_where_the_posterior_says(gaussian):
