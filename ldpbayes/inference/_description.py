@@ -15,6 +15,9 @@ __all__ = ["Description"]
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "num_consts")
 """Rules of differentiation, which two equations may differ in: a program is never differentiated."""
 
+_CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
+"""What a context manager around an operation may have set, besides its parameters."""
+
 _SCALARS = (type(None), str, bool, int, float, complex)
 """Types whose values are equal exactly where their representations as text are."""
 
@@ -40,7 +43,8 @@ class Description:
             parameters = [
                 f"{name}={self._value(value)}" for name, value in sorted(equation.params.items()) if name not in _RULES
             ]
-            self.say(equation.primitive, *parameters, *map(self._atom, equation.invars))
+            context = (getattr(equation.ctx, name, None) for name in _CONTEXT)
+            self.say(equation.primitive, *parameters, *map(self._atom, equation.invars), *context)
             self._define(equation.outvars)
         self.say("returns", *map(self._atom, jaxpr.outvars))
 
@@ -64,6 +68,8 @@ class Description:
             return f"dict({','.join(f'{self._value(k)}:{self._value(v)}' for k, v in value.items())})"
         if type(value) in _SCALARS or isinstance(value, (np.dtype, type)):
             return f"{type(value).__qualname__} {value!r}"
+        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return f"{value.dtype} {self._value(jax.random.key_data(value))}"
         if isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
             array = np.asarray(value)
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"

@@ -82,12 +82,13 @@ def trace(
         inside = {*inputs, *(var for equation in late for var in equation.outvars)}
         used = [var for equation in late for var in _variables(equation.invars)] + _variables(jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
-        before, needed = _traced(jaxpr, early, arrays, [], computed, jax.tree.structure(computed))
+        before, needed = _traced(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = PROGRAMS.get(("before", before.key), lambda: Compiled(before, needed[0]))
         arrays = [
             known | dict(zip(computed, program(some), strict=True)) for known, some in zip(arrays, needed, strict=True)
         ]
-    return _traced(jaxpr, late, arrays, inputs, jaxpr.outvars, jax.tree.structure(shape))
+    trees = jax.tree.structure(examples), jax.tree.structure(shape)
+    return _traced(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
 
 
 def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
@@ -109,9 +110,9 @@ def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[st
 
 
 def _traced(
-    jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], tree: Any
+    jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
-    """Some equations of a jaxpr as a function, and the arrays that it needs."""
+    """Some equations of a jaxpr as a function of such trees, from the first to the second, and the arrays it needs."""
     needed = {var for equation in equations for var in _variables(equation.invars)} | {*_variables(outputs)}
     constants = [var for var in arrays[0] if var in needed]
     names = jaxpr.debug_info._replace(arg_names=("",) * len(inputs), result_paths=("",) * len(outputs))
@@ -121,7 +122,7 @@ def _traced(
     jaxpr = jaxpr.replace(**parts, debug_info=names)
     description = Description()
     description.equations(jaxpr)
-    description.say(tree)
+    description.say(*trees)
     shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data have is copied once
 
     def placed(array: Any) -> jax.Array:
@@ -129,7 +130,9 @@ def _traced(
             shared[id(array)] = array, jax.device_put(array)
         return shared[id(array)][1]
 
-    return Traced(description.key(), jaxpr, tree), [tuple(placed(each[var]) for var in constants) for each in arrays]
+    needed_arrays = [tuple(placed(each[var]) for var in constants) for each in arrays]
+    devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
+    return Traced((*description.key(), devices), jaxpr, trees[1]), needed_arrays
 
 
 def _computed(jaxpr: Any) -> int:
@@ -270,6 +273,8 @@ def _surroundings() -> tuple:
         str(config.jax_default_device),
         str(config.jax_default_matmul_precision),
         bool(config.jax_debug_nans),
+        bool(config.jax_debug_infs),
+        bool(config.jax_enable_x64),
         bool(config.jax_threefry_partitionable),
     )
 

@@ -5,8 +5,14 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
+import ldpbayes as ldp
+from ldpbayes.inference._certificate import Certificate
+from ldpbayes.inference._density import density_of
+from ldpbayes.inference._generated import Generated, log_likelihoods
 from ldpbayes.inference._programs import Compiled, Programs, trace
 
 X = np.arange(6.0).reshape(2, 3)
@@ -50,6 +56,63 @@ def test_other_arrays_are_another_argument_of_the_same_program():
 def test_what_is_not_an_array_is_in_the_key(other):
     theta = np.ones(3, np.float32)
     assert trace(loss(X), theta)[0].key != trace(other, theta)[0].key
+
+
+KEY = jax.random.key(3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # names of arguments, which a compiled function insists on
+        ((lambda _, at: at["a"] + 1, {"a": 1.0}), (lambda _, at: at["b"] + 1, {"b": 1.0})),
+        ((lambda _, at: at[0] + at[1], (1.0, 2.0)), (lambda _, at: at[0] + at[1], [1.0, 2.0])),
+        # a weak type, which results inherit
+        ((lambda _, at: at + 1, 1.0), (lambda _, at: at + 1, np.float32(1.0))),
+        # a random key within a jitted function
+        (
+            (lambda _, at: jax.jit(lambda x: x + jax.random.normal(KEY))(at), 1.0),
+            (lambda _, at: jax.jit(lambda x: x + jax.random.normal(jax.random.key(3, impl="rbg")))(at), 1.0),
+        ),
+        # settings of JAX that only some operations are under
+        ((lambda _, at: jax.random.normal(KEY) + at, 1.0), (lambda _, at: drawn_otherwise() + at, 1.0)),
+    ],
+)
+def test_what_else_a_program_depends_on_is_in_the_key(one, other):
+    keys = [trace(*each)[0].key for each in (one, one, other)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def drawn_otherwise():
+    with jax.threefry_partitionable(False):
+        return jax.random.normal(KEY)
+
+
+def test_a_program_is_of_the_devices_where_its_arrays_are():
+    # with one device there are still two kinds of sharding: a single device, and a mesh of one
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("records",))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("records"))
+    places = [jax.device_put(np.ones(3, np.float32), place) for place in (jax.devices()[0], spread, jax.devices()[0])]
+    keys = [trace(lambda _, theta, x=x: jnp.sum(x * theta), np.float32(1.0))[0].key for x in places]
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_models_that_differ_by_the_name_of_a_site_have_programs_of_their_own(x64):
+    mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
+    release = ldp.Release(np.linspace(-4, 4, 20), mechanism)
+    sketch = release.sketch(panels=8)
+
+    def of(name):
+        return lambda data: ldp.observe("z", dist.Normal(numpyro.sample(name, dist.Normal(0, 1)), 1.0), data)
+
+    errors, generated = [], []
+    for name in ("mu", "centre"):
+        at = {name: np.linspace(-1, 1, 8).reshape(1, 8)}
+        coarse, whole = (density_of(of(name), (data,), {}) for data in (sketch, release))
+        errors.append(Certificate(coarse, coarse, {name: jax.ShapeDtypeStruct((), float)}).error(at))
+        generated.append(Generated("log_likelihood", log_likelihoods(whole), whole)(KEY, at)[0]["z"])
+    assert errors[0] == errors[1] > 0
+    np.testing.assert_array_equal(*generated)
 
 
 def test_the_same_function_within_may_occur_again_with_other_variables():
@@ -96,10 +159,11 @@ def test_only_so_many_programs_are_kept_and_the_oldest_go_first():
 
 
 def test_other_settings_of_jax_are_another_program():
-    programs = Programs(4)
+    programs = Programs(5)
     first = programs.get(("a",), object)
-    with jax.default_matmul_precision("float32"):
-        assert programs.get(("a",), object) is not first
+    for setting in (jax.default_matmul_precision("float32"), jax.debug_infs(True), jax.enable_x64(True)):
+        with setting:
+            assert programs.get(("a",), object) is not first
     assert programs.get(("a",), object) is first
 
 
