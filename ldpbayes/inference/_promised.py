@@ -15,9 +15,9 @@ from ldpbayes.inference._density import Site
 __all__ = ["UNKNOWN", "mechanisms_of"]
 
 UNKNOWN = (
-    "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what was "
-    "released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms of its "
-    "sites with ldpbayes.privatize."
+    "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
+    "was released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms "
+    "of its sites with ldpbayes.privatize."
 )
 
 

@@ -121,6 +121,6 @@ def privacy_of(release: Release) -> str:
     """
     of_labels = dataclasses.replace(release.mechanism.guarantee, unit="label")
     return (
-        f"{of_labels.statement()} The budget of whatever else was released of these labels, such as a prior, adds to that "
-        "of this release. Features are public: nothing protects them."
+        f"{of_labels.statement()} The budget of whatever else was released of these labels, such as a prior, adds to "
+        "that of this release. Features are public: nothing protects them."
     )

@@ -35,8 +35,8 @@ def statements(mechanisms: Iterable[Any]) -> str:
         promised = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
     first = (
-        f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with one {unit} "
-        f"in each {promised}. What each promises by itself:"
+        f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with one "
+        f"{unit} in each {promised}. What each promises by itself:"
     )
     counted = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in promises.items())
     return "\n".join([first, *counted])

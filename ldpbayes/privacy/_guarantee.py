@@ -28,8 +28,8 @@ class Guarantee:
     trust_model : {"local", "central"}
         Whether each value is perturbed before anybody else sees it, or by a trusted curator.
     stated_delta : array_like, optional
-        The delta of the pair that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6; where
-        inputs are given away with some probability, that probability, rounded up in the fourth decimal.
+        The delta of the pair that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6;
+        where inputs are given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
     """

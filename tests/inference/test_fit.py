@@ -122,7 +122,7 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
     def of_module(first):
         both(first, OTHER)
 
-    def enclosing(second=ldp.Release(answers, response)):
+    def enclosing(second):
         return lambda first: both(first, second)
 
     def plain(y, x):
@@ -147,7 +147,7 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
         ([LAPLACE, response], both, release.sketch(), OTHER.sketch()),
         ([LAPLACE, response], functools.partial(both, second=OTHER), release),
         ([LAPLACE, response], of_module, release),
-        ([LAPLACE, response], enclosing(), release),
+        ([LAPLACE, response], enclosing(OTHER), release),
         ([response] * 2, twice, answers, answers),
         ([response] * 2, twice, OTHER, answers),
         ([response] * 2, twice, OTHER, ldp.Release(answers, response)),
