@@ -7,6 +7,7 @@ from ldpbayes.data._panel_sketch import PanelSketch
 from ldpbayes.data._release import Release, ReleaseWarning
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.data._sketching import sketch
+from ldpbayes.data._table import arrays_of_frames
 from ldpbayes.data._total_sketch import TotalSketch
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "ReleaseWarning",
     "Sketch",
     "TotalSketch",
+    "arrays_of_frames",
     "sketch",
 ]

@@ -119,12 +119,21 @@ register_pytree_with_keys(Table, _with_keys, lambda names, columns: Table(dict(z
 
 
 def arrays_of_frames(tree: Any) -> Any:
-    """A pytree with a `Table` for each data frame in it, and an array for each series.
+    """A pytree with arrays by name of column for each data frame in it, and an array for each series.
+
+    `ldpbayes.fit` gives its model these. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert
+    data frames, which cannot be multiplied by what is being traced: convert them first.
 
     Parameters
     ----------
     tree : pytree
         Arguments of a model. What pandas, polars and others call a DataFrame or a Series is known by what it can do.
+
+    Returns
+    -------
+    pytree
+        Of the same structure. In place of a data frame, ``table["age"]`` and ``table.age`` are arrays (rows,),
+        ``table[["age", "income"]]`` has two of the columns, and ``table @ slopes`` takes all as a matrix.
 
     Raises
     ------

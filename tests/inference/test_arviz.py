@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from numpyro.infer import NUTS, init_to_median
+from numpyro.infer import NUTS, Predictive, init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data._table import arrays_of_frames
@@ -155,6 +155,14 @@ def test_a_table_has_the_columns_of_its_frame_also_when_it_is_traced(frame):
     np.testing.assert_allclose(ages, frame["age"] + frame["income"], atol=1e-5)
     assert numbers.shape == np.shape(np.asarray(numbers)) == jnp.asarray(numbers).shape == (COUNT, 2)
     assert list(numbers) == numbers.columns == ["age", "income"] and "age" in numbers and len(numbers) == COUNT
+
+
+def test_predictive_takes_a_converted_frame_as_fit_does(fitted, frame):
+    release, result = fitted
+    samples = {name: np.asarray(result["posterior"][name])[0, :4] for name in ("slopes", "level")}
+    args = ldp.data.arrays_of_frames((frame, ldp.Release(None, release.mechanism, COUNT)))
+    drawn = Predictive(model, samples)(jax.random.key(0), *args)["z"]
+    assert drawn.shape == (4, COUNT) and set(np.unique(drawn)) == {0, 1}
 
 
 def test_what_a_frame_does_not_have_is_said(frame):
