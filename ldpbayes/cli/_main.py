@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import csv
 import dataclasses
-import functools
 import inspect
 import json
 import os
@@ -285,11 +284,7 @@ def _make_folder(path: pathlib.Path) -> None:
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    if args.target_accept is None:
-        return options
-    from numpyro.infer import NUTS
-
-    return options | {"kernel": functools.partial(NUTS, target_accept_prob=args.target_accept)}
+    return options if args.target_accept is None else options | {"target_accept_prob": args.target_accept}
 
 
 @contextlib.contextmanager

@@ -80,6 +80,7 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
     said = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name, None)]
     said += map(option, args.parameters)
     if said and not any(path.suffix in CSV for path in paths):
+        _file(paths[0])  # a plain table is no release file, and says nothing
         raise BadInput(f"{', '.join(said)}: of .csv files only; {paths[0]} says itself what released it")
     found: list[Named] = []
     for path in paths:
@@ -107,7 +108,8 @@ def _file(path: pathlib.Path) -> "Release":
     try:
         return Release.load(path)
     except (ValueError, TypeError, OSError) as error:
-        raise BadInput(f"{path} is not a valid release file: {error}") from None
+        hint = "" if isinstance(error, OSError) else "; a plain table is given as a .csv file, with --mechanism"
+        raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
 
 
 def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from numpyro.infer import NUTS
 
-from ldpbayes._checks import at_least
+from ldpbayes._checks import at_least, checked
 from ldpbayes._warnings import LdpBayesWarning, warn
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._by_expansion import by_expansion
@@ -47,6 +47,8 @@ def fit(
     num_chains: int = 4,
     chain_method: str | None = None,
     init_strategy: Callable | None = None,
+    target_accept_prob: float | None = None,
+    max_tree_depth: int | tuple[int, int] | None = None,
     progress_bar: bool = True,
     expand: bool | Expansion | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -82,6 +84,11 @@ def fit(
     init_strategy : callable, optional
         Where chains start, such as `numpyro.infer.init_to_median`; by default what the kernel has, in NumPyro
         `init_to_uniform`.
+    target_accept_prob : float, optional
+        Mean acceptance probability that the step size is adapted to, between 0 and 1: NUTS's 0.8 by default; nearer to
+        1 it takes smaller steps, with fewer divergences.
+    max_tree_depth : int or (int, int), optional
+        At most 2 to this power are NUTS's steps an iteration: 10 by default; of a pair the first is for the warm-up.
     progress_bar : bool
         Whether a bar on stderr counts the iterations.
     expand : bool or Expansion, optional
@@ -135,8 +142,7 @@ def fit(
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
     if not isinstance(expand, Expansion) and expand not in (None, True, False):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
-    if init_strategy is not None and not callable(kernel):
-        raise ValueError("init_strategy is for a kernel that fit makes; this one has been made, with its own")
+    options = _kernel_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
     _check_call(model, args, kwargs)
     simulated = [r for r in leaves((args, kwargs)) if isinstance(r, Release) and r.values is None]
     if simulated:
@@ -145,7 +151,7 @@ def fit(
         )
     density = density_of(model, args, kwargs)
     doubts = [doubt for data in leaves((density.args, density.kwargs)) for doubt in getattr(data, "doubts", ())]
-    make = functools.partial(kernel, init_strategy=init_strategy) if init_strategy is not None else kernel
+    make = functools.partial(kernel, **options) if options else kernel
     with jax.enable_x64(True):
         sites = sites_of(density)
         if not any(site.latent for site in sites.values()):
@@ -211,6 +217,21 @@ def fit(
     if problems:
         warn("; ".join(problems) + ADVICE, ConvergenceWarning)
     return result
+
+
+def _kernel_options(kernel: Any, start: Any, accept: Any, depth: Any) -> dict[str, Any]:
+    """Options of `fit` that are those of a kernel, less those that are not given."""
+    given = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth}
+    options = {name: value for name, value in given.items() if value is not None}
+    if options and not callable(kernel):
+        raise ValueError(
+            f"{' and '.join(options)} is for a kernel that fit makes; this one has been made, with its own"
+        )
+    if accept is not None:
+        checked("target_accept_prob", accept, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1) & (a.ndim == 0))
+    for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
+        at_least(1, "max_tree_depth", each)
+    return options
 
 
 def _check_call(model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -123,8 +123,8 @@ def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Cha
     Raises
     ------
     ValueError
-        If the matrix would be larger than a gigabyte: sketch the release instead. And if the base has no nodes under
-        the mechanism: it is continuous and the mechanism takes categories, or there are no bounds.
+        If the matrix would be larger than a gigabyte: sketch the release, or take fewer panels. And if the base has no
+        nodes under the mechanism: it is continuous and the mechanism takes categories, or there are no bounds.
     """
     grid = latent(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
@@ -132,9 +132,11 @@ def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Cha
     shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], mechanism.batch_shape)
     concrete = is_concrete(z, mechanism, grid.nodes)
     if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
+        # a sketch says how many panels there are, and would not be helped by being sketched
+        instead = "release.sketch()" if panels is None else "the release itself in place of a sketch"
         raise ValueError(
             f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
-            f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use release.sketch(), or fewer panels"
+            f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use {instead}, or fewer panels"
             + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
         )
     if not concrete:

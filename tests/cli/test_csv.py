@@ -5,6 +5,7 @@ import json
 import pathlib
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ldpbayes as ldp
@@ -316,6 +317,11 @@ def test_a_release_file_says_itself_what_released_it(tmp_path, capsys):
     ldp.Release([1.0, 2.0], ldp.LaplaceMechanism(1.0, 0, 20)).save(path)
     err = refused(capsys, "fit", path, "--column", "visits", *LAPLACE, "--model", "clipped_counts")
     assert f"--mechanism, --column, --epsilon, --lower, --upper: of .csv files only; {path} says itself" in err
+    plain = tmp_path / "visits.parquet"
+    pd.DataFrame({"visits": [1.0, 2.0]}).to_parquet(plain)
+    err = refused(capsys, "fit", plain, "--column", "visits", *LAPLACE, "--model", "clipped_counts")
+    assert "visits.parquet is not a valid release file" in err and "says itself" not in err
+    assert "a plain table is given as a .csv file, with --mechanism" in err
     err = refused(capsys, "fit", "z.xlsx", *LAPLACE, "--model", "clipped_counts")
     assert "a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got z.xlsx" in err
 

@@ -144,6 +144,14 @@ def test_a_noise_of_ones_own_is_enough_for_an_additive_mechanism(x64):
     np.testing.assert_allclose(ldp.Privatized(dist.Normal(0.4, 1.1), mechanism).log_prob(z), want, atol=1e-12)
 
 
+def test_what_needs_too_much_memory_is_advised_to_do_what_has_not_been_done():
+    law, mechanism, z = dist.Normal(0.4, 1.1), ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0), np.zeros(500_000)
+    with pytest.raises(ValueError, match=r"more than 1 GiB; use release\.sketch\(\), or fewer panels"):
+        ldp.Privatized(law, mechanism).log_prob(z)
+    with pytest.raises(ValueError, match="more than 1 GiB; use the release itself in place of a sketch, or fewer pa"):
+        ldp.Privatized(law, mechanism, panels=80).log_prob(z)  # as a sketch's nodes are
+
+
 def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkeypatch, x64):
     monkeypatch.setattr(_dispatch._FORMS, "own", {})
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
