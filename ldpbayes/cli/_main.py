@@ -167,7 +167,7 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     _use_compilation_cache(args)
     from ldpbayes import fit
 
-    progress = sys.stderr.isatty() and not (args.no_progress or args.quiet)
+    progress = not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
     options = _sampler_options(args) | place_names(args.model, releases, args.levels) | {"progress_bar": progress}
     with blaming(args.model):

@@ -156,7 +156,7 @@ def parser(
     )
     fit_parser.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
     fit_parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar (default where stderr is not a terminal)"
+        "--no-progress", action="store_true", help="no progress bar, nor, where stderr is a file, lines now and then"
     )
     fit_parser.add_argument("--quiet", action="store_true", help="print the summary and warnings only")
 

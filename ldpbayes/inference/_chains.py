@@ -274,10 +274,13 @@ class Chains:
                 self._states[index], kept = self._advance(self._states[index], arrays[1], jnp.asarray(count))
                 parts.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf).take(range(n), axis), kept))
                 seconds = time.perf_counter() - start
+                chains = len(self._keys) if self._vectorized else 1
+                # the first call may have waited for the compiler
+                timed = (np.sum(parts[-1][1]["num_steps"]) / chains, seconds) if done else (0.0, 0.0)
                 length = max(1, min(self._rows, int(4 * length), int(count * BLOCK / seconds)))
                 done += count
                 if bar:
-                    bar.add(count * (len(self._keys) if self._vectorized else 1))
+                    bar.add(count * chains, *timed)
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _explain(self, index: int) -> None:

@@ -90,7 +90,8 @@ def fit(
     max_tree_depth : int or (int, int), optional
         At most 2 to this power are NUTS's steps an iteration: 10 by default; of a pair the first is for the warm-up.
     progress_bar : bool
-        Whether a bar on stderr counts the iterations.
+        Whether a bar on stderr counts the iterations; where stderr is a file, a line now and then does. If much time is
+        left after the first seconds, another line says how much, and what would be faster.
     expand : bool or Expansion, optional
         Whether the log-likelihood of many records may be replaced by an expansion, a polynomial in the few numbers that
         they see, which is compared with the records at posterior draws, and reweighted or given up where it is not

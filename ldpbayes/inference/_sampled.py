@@ -10,8 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._warnings import LdpBayesWarning, warn
+from ldpbayes.data import Release
 from ldpbayes.inference._bar import Bar
-from ldpbayes.inference._certificate import COARSE_TOLERANCE, Certificate, coarser, map_sketches, panel_sketches
+from ldpbayes.inference._certificate import (
+    COARSE_TOLERANCE,
+    Certificate,
+    coarser,
+    leaves,
+    map_sketches,
+    panel_sketches,
+)
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._density import Density, Site
 from ldpbayes.inference._mcmc import by_mcmc
@@ -21,6 +29,11 @@ __all__ = ["Run", "SketchWarning", "by_chains", "by_numpyro", "sampled"]
 
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
+
+FASTER = (
+    "Where many records share a law, ldpbayes.observe is faster with a sketch in their place: release.sketch(), "
+    "release.sketch(by=group) for discrete outputs, or a list with the sketch of each group."
+)
 
 Run = Callable[[Density], tuple[dict[str, Any], dict[str, Any], Density, float | None]]
 """From a density to samples, statistics, the density that was sampled, and its sketches' error, if there are any."""
@@ -110,7 +123,7 @@ def by_chains(
         chains = Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
         certificate = Certificate(density, given, chains.example) if panel_sketches(density) else None
         arviz()  # imported while the programs are being compiled
-        with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
+        with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown, faster=_faster(given))) as bar:
             positions, statistics = chains.run(num_warmup, bar)
             if certificate and tolerance < np.inf and num_warmup > 1:
                 settled = {name: values[:, num_warmup // 2 :] for name, values in positions.items()}
@@ -128,6 +141,17 @@ def by_chains(
         return attempt(given, np.inf)
     parts = iter(fewer)
     return attempt(map_sketches(lambda _: next(parts), given), COARSE_TOLERANCE) or attempt(given, np.inf)
+
+
+def _faster(density: Density) -> str:
+    """What is faster than records, where there are releases that can be sketched."""
+    releases = [leaf.mechanism for leaf in leaves((density.args, density.kwargs)) if isinstance(leaf, Release)]
+    kept = any(
+        mechanism.support.is_discrete
+        or not (mechanism.record_shape or mechanism.batch_shape or mechanism.released_range is None)
+        for mechanism in releases
+    )
+    return FASTER if kept else ""
 
 
 def by_numpyro(
