@@ -145,11 +145,12 @@ def by_chains(
 
 def _faster(density: Density) -> str:
     """What is faster than records, where there are releases that can be sketched."""
-    releases = [leaf.mechanism for leaf in leaves((density.args, density.kwargs)) if isinstance(leaf, Release)]
+    data = leaves((density.args, density.kwargs))
+    mechanisms: list[Any] = [leaf.mechanism for leaf in data if isinstance(leaf, Release)]
     kept = any(
         mechanism.support.is_discrete
         or not (mechanism.record_shape or mechanism.batch_shape or mechanism.released_range is None)
-        for mechanism in releases
+        for mechanism in mechanisms
     )
     return FASTER if kept else ""
 
