@@ -40,6 +40,8 @@ class CountSketch(Sketch):
         How many groups there are, G.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
     """
 
     mechanism: Any
@@ -48,6 +50,7 @@ class CountSketch(Sketch):
     groups: Any = None
     num_groups: int | None = static(default=None)
     doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
@@ -76,24 +79,21 @@ class CountSketch(Sketch):
         records, nodes = (None, None) if weights is None else (weights.sum(), weights.size)
         return {"records": records, "nodes": nodes, "groups": self.num_groups}
 
-    def __add__(self, other: Any) -> "CountSketch":
+    def _plus(self, other: Any) -> "CountSketch":
         """Sketch of the two releases together; the same protocol, but budgets may differ."""
-        if type(self) is not type(other):
-            return NotImplemented
         mechanisms = self.mechanism, other.mechanism
         if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
             raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
         if (self.groups is None) != (other.groups is None):
             raise ValueError("a sketch made with by= and one without do not add")
 
-        both = collapse(
+        return collapse(
             joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes))),
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.weights, other.weights]),
             None if self.groups is None else np.concatenate([self.groups, other.groups]),
             None if self.groups is None else max(*self.law_shape, *other.law_shape),
         )
-        return dataclasses.replace(both, doubts=self.doubts + other.doubts)
 
 
 def collapse(

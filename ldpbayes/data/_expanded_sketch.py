@@ -52,6 +52,8 @@ class ExpandedSketch(Sketch):
         Of the groups, where sketches of one group each have been put side by side.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
     """
 
     mechanism: Any
@@ -60,6 +62,7 @@ class ExpandedSketch(Sketch):
     num_groups: int | None = static(default=None)
     records: tuple[CategoryRecords, ...] | None = host(default=None)
     doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
     parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)
 
     @classmethod
@@ -127,7 +130,7 @@ class ExpandedSketch(Sketch):
         """The same records, counted: a `CountSketch`, whose log-likelihood is exact. ValueError without records."""
         made = [CountSketch.of(part.values, part.mechanism, part.by) for part in self._kept()]
         counts = sum(made[1:], made[0])
-        return dataclasses.replace(counts, num_groups=self.num_groups, doubts=self.doubts)
+        return dataclasses.replace(counts, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
         """Exact log-likelihood, by a pass over the records that were kept; on the host.
@@ -162,10 +165,8 @@ class ExpandedSketch(Sketch):
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "groups": self.num_groups}
 
-    def __add__(self, other: Any) -> "ExpandedSketch":
+    def _plus(self, other: Any) -> "ExpandedSketch":
         """Sketch of the two releases together, both expanded at one point (``at=``); budgets may differ."""
-        if type(self) is not type(other):
-            return NotImplemented
         mechanisms = self.mechanism, other.mechanism
         if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
             raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
@@ -175,7 +176,6 @@ class ExpandedSketch(Sketch):
             self.size + other.size,
             self.num_groups,
             None if self.records is None or other.records is None else self.records + other.records,
-            self.doubts + other.doubts,
         )
 
 

@@ -39,6 +39,8 @@ class MomentSketch(Sketch):
         A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
 
     Notes
     -----
@@ -50,6 +52,7 @@ class MomentSketch(Sketch):
     center: Any
     root: Any
     doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
@@ -74,13 +77,13 @@ class MomentSketch(Sketch):
             raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
         array = np.asarray(values)
         parts = [_moments(np.asarray(array[start : start + ROWS], float)) for start in range(0, len(array), ROWS)]
-        return cls._made(mechanism, *_joined(parts), ())
+        return cls._made(mechanism, *_joined(parts))
 
     @classmethod
-    def _made(cls, mechanism: Any, count: Any, center: Any, scatter: Any, doubts: tuple) -> "MomentSketch":
+    def _made(cls, mechanism: Any, count: Any, center: Any, scatter: Any) -> "MomentSketch":
         # not Cholesky: records that are few, or all equal in a column, have a singular covariance
         values, vectors = np.linalg.eigh(scatter / count)
-        return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)), doubts)
+        return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)))
 
     @property
     def nodes(self) -> Any:  # type: ignore[override]
@@ -110,14 +113,12 @@ class MomentSketch(Sketch):
         center = seen(self.center)
         return {"records": self.count, "columns": None if center is None else np.atleast_1d(center).shape[-1]}
 
-    def __add__(self, other: Any) -> "MomentSketch":
+    def _plus(self, other: Any) -> "MomentSketch":
         """Sketch of the two releases together, which one mechanism made."""
-        if type(self) is not type(other):
-            return NotImplemented
         if not (self.mechanism == other.mechanism):
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         parts = [(part.count, part.center, part.count * part.root @ part.root.T) for part in (self, other)]
-        return self._made(self.mechanism, *_joined(parts), self.doubts + other.doubts)
+        return self._made(self.mechanism, *_joined(parts))
 
 
 def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:

@@ -55,6 +55,8 @@ class PanelSketch(Sketch):
         A few of these values, evenly spread, which the certificate looks at one by one.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
     """
 
     mechanism: Any
@@ -68,6 +70,7 @@ class PanelSketch(Sketch):
     records: tuple | None = host(default=None)
     probes: Any = host(default=None)
     doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(
@@ -238,7 +241,7 @@ class PanelSketch(Sketch):
             return None
         panels = factor * (len(self.edges) - 1)
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
-        return dataclasses.replace(finer, doubts=self.doubts)
+        return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
 
     def _counts(self) -> dict[str, Any]:
         moments, tails, atoms = (seen(getattr(self, name)) for name in self.arrays)
@@ -247,10 +250,8 @@ class PanelSketch(Sketch):
         nodes = moments.shape[-2] * self.order + 4 + atoms.shape[-1]
         return {"records": moments[..., 0].sum() + tails[..., 0].sum() + atoms.sum(), "nodes": nodes}
 
-    def __add__(self, other: Any) -> "PanelSketch":
+    def _plus(self, other: Any) -> "PanelSketch":
         """Sketch of the two releases together; both must come from the same mechanism and be on the same panels."""
-        if type(self) is not type(other):
-            return NotImplemented
         if self.mechanism != other.mechanism:
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         if self.edges != other.edges:
@@ -271,7 +272,6 @@ class PanelSketch(Sketch):
             self.chosen or other.chosen,
             records,
             few(np.concatenate(probes)) if probes else None,
-            self.doubts + other.doubts,
         )
 
 

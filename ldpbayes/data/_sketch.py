@@ -9,6 +9,7 @@ of too many kinds, a polynomial stands for the log-likelihood. Sketches add up.
 """
 
 import abc
+import dataclasses
 from typing import Any
 
 from ldpbayes._checks import is_integer
@@ -32,6 +33,8 @@ class Sketch(Holding, abc.ABC):
         How many records there are.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        What made each of the releases, where the sketch is a sum of several; empty of a single one.
     """
 
     mechanism: Any
@@ -39,15 +42,28 @@ class Sketch(Holding, abc.ABC):
     weights: Any
     size: Any
     doubts: tuple[str, ...]
+    added: tuple[Any, ...]
 
     @property
     @abc.abstractmethod
     def law_shape(self) -> tuple[int, ...]:
         """Batch shape that the law of the records must have: () for one common law."""
 
+    @property
+    def mechanisms(self) -> tuple[Any, ...]:
+        """What made the releases, one each, as their privacy statement needs them."""
+        return self.added or (self.mechanism,)
+
+    def _plus(self, other: Any) -> Any:
+        """Sum with another of the class; ValueError if the two do not add."""
+        raise TypeError(f"{type(self).__name__} does not add")
+
     def __add__(self, other: Any) -> Any:
         """Sketch of the two releases together."""
-        return NotImplemented
+        if type(self) is not type(other):
+            return NotImplemented
+        both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
+        return dataclasses.replace(self._plus(other), **both)
 
     def __radd__(self, other: Any) -> Any:
         """Let ``sum`` start from 0."""

@@ -30,6 +30,8 @@ class TotalSketch(Sketch):
         One: the sum counts once.
     doubts : tuple of str
         The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
 
     Notes
     -----
@@ -40,6 +42,7 @@ class TotalSketch(Sketch):
     nodes: Any
     weights: Any
     doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
@@ -73,12 +76,10 @@ class TotalSketch(Sketch):
     def _counts(self) -> dict[str, Any]:
         return {"records": getattr(self.mechanism, "count", None)}
 
-    def __add__(self, other: Any) -> "TotalSketch":
+    def _plus(self, other: Any) -> "TotalSketch":
         """Sum over the records of both, which one mechanism perturbed."""
-        if type(self) is not type(other):
-            return NotImplemented
         first, second = (dataclasses.replace(part.mechanism, count=None) for part in (self, other))
         if not (first == second):
             raise ValueError(f"sketches of different mechanisms do not add: {first} and {second}")
         count = self.mechanism.count + other.mechanism.count
-        return TotalSketch(first.total(count), self.nodes + other.nodes, _ONE, self.doubts + other.doubts)
+        return TotalSketch(first.total(count), self.nodes + other.nodes, _ONE)

@@ -4,6 +4,7 @@ A release determines an unbiased linear estimate, which may be negative and need
 mend that. Maximum likelihood starts from the law of the released values instead, log-concave in the frequencies θ.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +98,8 @@ def frequencies(
     tolerance = checked("tolerance", tolerance, "positive", lambda a: a > 0)
     options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
     with jax.enable_x64(True):
-        return make(Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)), options)
+        made = make(Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)), options)
+    return dataclasses.replace(made, _mechanisms=sketch.mechanisms)
 
 
 def _check(data: Any) -> None:
@@ -118,21 +120,21 @@ def _unbiased(sample: Sample, options: Options) -> Frequencies:
     estimate, slope, variance = _linear(sample)
     error = np.sqrt(variance(np.clip(estimate, 0, 1)))
     terms = Terms.of(sample, slope, estimate)
-    return Frequencies("unbiased", estimate, error, _joint=terms, _variance=variance, _mechanism=sample.mechanism)
+    return Frequencies("unbiased", estimate, error, _joint=terms, _variance=variance)
 
 
 def _base_cut(sample: Sample, options: Options) -> Frequencies:
     estimate, _, variance = _linear(sample)
     threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
-    return Frequencies("base_cut", np.where(estimate < threshold, 0.0, estimate), _mechanism=sample.mechanism)
+    return Frequencies("base_cut", np.where(estimate < threshold, 0.0, estimate))
 
 
 def _norm_sub(sample: Sample, options: Options) -> Frequencies:
-    return Frequencies("norm_sub", _project(_linear(sample)[0]), _mechanism=sample.mechanism)
+    return Frequencies("norm_sub", _project(_linear(sample)[0]))
 
 
 def _projection(sample: Sample, options: Options) -> Frequencies:
-    return Frequencies("projection", _project(_linear(sample)[0]), _mechanism=sample.mechanism)
+    return Frequencies("projection", _project(_linear(sample)[0]))
 
 
 _METHODS: dict[str, Callable[[Sample, Options], Frequencies]] = {

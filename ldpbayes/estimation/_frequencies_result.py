@@ -119,7 +119,7 @@ class Frequencies(Shown):
     gap: float | None = None
     _joint: Joint | None = None
     _variance: LinearVariance | None = None
-    _mechanism: PureProtocol | None = None
+    _mechanisms: tuple[PureProtocol, ...] = ()
 
     def __repr__(self) -> str:
         """Return a line; `summary` has a table."""
@@ -151,8 +151,8 @@ class Frequencies(Shown):
 
     @property
     def privacy(self) -> str:
-        """What the mechanism promises; see `Estimate.privacy`."""
-        return statements([self._mechanism] if self._mechanism is not None else [])
+        """What the mechanisms of the releases promise; see `Estimate.privacy`."""
+        return statements(self._mechanisms)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Confidence intervals, category by category; they may reach beyond [0, 1].

@@ -95,7 +95,7 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
         )
     error, covariance = _errors(theta, size, information(theta)) if d <= MOST else (None, None)
     joint = None if covariance is None else Dense(covariance)
-    return Frequencies("mle", theta, error, gap <= tolerance, iterations, gap, joint, _mechanism=mechanism)
+    return Frequencies("mle", theta, error, gap <= tolerance, iterations, gap, joint)
 
 
 def squarem(

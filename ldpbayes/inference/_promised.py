@@ -35,7 +35,8 @@ def mechanisms_of(model: Callable, data: Any, sites: Mapping[str, Site]) -> list
     """
     releases = {id(each): each for each in (*leaves(data), *_closed_over(model)) if isinstance(each, (Release, Sketch))}
     own = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    return [each.mechanism for each in releases.values()] + own
+    made = [getattr(each, "mechanisms", (each.mechanism,)) for each in releases.values()]
+    return [mechanism for mechanisms in made for mechanism in mechanisms] + own
 
 
 def _closed_over(model: Any) -> list[Any]:

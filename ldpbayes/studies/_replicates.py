@@ -75,7 +75,9 @@ class ReplicatedFit:
         with jax.enable_x64(True):
             keys = jax.random.split(key, len(releases))
             if isinstance(releases[0], (MomentSketch, TotalSketch)):
-                names = [f.name for f in dataclasses.fields(releases[0]) if f.name not in ("mechanism", "doubts")]
+                names = [
+                    f.name for f in dataclasses.fields(releases[0]) if f.name not in ("mechanism", "doubts", "added")
+                ]
                 return self._samples(keys, releases[0], [{n: getattr(one, n) for n in names} for one in releases], bar)
             if releases[0].mechanism.record_shape or not self._sketched:
                 return self._samples(keys, releases[0], [{"values": release.values} for release in releases], bar)
@@ -84,7 +86,7 @@ class ReplicatedFit:
                 return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
             together = sum(sketches, self._known)
             # Added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes.
-            self._known = dataclasses.replace(together, weights=np.zeros(len(together.nodes)))
+            self._known = dataclasses.replace(together, weights=np.zeros(len(together.nodes)), added=())
             weights = [(self._known + sketch).weights for sketch in sketches]
             return self._samples(keys, self._known, [{"weights": each} for each in weights], bar)
 

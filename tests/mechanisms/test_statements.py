@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
@@ -42,6 +43,29 @@ def test_budgets_of_several_releases_add_up_before_each_promise(mechanisms, tota
     assert total in first
     different = Counter(mechanism.guarantee.statement() for mechanism in mechanisms)
     assert rest == [f"{n} releases, each: {text}" if n > 1 else text for text, n in different.items()]
+
+
+def test_a_sum_of_sketches_is_of_several_releases(x64):
+    values, rows = np.array([0, 1, 1, 0]), np.linspace(-1, 1, 12).reshape(6, 2)
+    statistics = ldp.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=2, clip=True)
+    kinds = {
+        "CountSketch": ldp.Release(values, RESPONSE).sketch(),
+        "PanelSketch": ldp.Release(values + 0.1, LAPLACE).sketch(panels=8),
+        "MomentSketch": ldp.Release(rows, ldp.GaussianMechanism(1.0, 1e-6, -1, 1, columns=2)).sketch(),
+        "TotalSketch": ldp.Release(statistics.statistics(rows), statistics).sketch(),
+    }
+    for name, sketch in kinds.items():
+        total = sum([sketch] * 30)
+        assert type(total).__name__ == name and sketch.mechanisms == (sketch.mechanism,)
+        assert len(total.mechanisms) == 30 and len((total + total).mechanisms) == 60
+        assert statements(total.mechanisms).startswith("30 releases.")
+        assert jax.tree.map(lambda leaf: leaf, total).mechanisms == total.mechanisms
+    other = ldp.Release(values, ldp.RandomizedResponse(2.0)).sketch()
+    privacy = ldp.frequencies(kinds["CountSketch"] + other).privacy
+    assert "is promised epsilon = 3 and delta = 0 in all" in privacy and privacy.count("Each record") == 2
+    assert kinds["PanelSketch"].refine().mechanisms == (LAPLACE,)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        kinds["CountSketch"] + kinds["PanelSketch"]
 
 
 def test_one_release_promises_what_its_mechanism_does_and_none_nothing():
