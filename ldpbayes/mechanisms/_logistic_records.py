@@ -17,7 +17,14 @@ from ldpbayes.mechanisms._mechanism import NumericMechanism
 from ldpbayes.mechanisms._plausibility import implausible_numbers
 from ldpbayes.mechanisms._registry import register
 from ldpbayes.noise import Gaussian
-from ldpbayes.privacy import GaussianTradeoff, GaussianWithResponseTradeoff, Guarantee, gaussian_beside_response
+from ldpbayes.privacy import (
+    GaussianTradeoff,
+    GaussianWithResponseTradeoff,
+    Guarantee,
+    PureProtocolTradeoff,
+    WorstTradeoff,
+    gaussian_beside_response,
+)
 
 __all__ = ["LogisticRecordsMechanism"]
 
@@ -192,8 +199,11 @@ class LogisticRecordsMechanism(NumericMechanism):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in their covariates only."""
-        return Guarantee(GaussianTradeoff(2 * self.radius / self.scale), unit="attribute", stated_delta=self.delta)
+        """The curve of two records that differ in one covariate only, or only in the label, whichever is worse."""
+        response = self.response_epsilon
+        label = PureProtocolTradeoff(response, 1 / (1 + np.exp(-response)))
+        tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.scale), label])
+        return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
     def validated(self, values: ArrayLike) -> np.ndarray:
         """See `Mechanism.validated`; a data frame's columns are taken by their names, where there are some."""

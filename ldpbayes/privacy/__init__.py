@@ -13,6 +13,7 @@ from ldpbayes.privacy._sensitivity import (
 from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy._tradeoff import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy._with_response import GaussianWithResponseTradeoff, gaussian_beside_response
+from ldpbayes.privacy._worst import WorstTradeoff
 from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff, approximate_tradeoff
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "PureProtocolTradeoff",
     "SymmetricLaplaceTradeoff",
     "Tradeoff",
+    "WorstTradeoff",
     "ZILParameters",
     "ZeroInflatedTradeoff",
     "approximate_tradeoff",
