@@ -13,7 +13,7 @@ from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
 from ldpbayes.bootstrap._regression_moments import RegressionMoments
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, norm_of
+from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
 from ldpbayes.bootstrap.families._multivariate_normal import LEAST, raised
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
@@ -73,7 +73,7 @@ class LeastSquares(OfReleasedStatistic):
         if is_concrete(self.rows, self.mechanism, self.weights):
             weights = np.broadcast_to(np.asarray(self.weights, float), len(self.rows.columns)).copy()
             object.__setattr__(self, "weights", weights)
-            needed = _sensitivity(self.rows, weights, norm_of(self.mechanism.noise))
+            needed = _sensitivity(self.rows, weights, self.mechanism.noise.norm)
         self._check_mechanism(needed)
         object.__setattr__(self, "count", at_least(self.rows.dimension + 2, "count", self.count))
         object.__setattr__(self, "intercept", bool(self.intercept))

@@ -10,20 +10,8 @@ import numpy as np
 from ldpbayes.bootstrap._private_estimator import PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.mechanisms._additive import Additive
-from ldpbayes.noise import DiscreteLaplace, Laplace, Noise
 
-__all__ = ["OfReleasedStatistic", "norm_of"]
-
-
-def norm_of(noise: Noise) -> int:
-    """In which norm a sensitivity matters to noise: 1 where columns have independent Laplace noise, else 2.
-
-    Parameters
-    ----------
-    noise : Noise
-        What is added to a statistic.
-    """
-    return 1 if isinstance(noise, (Laplace, DiscreteLaplace)) else 2
+__all__ = ["OfReleasedStatistic"]
 
 
 class OfReleasedStatistic(PrivateEstimator):
@@ -56,7 +44,13 @@ class OfReleasedStatistic(PrivateEstimator):
             raise ValueError(
                 "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
             )
-        if needed is not None and self.mechanism.sensitivity < needed * (1 - 1e-12):
+        if needed is None:
+            return
+        with jax.enable_x64(True):
+            scales = np.asarray(self.mechanism.noise.over_columns(self.mechanism.noise.standard_deviation))
+        if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
+            needed *= float(np.max(scales[..., :1] / scales))
+        if self.mechanism.sensitivity < needed * (1 - 1e-12):
             raise ValueError(
                 f"one record can move the statistics by {needed:g}, the mechanism's sensitivity is "
                 f"{self.mechanism.sensitivity:g}"

@@ -16,7 +16,6 @@ from ldpbayes.bootstrap._private_estimator import Estimated
 from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
-from ldpbayes.noise import Laplace
 
 __all__ = ["SubsampleAndAggregate", "subsample_and_aggregate"]
 
@@ -93,7 +92,7 @@ class SubsampleAndAggregate(OfReleasedStatistic):
     @property
     def _weights(self) -> tuple[Any, Any]:
         """What mean and variance are multiplied by, so that their sensitivities are the shares, or squared are."""
-        power = 1.0 if isinstance(self.mechanism.noise, Laplace) else 0.5
+        power = 1 / self.mechanism.noise.norm
         width = self.upper - self.lower
         return self.share**power * self.blocks / width, (1 - self.share) ** power * self.blocks / width**2
 

@@ -12,7 +12,7 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, norm_of
+from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
 from ldpbayes.bootstrap.families import Family, OnTheLine
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
@@ -55,7 +55,7 @@ class SufficientStatistics(OfReleasedStatistic):
         if not isinstance(self.family, Family):
             raise TypeError(f"family must be one of ldpbayes.bootstrap, got {self.family!r}")
         needed = (
-            float(self.family.sensitivity(norm_of(self.mechanism.noise)))
+            float(self.family.sensitivity(self.mechanism.noise.norm))
             if is_concrete(self.mechanism, self.family)
             else None
         )

@@ -21,7 +21,7 @@ from ldpbayes.mechanisms._registry import register
 from ldpbayes.mechanisms._validation import checked_integers
 from ldpbayes.noise import IndependentGaussian, Noise, Omitted
 from ldpbayes.numerics._rounding import snapped
-from ldpbayes.privacy import Guarantee, PureProtocolTradeoff
+from ldpbayes.privacy import Guarantee, PureProtocolTradeoff, Tradeoff
 
 __all__ = ["Additive", "AdditiveMechanism"]
 
@@ -218,26 +218,27 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         Columns that are released as they are, and public records, have no protection. For a statistic, the curve of
         two data sets that differ in one record.
         """
-        return self._guarantee(self._distance(), "record")
+        return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._of_statistic, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in one perturbed column only, the one with the widest range."""
-        ranges = self._distance()
-        widest = np.arange(self.dimension) == np.argmax(ranges, axis=-1)[..., None]
-        return self._guarantee(np.where(widest, ranges, 0.0), "attribute")
+        """The curve of two records that differ in one perturbed column only, the one in which they are worst hidden.
 
-    def _distance(self) -> np.ndarray:
-        """How far apart the noise has to keep two inputs, shape (dimension,)."""
-        if not self.bounded:
-            return np.where(np.arange(self.dimension) == 0, self.sensitivity, 0.0)
-        return self.ranges
+        A statistic can be moved as far by one attribute of a record as by all, for all that is known of it.
+        """
+        tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._of_statistic
+        return self._guarantee(tradeoff, "attribute")
 
-    def _guarantee(self, distance: np.ndarray, unit: str) -> Guarantee:
-        if np.isinf(distance).any():
-            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=self._exposed)
-        trust_model = "local" if self.bounded else "central"
-        return Guarantee(self.noise.tradeoff(distance), unit=unit, trust_model=trust_model, exposed=self._exposed)
+    @property
+    def _of_statistic(self) -> Tradeoff:
+        """The curve of two data sets that differ in one record."""
+        if np.isinf(self.sensitivity):
+            return PureProtocolTradeoff(np.inf, 1.0)
+        return self.noise.tradeoff_within(self.sensitivity, self.dimension)
+
+    def _guarantee(self, tradeoff: Tradeoff, unit: str) -> Guarantee:
+        trust_model = "local" if self.bounded or np.isinf(self.sensitivity) else "central"
+        return Guarantee(tradeoff, unit=unit, trust_model=trust_model, exposed=self._exposed)
 
     @property
     def _exposed(self) -> tuple[str, ...]:
@@ -316,9 +317,9 @@ class AdditiveMechanism(Additive):
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
         Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
-        the noise (the sum of absolute differences under independent Laplace noise, else the Euclidean distance; where
-        columns have scales of their own, in units of the first one's). Infinite for records with noise but no bounds:
-        then nothing is promised.
+        the noise (`noise.norm`: 1 for the sum of absolute differences, as under independent Laplace noise, 2 for the
+        Euclidean distance; where columns have scales of their own, in units of the first one's). Infinite for records
+        with noise but no bounds: then nothing is promised.
 
     Raises
     ------

@@ -143,10 +143,8 @@ class GaussianMechanism(Additive):
     @property
     def guarantee(self) -> Guarantee:
         """Approximate differential privacy, with the trade-off curve of inputs that are as far apart as they can be."""
-        distance = self._distance()
-        apart = distance[..., 0] if self.columns is None else np.linalg.norm(distance)
         return Guarantee(
-            GaussianTradeoff(np.divide(apart, self.scale)),
+            GaussianTradeoff(np.divide(_euclidean(self), self.scale)),
             trust_model="local" if self.bounded else "central",
             stated_delta=self.delta,
             exposed=self._exposed,

@@ -15,7 +15,7 @@ from ldpbayes._tracing import is_concrete
 from ldpbayes.noise._discrete_laplace import DiscreteLaplace, integer_distances
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics._theta import log_theta, theta_variance
-from ldpbayes.privacy import DiscreteGaussianTradeoff, Tradeoff
+from ldpbayes.privacy import DiscreteGaussianRowsTradeoff, DiscreteGaussianTradeoff, Tradeoff
 from ldpbayes.privacy._discrete import gaussian_log_tail
 
 __all__ = ["DiscreteGaussian"]
@@ -45,6 +45,7 @@ class DiscreteGaussian(Noise):
     discrete: ClassVar[bool] = True
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
@@ -101,7 +102,7 @@ class DiscreteGaussian(Noise):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column.
+        """The curve of inputs apart in one column; in several, that of the worst rows as far apart in Euclidean norm.
 
         Parameters
         ----------
@@ -111,12 +112,15 @@ class DiscreteGaussian(Noise):
         Raises
         ------
         ValueError
-            If a distance is no integer, or not exactly one of them differs from 0.
+            If a distance is no integer, or all are 0.
         """
         apart, alone = integer_distances(distance)
-        if not alone:
-            raise ValueError(
-                "the trade-off curve of discrete Gaussian noise is known for inputs apart in one column, "
-                f"got distances {np.asarray(distance)}"
-            )
-        return DiscreteGaussianTradeoff(self.scale, apart)
+        if alone:
+            return DiscreteGaussianTradeoff(self.scale, apart)
+        return DiscreteGaussianRowsTradeoff(self.scale, np.linalg.norm(distance, axis=-1), np.shape(distance)[-1])
+
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        """The curve of the worst integer vector: it may be one over several columns; see `Noise.tradeoff_within`."""
+        if columns == 1 or sensitivity == 1:
+            return DiscreteGaussianTradeoff(self.scale, sensitivity)
+        return DiscreteGaussianRowsTradeoff(self.scale, sensitivity, columns)

@@ -37,6 +37,7 @@ class Gaussian(Noise):
 
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self._check("standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))

@@ -37,6 +37,7 @@ class IndependentGaussian(Noise):
 
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self._check(

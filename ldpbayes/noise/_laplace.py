@@ -36,6 +36,7 @@ class Laplace(Noise):
 
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._pytree import checked_field
 from ldpbayes._tracing import is_concrete
-from ldpbayes.privacy import Tradeoff
+from ldpbayes.privacy import Tradeoff, WorstTradeoff
 
 __all__ = ["Noise"]
 
@@ -43,6 +43,15 @@ class Noise(abc.ABC):
     standard_deviation: Any
     """Of the noise in one column: a field or a property."""
 
+    norm: ClassVar[int]
+    """The norm in which the noise hides a distance over several columns; may be a property.
+
+    1 for the sum of absolute differences, 2 for the Euclidean distance. Inputs that are no further apart in this norm
+    than some distance are no easier to tell than inputs that far apart in the first column alone; noise for which that
+    fails has a `tradeoff_within` of its own. Where columns have scales of their own, a difference in one counts in
+    proportion to the first column's scale over its own.
+    """
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if any(getattr(getattr(cls, name, None), "__isabstractmethod__", False) for name in dir(cls)):
@@ -52,7 +61,7 @@ class Noise(abc.ABC):
             for base in cls.__mro__[: cls.__mro__.index(Noise)]
             for name in (*vars(base), *inspect.get_annotations(base))
         }
-        missing = [name for name in ("linear_tails", "kinks", "standard_deviation") if name not in said]
+        missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in said]
         if missing:
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
 
@@ -102,6 +111,33 @@ class Noise(abc.ABC):
         distance : array (*batch, columns)
             How far apart the inputs are, column by column; one pair for all records, or one a record.
         """
+
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        """The curve of the worst two inputs that are at most so far apart in `norm`: here in the first column alone.
+
+        Parameters
+        ----------
+        sensitivity : float
+            The largest distance.
+        columns : int
+            How many there are.
+        """
+        return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
+
+    def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
+        """The curve of the worst two inputs that differ in one column only.
+
+        Parameters
+        ----------
+        distance : array (*batch, columns)
+            How far apart they may be, whichever column it is.
+        """
+        columns = np.arange(np.shape(distance)[-1])
+        # of columns with the same noise, the widest is the worst
+        alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1
+        worst = [np.argmax(distance, axis=-1)[..., None]] if alike else columns
+        curves = [self.tradeoff(np.where(columns == column, distance, 0.0)) for column in worst]
+        return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
     def breakpoints(self, z: Any, lower: Any, upper: Any) -> Any:
         """Where the density of noise z − clip(x) is not smooth in x, a number: an array (*z, m); here by `kinks`.

@@ -67,6 +67,11 @@ class Omitted(Noise):
         """Those of the noise."""
         return self.noise.kinks
 
+    @property
+    def norm(self) -> int:  # type: ignore[override]
+        """That of the noise: records without any are not hidden at all."""
+        return self.noise.norm
+
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density with respect to Lebesgue's measure and a unit mass at zero; see `Noise.log_prob`."""
         absent = jnp.asarray(self.absent, value.dtype)
@@ -140,6 +145,10 @@ class ZeroInflated(Omitted):
         """The noise's curve, shrunk ([LCQ] Theorem 3.3)."""
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        """The noise's curve, shrunk; see `Noise.tradeoff_within`."""
+        return ZeroInflatedTradeoff(self.noise.tradeoff_within(sensitivity, columns), self.probability)
+
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -166,3 +175,7 @@ class WithPublicRecords(Omitted):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The noise's curve; that of a public record promises nothing."""
         return self.noise.tradeoff(distance)
+
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        """The noise's curve; see `Noise.tradeoff_within`."""
+        return self.noise.tradeoff_within(sensitivity, columns)

@@ -48,6 +48,7 @@ class Staircase(Noise):
     linear_tails: ClassVar[bool] = True  # from step to step
     # there are infinitely many, of which `breakpoints` takes those that matter
     kinks: ClassVar[tuple[float, ...]] = ()
+    norm: ClassVar[int] = 1  # of one column only
 
     def __post_init__(self) -> None:
         for name in ("step", "epsilon"):

@@ -39,6 +39,7 @@ class SymmetricLaplace(Noise):
 
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self._check("standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))

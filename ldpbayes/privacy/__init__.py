@@ -2,6 +2,7 @@
 
 from ldpbayes.privacy._calibrate import ZILParameters, gaussian_scale, zil_parameters
 from ldpbayes.privacy._discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
+from ldpbayes.privacy._discrete_rows import DiscreteGaussianRowsTradeoff
 from ldpbayes.privacy._finite import FiniteTradeoff
 from ldpbayes.privacy._guarantee import Guarantee
 from ldpbayes.privacy._sensitivity import (
@@ -17,6 +18,7 @@ from ldpbayes.privacy._worst import WorstTradeoff
 from ldpbayes.privacy._zero_inflated import ZeroInflatedTradeoff, approximate_tradeoff
 
 __all__ = [
+    "DiscreteGaussianRowsTradeoff",
     "DiscreteGaussianTradeoff",
     "DiscreteLaplaceTradeoff",
     "FiniteTradeoff",

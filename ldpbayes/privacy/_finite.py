@@ -9,13 +9,44 @@ from numpy.typing import ArrayLike
 from ldpbayes._checks import checked
 from ldpbayes.privacy._tradeoff import Tradeoff, _epsilon, _probability
 
-__all__ = ["FiniteTradeoff"]
+__all__ = ["FiniteTradeoff", "Polygon", "upper_hull"]
 
 ROUNDING = 1e-9  # by which probabilities may miss a sum of one
 
 
+class Polygon(Tradeoff):
+    """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1).
+
+    Parameters
+    ----------
+    level, power : array (corners,)
+        From left to right; several of level 0 reject on what gives an input away.
+    """
+
+    def __init__(self, level: np.ndarray, power: np.ndarray) -> None:
+        self._level, self._power = level, power
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        return np.clip(1 - np.interp(_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Largest power less exp(epsilon) times the level, of all corners."""
+        epsilon = np.asarray(_epsilon(epsilon))[..., None]
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
+        return np.maximum(gain.max(axis=-1), 0.0)[()]
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`: the largest log of (power − delta)/level, of all corners; 0 where 0 is enough."""
+        delta = np.asarray(_probability("delta", delta))[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
+        return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)[()]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class FiniteTradeoff(Tradeoff):
+class FiniteTradeoff(Polygon):
     """Any two of some laws on the same outputs: what no test between any pair of them can beat.
 
     Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
@@ -59,30 +90,12 @@ class FiniteTradeoff(Tradeoff):
             # sums from the outputs that tell most on, so that small ones are to full precision
             level, power = (np.cumsum(law, axis=1)[:, :-1] for law in (one[order], np.take_along_axis(laws, order, 1)))
             above = power > np.interp(level, *corners.T)
-            corners = _upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
+            corners = upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
         object.__setattr__(self, "_level", corners[:, 0])
         object.__setattr__(self, "_power", corners[:, 1])
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
-        return np.clip(1 - np.interp(_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
 
-    def delta(self, epsilon: ArrayLike) -> Any:
-        """Largest power less exp(epsilon) times the level, of all corners."""
-        epsilon = np.asarray(_epsilon(epsilon))[..., None]
-        with np.errstate(over="ignore", invalid="ignore"):
-            gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
-        return np.maximum(gain.max(axis=-1), 0.0)[()]
-
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`: the largest log of (power − delta)/level, of all corners; 0 where 0 is enough."""
-        delta = np.asarray(_probability("delta", delta))[..., None]
-        with np.errstate(divide="ignore"):
-            needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
-        return np.maximum(needed.max(axis=-1), 0.0)[()]
-
-
-def _upper_hull(points: np.ndarray) -> np.ndarray:
+def upper_hull(points: np.ndarray) -> np.ndarray:
     """Corners of the smallest concave curve above some points (n, 2), from left to right."""
     hull: list[np.ndarray] = []
     for point in points[np.lexsort(points.T[::-1])]:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
 
-from ldpbayes import bootstrap
+from ldpbayes import bootstrap, noise
+from ldpbayes.bootstrap import SubsampleAndAggregate, SufficientStatistics
+from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.numerics._law_of_sum import sum_of_draws, table_of_sum
 from ldpbayes.numerics._point_masses import PointMasses
 
@@ -72,6 +74,27 @@ def test_no_two_records_exceed_the_sensitivity_and_two_attain_it(name, order, rn
     assert distance.max() <= stated * (1 + 1e-12)
     one, other = (np.ravel(family.statistics(jnp.asarray(x))) for x in furthest(family, order))
     assert np.linalg.norm(one - other, ord=order) == pytest.approx(stated, rel=1e-12)
+
+
+@pytest.mark.parametrize("wrapped", [noise.WithPublicRecords, lambda law: noise.ZeroInflated(law, 0.1)])
+def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrapped):
+    family = bootstrap.Gamma(0.1, 10.0)  # two records move the sums by 1 in both columns
+
+    def estimator(law, sensitivity):
+        mechanism = AdditiveMechanism(law, columns=family.columns, sensitivity=sensitivity)
+        return SufficientStatistics(family, mechanism, 50)
+
+    for law in (noise.Laplace(1.0), wrapped(noise.Laplace(1.0))):
+        with pytest.raises(ValueError, match=r"can move the statistics by 2, the mechanism's sensitivity is 1\.41421"):
+            estimator(law, 2**0.5)
+        assert estimator(law, 2.0).mechanism.noise.norm == 1
+    assert estimator(wrapped(noise.SymmetricLaplace(1.0)), 2**0.5).mechanism.noise.norm == 2
+    # in units of the first column's noise, as a sensitivity is, the second column moves by 10
+    with pytest.raises(ValueError, match=r"can move the statistics by 14\.1421"):
+        estimator(noise.IndependentGaussian([1.0, 0.1]), 2**0.5)
+    row = AdditiveMechanism(wrapped(noise.Laplace(1.0)), columns=2, sensitivity=1.0)
+    blocks = SubsampleAndAggregate(0.0, 1.0, row, jnp.mean, 60, 6, 0.3)
+    np.testing.assert_allclose(blocks._weights, [0.3 * 6, 0.7 * 6])
 
 
 @pytest.mark.parametrize("name", ON_THE_LINE)

@@ -97,6 +97,29 @@ def test_gaussian_noise_beside_randomized_response_keeps_the_promise_exactly():
     assert LOGISTIC.scale < 4 * gaussian_scale(1.5 - LOGISTIC.response_epsilon, 1e-4)
 
 
+def test_an_attribute_is_hidden_as_its_worst_one_is():
+    for split in (0.5, 0.9):
+        mechanism = ldp.LogisticRecordsMechanism(4.0, 1e-6, 1.0, 3, split)
+        attribute, keep = mechanism.attribute_guarantee, 1 / (1 + np.exp(-4.0 * split))
+        # a label that is said to be 1 is so with probability `keep`; the false alarms that are left are used at random
+        alarms = min(0.05, 1 - keep)
+        label = alarms * keep / (1 - keep) + (0.05 - alarms) * (1 - keep) / keep
+        power = 1 - attribute.tradeoff(0.05)  # 36.9 % and 97.4 %; covariates give 1e-6 away at an epsilon of 4
+        assert label - 1e-12 < power < label + 1e-5
+        covariate = normal_delta(2 / mechanism.scale, 3.9)
+        assert attribute.delta(3.9) == pytest.approx(covariate, rel=1e-9)
+        assert attribute.delta(0.0) >= 2 * keep - 1
+        assert attribute.epsilon(0.0) == np.inf and mechanism.guarantee.tradeoff(0.05) < attribute.tradeoff(0.05)
+    # not the widest column, but the one with the least noise for its width
+    rows = ldp.AdditiveMechanism(noise.IndependentGaussian([1.0, 0.1]), [0.0, 0.0], [2.0, 1.0], columns=2)
+    np.testing.assert_allclose(rows.attribute_guarantee.delta([0.0, 9.0]), normal_delta(10.0, np.array([0.0, 9.0])))
+
+
+def normal_delta(mu, epsilon):
+    """Power less exp(epsilon) times level of the best test between normal laws so far apart."""
+    return stats.norm.sf(epsilon / mu - mu / 2) - np.exp(epsilon) * stats.norm.sf(epsilon / mu + mu / 2)
+
+
 def test_statistics_are_products_in_the_order_of_their_names():
     rows = np.array([[1.0, -0.5, 3.0]])
     assert SUMS._columns.names == ("a*a", "b*b", "a*b", "a*y", "b*y", "y*y")
