@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import special
 
@@ -85,8 +86,12 @@ def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
     left = xp.log(DROP + bend) - xp.log(rise) - 2 * (xp.log(x) - xp.log(2 * rise))
     left = xp.minimum(left, (DROP + bend) / order) if order > 0 else left
     s = -left[..., None] + (left + right)[..., None] * ((np.arange(BESSEL_NODES) + 0.5) / BESSEL_NODES)
-    exponent = order * s - rise[..., None] * xp.expm1(s) - fall[..., None] * xp.expm1(-s)
-    total = xp.sum(xp.exp(exponent), axis=-1) * (left + right) / (2 * BESSEL_NODES)
+    # e^−s − 1 = −(e^s − 1) e^−s, and a product with ones in place of a sum: JAX 0.10.2 fuses sums on a CPU, those of
+    # expm1(s) and expm1(−s) as if expm1 were odd
+    exponent = order * s - xp.expm1(s) * (rise[..., None] - fall[..., None] * xp.exp(-s))
+    with jax.default_matmul_precision("highest"):
+        total = xp.exp(exponent) @ xp.ones(BESSEL_NODES, exponent.dtype)
+    total = total * (left + right) / (2 * BESSEL_NODES)
     return order * peak - bend + xp.log(total)
 
 

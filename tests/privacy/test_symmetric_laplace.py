@@ -1,7 +1,10 @@
 """Trade-off functions of symmetric Laplace noise against closed forms, simulation and 30-digit arithmetic."""
 
+import functools
 import math
 
+import jax
+import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -276,3 +279,18 @@ def test_public_records_have_no_protection():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dimension", [2, 5])
+def test_the_compiled_density_and_its_slope_are_those_of_the_bessel_function_for_few_radii_and_many(dimension, x64):
+    order = dimension / 2 - 1
+    for count in (16, 4096):
+        radius = np.linspace(0.01, 12.0, count)
+        x = math.sqrt(2) * radius
+        want = math.log(2) - dimension / 2 * math.log(2 * math.pi) - order * np.log(radius / math.sqrt(2))
+        want += np.log(special.kve(order, x)) - x
+        law = functools.partial(log_density, jnp, dimension=dimension)
+        density, slope = jax.jit(law)(radius), jax.jit(jax.vmap(jax.grad(law)))(radius)
+        np.testing.assert_allclose(density, want, atol=1e-12)  # units in the last place of numbers down to −20
+        slope_of_log = special.kvp(order, x) / special.kv(order, x)
+        np.testing.assert_allclose(slope, math.sqrt(2) * slope_of_log - order / radius, rtol=1e-12)
