@@ -440,7 +440,7 @@ def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, ca
         (["fit", "labels.npz", "--model", "clipped_gaussian", "--features", "features.npy"], "--features is for"),
         (["regress", "labels.npz", "--features", "features.txt"], "must be a .csv or .npy file"),
         (["regress", "labels.npz", "--features", "none.csv"], "no file"),
-        (["regress", "labels.npz", "--features", "words.csv"], "not a matrix of numbers"),
+        (["regress", "labels.npz", "--features", "words.csv"], "line 2: column 'b' holds 'x'"),
         (["regress", "labels.npz", "--features", "few.csv"], "features must have a row a label"),
         (["regress", "labels.npz", "--features", "index.csv"], "column 1 of"),
         (["regress", "labels.npz", "--features", "features.npy", "--penalty", "-1"], "penalty must be"),

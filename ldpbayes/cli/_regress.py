@@ -1,7 +1,6 @@
 """``ldpbayes regress``: from a release of labels and a file of features to a linear predictor, in seconds."""
 
 import argparse
-import csv
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -80,12 +79,11 @@ def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
     """
     path = args.features
     releases = args.release if isinstance(args.release, list) else [args.release]
-    if path.suffix not in (".csv", ".npy") and len(releases) == 1 and releases[0].suffix in CSV:
+    if path.suffix not in (*CSV, ".npy") and len(releases) == 1 and releases[0].suffix in CSV:
         table = Table(releases[0])
         names = table.columns([str(path)])
-        cells = table.cells(names)
-        return names, np.stack([table.numbers(name, cells[name]) for name in names], axis=-1)
-    if path.suffix not in (".csv", ".npy"):
+        return names, table.matrix(names)
+    if path.suffix not in (*CSV, ".npy"):
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
     if not path.is_file():
         raise BadInput(f"--features: no file {path}")
@@ -103,16 +101,10 @@ def _numpy_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 def _csv_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    with path.open(newline="") as file:
-        first = next(csv.reader(file), [])
-    try:
-        [float(cell) for cell in first]
-        names = []
-    except ValueError:
-        names = [cell.strip() for cell in first]
-        if not all(names):
-            raise BadInput(
-                f"--features: column {names.index('') + 1} of {path} has no name: an index, as pandas writes one? "
-                "Leave it out (to_csv(index=False)), or name it"
-            ) from None
-    return names, np.loadtxt(path, delimiter=",", skiprows=int(len(names) > 0), ndmin=2, quotechar='"')
+    table = Table(path, headless=True)
+    if not all(table.names):
+        raise BadInput(
+            f"--features: column {table.names.index('') + 1} of {path} has no name: an index, as pandas writes one? "
+            "Leave it out (to_csv(index=False)), or name it"
+        )
+    return table.names, table.matrix(table.names)

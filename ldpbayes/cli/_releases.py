@@ -130,6 +130,9 @@ def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     by = table.columns([args.by] if getattr(args, "by", None) else [])
     others = [name for name in table.names if name not in {*personal.values(), *by}]
     columns = table.columns(args.column) if args.column else others
+    for name in columns:
+        if name in args.levels:  # the first record would be lost
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _parameters(args, columns)
     cells = table.cells(list(dict.fromkeys([*columns, *personal.values(), *by])))
     arrays = {name: table.numbers(column, cells[column]) for name, column in personal.items()}

@@ -23,29 +23,30 @@ class Table:
     Parameters
     ----------
     path : pathlib.Path
-        UTF-8 text. Cells are divided by that of ``, ; | tab`` which is most frequent in the first line.
+        UTF-8 text. Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second.
+    headless : bool
+        Whether the first line may hold numbers; then the columns are called ``x[0]``, ``x[1]``, ...
 
     Raises
     ------
     BadInput
-        If there is no such file, or no first line that names columns.
+        If there is no such file, no first line that names columns, or two delimiters could be meant.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
         self.path = path
         if not path.is_file():
             raise BadInput(f"no file {path}")
-        try:
-            with path.open(encoding="utf-8-sig") as file:
-                outside_quotes = re.sub('"[^"]*"', "", file.readline())
-        except UnicodeDecodeError as error:
-            raise self._not_text(error) from None
-        self.delimiter = max(DELIMITERS, key=outside_quotes.count)
+        self.delimiter = self._delimiter()
         self.names = [name.strip() for name in next(self._rows(), [])]
         if not any(self.names):
             raise BadInput(f"{path}: the first line must be the names of the columns, and it is empty")
-        if all(map(_is_number, self.names)):
+        numbers = all(_is_number(name) or name.lower() in MISSING for name in self.names)
+        if numbers and not headless:
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds numbers")
+        self._heads = int(not numbers)
+        if numbers:
+            self.names = [f"x[{j}]" for j in range(len(self.names))]
 
     def columns(self, said: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them.
@@ -136,7 +137,7 @@ class Table:
         """
         codes = {level: float(code) for code, level in enumerate(levels)}
         try:
-            values = np.array([codes[cell.strip()] for cell in cells] if codes else [float(cell) for cell in cells])
+            values = np.array([codes[cell.strip()] for cell in cells] if codes else [_number(cell) for cell in cells])
         except (KeyError, ValueError):
             values = np.array([math.nan])
         if not np.isnan(values).any():
@@ -149,6 +150,21 @@ class Table:
             wrong = "which is no number: decimals are written with a point"
         raise BadInput(f"{self.path}, line {self.line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
 
+    def matrix(self, names: Sequence[str]) -> np.ndarray:
+        """Numbers of some columns, a row a record.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of columns that there are.
+
+        Raises
+        ------
+        BadInput
+            For the reasons of `cells` and `numbers`.
+        """
+        return np.stack([self.numbers(name, cells) for name, cells in self.cells(names).items()], axis=-1)
+
     def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
         if missing.any():
             raise BadInput(
@@ -156,19 +172,45 @@ class Table:
                 f"first in line {self.line(int(np.argmax(missing)))}"
             )
 
+    def _delimiter(self) -> str:
+        """What divides the cells; BadInput where two characters divide the first two rows into as many cells each."""
+        rows: list[str] = []
+        text = ""
+        try:
+            with self.path.open(encoding="utf-8-sig") as file:
+                while len(rows) < 2 and (line := file.readline()):
+                    text += line
+                    if text.count('"') % 2 == 0:  # otherwise the row goes on: a line ends within quotes
+                        rows.append(re.sub('"[^"]*"', "", text))
+                        text = ""
+        except UnicodeDecodeError as error:
+            raise self._not_text(error) from None
+        first, second = (*rows, "", "")[:2]
+        # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
+        fitting = [each for each in DELIMITERS if 0 < first.count(each) == second.count(each)]
+        if len(fitting) > 1:
+            raise BadInput(
+                f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; write names that hold "
+                "one of these in double quotes, and decimals with a point"
+            )
+        return fitting[0] if fitting else max(DELIMITERS, key=first.count)
+
     def _rows(self) -> Iterator[list[str]]:
         try:
             with self.path.open(newline="", encoding="utf-8-sig") as file:
-                yield from csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
+                # Strict: else a quote that nothing closes would take all lines below it into its cell.
+                reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+                yield from reader
         except UnicodeDecodeError as error:
             raise self._not_text(error) from None
         except csv.Error as error:
-            raise BadInput(f"{self.path} is not a CSV file: {error}") from None
+            raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
 
     def _records(self) -> Iterator[list[str]]:
-        """Rows below the first; empty lines may be at the end only, since elsewhere they may be missing values."""
+        """Rows below the names; empty lines may be at the end only, since elsewhere they may be missing values."""
         rows, width, empty = self._rows(), len(self.names), None
-        next(rows)
+        for _ in range(self._heads):
+            next(rows)
         for record, row in enumerate(rows):
             if not row:
                 empty = record if empty is None else empty
@@ -192,7 +234,7 @@ class Table:
         """
         with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
-            for _ in range(record + 2):
+            for _ in range(record + 1 + self._heads):
                 next(reader)
             return reader.line_num
 
@@ -204,8 +246,15 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def _number(text: str) -> float:
+    """The number that a cell holds; ValueError for Python's own ways of writing one, such as 1_000."""
+    if "_" in text or not text.isascii():
+        raise ValueError
+    return float(text)
+
+
 def _is_number(text: str) -> bool:
     try:
-        return not math.isnan(float(text))
+        return not math.isnan(_number(text))
     except ValueError:
         return False

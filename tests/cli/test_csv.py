@@ -1,6 +1,7 @@
 """CSV files on the command line: the releases that they are, and what is said of those that are none."""
 
 import argparse
+import csv
 import json
 import pathlib
 
@@ -15,6 +16,7 @@ from ldpbayes.cli._parser import parser
 from ldpbayes.cli._regress import LAWS, load_features
 from ldpbayes.cli._releases import Named, load_release, load_releases, parameter
 from ldpbayes.cli._summary import few, place_names
+from ldpbayes.cli._table import Table
 
 ROWS = ("a", "b", "y")
 MECHANISMS = [
@@ -110,6 +112,49 @@ def test_a_column_is_found_by_its_name_whatever_stands_around_it(delimiter, tmp_
     path.write_bytes("\r\n".join(["\ufeff" + head, *lines, ""]).encode())
     found = load_release(typed("fit", path, "--column", "visits, a year", *LAPLACE, "--model", "clipped_counts"))
     np.testing.assert_array_equal(found.values, [-0.5, 0.5, 1.5])
+
+
+def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
+    """Against Python's own writer: names and cells with delimiters, quotes and lines in them, commas for decimals."""
+    rng, path, read = np.random.default_rng(0), tmp_path / "z.csv", 0
+    alphabet = np.array(list('ab ,;\t|"\n') + ["1", "2"])
+    for _ in range(300):
+        delimiter, decimal = rng.choice([",", ";", "\t", "|"]), rng.choice([".", ","])
+        words = ["".join(rng.choice(alphabet, rng.integers(1, 6))).strip() or "a" for _ in range(6)]
+        names = [f"{word}{j}" for j, word in enumerate(words[:3])]
+        values = np.round(rng.normal(size=(3, 2)), 1)
+        rows = [[*map(str, row), word] for row, word in zip(values, words[3:], strict=True)]
+        rows = [[cell.replace(".", decimal) if delimiter != "," else cell for cell in row] for row in rows]
+        quoting = [csv.QUOTE_MINIMAL, csv.QUOTE_ALL][rng.integers(2)]
+        end = rng.choice(["\n", "\r\n"])
+        with path.open("w", newline="", encoding=rng.choice(["utf-8", "utf-8-sig"])) as file:
+            csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows([names, *rows])
+        try:
+            table = Table(path)
+            column = table.numbers(table.names[1], table.cells([table.names[1]])[table.names[1]])
+        except BadInput:
+            continue
+        read += 1
+        np.testing.assert_array_equal(column, values[:, 1], str((names, rows)))
+    assert read > 100  # decimals with commas are refused, and names that could be divided in two ways
+
+
+def test_a_file_without_names_loses_no_record_to_them(tmp_path):
+    path = written(tmp_path / "answers.csv", "yes\nno\nyes\n")
+    with pytest.raises(BadInput, match="the first line must be the names of the columns, and it holds the level 'yes'"):
+        load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes", "--model", "warner"))
+
+
+@pytest.mark.parametrize("head", ["", "age;rooms\n"])
+def test_features_are_read_as_releases_are(head, tmp_path):
+    path = tmp_path / "features.csv"
+    path.write_bytes(f"\ufeff{head}1.5;2\r\n3; 4\r\n".encode())  # once the first record stood for names
+    names, matrix = load_features(typed("regress", "z.npz", "--features", path))
+    assert names == (["age", "rooms"] if head else ["x[0]", "x[1]"])
+    np.testing.assert_array_equal(matrix, [[1.5, 2], [3, 4]])
+    for text, message in (("1;2\n#N/A;3\n", "line 2: column 'x.0.'"), ("a\n1\n\n3\n", "line 3: the line is empty")):
+        with pytest.raises(BadInput, match=message):  # once rows that were left out
+            load_features(typed("regress", "z.npz", "--features", written(path, text)))
 
 
 def test_words_are_given_codes_by_levels(tmp_path):
@@ -239,6 +284,11 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
         ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),
         ("1.5\n2.5\n", LAPLACE, "the first line must be the names of the columns, and it holds numb"),
+        ("NA\n1\n", LAPLACE, "the first line must be the names of the columns, and it holds numb"),
+        ("income, net;age\n3,5;42\n", ["--column", "income", *LAPLACE], "could be divided by ',' or by ';'"),  # was 3
+        ('visits,id\n1,"a\n2,b\n', ["--column", "visits", *LAPLACE], "unexpected end of data, in line 3"),  # was one
+        ("visits\n1_5\n", LAPLACE, "line 2: column 'visits' holds '1_5', which is no number"),  # was 15
+        ("visits\n\uff11\n", LAPLACE, "which is no number"),
         ("", LAPLACE, "the first line must be the names of the columns, and it is empty"),
         ("visits\n", LAPLACE, "has no records below the names of its columns"),
     ],
