@@ -1,5 +1,6 @@
 """Data frames among a model's arguments: converted once, to arrays that keep the names of their columns."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -159,11 +160,11 @@ def _arrays_of(leaf: Any) -> Any:
 
 def _array(series: Any) -> np.ndarray:
     """Values of a series; of numbers, some of which are missing, with NaN in their places."""
-    array = np.asarray(series.to_numpy())
-    # Both pandas and polars call types of numbers, whose values may be missing, by such names.
-    numeric = str(series.dtype).lower().startswith(("int", "uint", "float", "double", "bool"))
-    if array.dtype.kind == "O" and numeric:
-        array = np.array([np.nan if each is None or each != each or _is_na(each) else each for each in array], float)
+    array = np.asarray(series)
+    # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
+    kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
+    if array.dtype.kind == "O" and re.match(r"u?int\d|(half_?)?float|double|bool", kind):
+        array = np.array([np.nan if each is None or _is_na(each) or each != each else each for each in array], float)
     return array
 
 

@@ -189,6 +189,39 @@ def test_what_a_frame_does_not_have_is_said(frame):
         arrays_of_frames(pd.concat([frame, frame["age"]], axis=1))
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 0, None], "boolean"),
+        ([1, 2, None], "Int8"),
+        ([1.5, 2, None], "Float32"),
+        ([1, 2, None], "int64[pyarrow]"),
+        ([1.5, 2, None], "double[pyarrow]"),
+        ([1, 0, None], "bool[pyarrow]"),
+        ([10, 30, None], "category"),
+    ],
+)
+def test_numbers_of_every_kind_are_numbers_and_their_gaps_are_seen(values, kind):
+    if "pyarrow" in kind:
+        pytest.importorskip("pyarrow")
+    series = pd.Series(values, dtype="category" if kind == "category" else None).astype(kind)
+    table = arrays_of_frames(pd.DataFrame({"x": series, "width": pd.interval_range(0, 3)}))  # "interval" is no "int"
+    with pytest.raises(ValueError, match="column 'x' has 1 missing values, the first in row 2"):
+        table["x"]
+    with pytest.raises(ValueError, match="a series has 1 missing values"):
+        arrays_of_frames(series)
+    whole = arrays_of_frames(pd.DataFrame({"x": series[:2]}))
+    np.testing.assert_array_equal(whole.values, np.array(values[:2], float)[:, None])
+
+
+def test_arrays_of_arrow_are_series():
+    pa = pytest.importorskip("pyarrow")
+    arrays = arrays_of_frames({"x": pa.chunked_array([[1.5], [2.0]]), "y": pa.array([True, False])})
+    np.testing.assert_array_equal(arrays["x"] + arrays["y"], [2.5, 2.0])
+    with pytest.raises(ValueError, match="1 missing values, the first in row 1"):
+        arrays_of_frames(pa.array([1, None]))
+
+
 def test_plates_are_no_sites_with_axes(fitted):
     with pytest.raises(ValueError, match="sites of the model are a"):
         labels({"p": ["x"]}, None, {"p": _site([], ()), "a": _site(["p"], (3,))})
