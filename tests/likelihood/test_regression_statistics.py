@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
@@ -80,6 +80,27 @@ def test_moments_of_logistic_statistics_are_those_of_quadrature(d, size):
     if d == 2:
         total = jax.jit(jax.grad(lambda s: logistic_statistics(x, s, 0.3, count=50.0).covariance_matrix.sum()))
         assert np.all(np.isfinite(total(slopes)))
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_moments_of_logistic_statistics_hold_for_predictors_of_any_spread(mean):
+    """Steep slopes are what a prior, and a posterior under local privacy, has much of."""
+    find = jax.jit(lambda x, slope: logistic_statistics(x, slope, count=1.0).covariance_matrix)
+    for size in (0.5, 4.4, 4.6, 7.0, 20.0, 200.0):
+        law = dist.MultivariateNormal(np.array([mean]), scale_tril=np.eye(1))
+        near = np.array([-40, -5, 0, 5, 40]) / size  # where tanh varies
+        cuts = np.unique(np.clip([-9 + mean, mean, 9 + mean, *near], mean - 9, mean + 9))
+
+        def moment(power, sign, size=size, cuts=cuts):
+            def f(x):
+                return x**power * np.tanh(size * x / 2) ** sign * stats.norm.pdf(x, mean)
+
+            return sum(integrate.quad(f, *ends, epsabs=1e-14, epsrel=1e-12)[0] for ends in itertools.pairwise(cuts))
+
+        square, cross = moment(2, 0), moment(3, 1) - moment(2, 0) * moment(1, 1)
+        want = [[moment(4, 0) - square**2, cross], [cross, square - moment(1, 1) ** 2]]
+        # third derivatives, rounded at 1e-15 or so, enter times the slope, cubed
+        np.testing.assert_allclose(find(law, np.array([size])), want, rtol=1e-9, atol=1e-9 + 1e-14 * size**3)
 
 
 def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
 from ldpbayes.likelihood._dispatch import register_closed_form
@@ -14,6 +15,9 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics._products import OFF_DIAGONALS, pairs
 
 __all__ = ["SumOfStatistics", "linear_rows", "linear_statistics", "logistic_statistics", "statistics_gaussian"]
+
+WIDE = 4.5
+"""Standard deviation of a predictor from which on its expectations are sums over points where the sigmoid varies."""
 
 
 class SumOfStatistics(dist.Distribution):
@@ -221,16 +225,21 @@ def logistic_statistics(
 def _expected_tanh(mean: Any, variance: Any) -> tuple[Any, Any, Any, Any]:
     """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal.
 
-    By the trapezoid rule, whose error is of order exp(−2π · π/(step · standard deviation)), the poles of g being π away
-    from the real line: below 1e-10 for standard deviations up to 7.
+    By the trapezoid rule on 129 points, to 1e-11. Its error is of order exp(−2π · π/step), the poles of g being π away
+    from the real line. Steps are of an eighth of the standard deviation; where that is wide the points are around 0
+    instead, where g varies: g less an error function, whose expectation is known, vanishes beyond.
     """
-    u = np.arange(-64, 65) / 8
-    weights = np.exp(-(u**2) / 2)
-    some = variance > 0
-    t = mean + jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1.0)), 0.0) * u
+    points = np.arange(-64, 65)
+    wide = variance > WIDE**2
+    narrow = jnp.sqrt(jnp.where(wide | (variance <= 0), WIDE**2, variance))
+    far = jnp.sqrt(jnp.where(wide, variance, WIDE**2))
+    t = jnp.where(wide, points / 2, mean + jnp.where(variance > 0, narrow, 0.0) * points / 8)
+    around = 0.5 * jnp.exp(-jnp.square((points / 2 - mean) / far) / 2) / (far * np.sqrt(2 * np.pi))
+    normal = np.exp(-np.square(points / 8) / 2)
+    weights = jnp.where(wide, around, normal / normal.sum())
     g = jnp.tanh(t / 2)
     g1 = (1 - g) * (1 + g) / 2
     g2 = -g * g1
     g3 = -g1 * g1 - g * g2
-    expected = jnp.stack([g, g1, g2, g3]) @ (weights / weights.sum()).astype(g.dtype)
-    return expected[0], expected[1], expected[2], expected[3]
+    expected = (weights * jnp.stack([g - erf(t / 2), g1, g2, g3])).sum(axis=-1)
+    return expected[0] + erf(mean / jnp.sqrt(4 + 2 * variance)), expected[1], expected[2], expected[3]
