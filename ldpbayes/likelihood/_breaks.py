@@ -14,7 +14,12 @@ from ldpbayes._tracing import is_concrete
 from ldpbayes.likelihood._families import family_of
 from ldpbayes.likelihood._masses import aligned, is_infinite
 
-__all__ = ["cut_panels", "density_breaks", "is_end"]
+__all__ = ["cut_panels", "density_breaks", "graded_breaks", "is_end"]
+
+# Distances from a centre in widths of a law: a panel between two of them resolves densities of any tail, and where the
+# last of them is, a normal law is nothing and a power law is smooth on panels of a fixed grid.
+GRADES = 0.5 * 1.5 ** np.arange(25)
+GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 
 def density_breaks(base: Any) -> jax.Array | None:
@@ -34,6 +39,24 @@ def density_breaks(base: Any) -> jax.Array | None:
     if not points:
         return None
     return jnp.sort(jnp.stack([jnp.broadcast_to(point, base.batch_shape) for point in points]), axis=0)
+
+
+def graded_breaks(base: Any) -> jax.Array | None:
+    """`density_breaks`, and points ever closer to the centres of the law, for a density too narrow for fixed panels.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        Univariate.
+    """
+    own, shape = density_breaks(base), tuple(base.batch_shape)
+    points = [] if own is None else [own]
+    for pair in family_of(base).centres():
+        centre, width = (jnp.broadcast_to(part, shape) for part in jax.lax.stop_gradient(pair))
+        known = jnp.isfinite(centre) & jnp.isfinite(width)
+        grades = aligned(GRADES, 1 + len(shape))
+        points.append(jnp.where(known, centre + grades * jnp.where(known, width, 0.0), -jnp.inf))
+    return jnp.sort(jnp.concatenate(points), axis=0) if points else None
 
 
 def is_end(point: Any, end: Any) -> bool:

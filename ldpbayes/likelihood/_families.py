@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
@@ -50,6 +51,21 @@ class Family:
             Of shapes that broadcast to the batch shape, in any order.
         """
         return []
+
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Where the mass of a continuous law is: centres, each with a width of the order of a standard deviation.
+
+        Moments are integrated on panels that become narrow there.
+
+        Returns
+        -------
+        list of (array_like, array_like)
+            Of shapes that broadcast to the batch shape; where one is not finite, it is left out.
+        """
+        try:
+            return [(self.law.mean, jnp.sqrt(self.law.variance))]
+        except NotImplementedError:
+            return []
 
     def cdf(self, x: ArrayLike) -> Any:
         """P(X ≤ x) of a continuous law, differentiable in its parameters.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.likelihood._breaks import cut_panels, density_breaks
+from ldpbayes.likelihood._breaks import cut_panels, density_breaks, graded_breaks
 from ldpbayes.likelihood._families import unexpanded
 from ldpbayes.likelihood._masses import (
     aligned,
@@ -65,28 +65,30 @@ class Latent:
     open_ends: tuple[bool, bool]
     pieces: tuple[Any, Any, Any] | None = None
 
-    def cut(self, base: Any) -> "Latent":
+    def cut(self, base: Any, breaks: Callable[[Any], Any] = density_breaks) -> "Latent":
         """These points, with pieces that end at a base's kinks and jumps in place of the panels that hold them.
 
         Parameters
         ----------
         base : numpyro.distributions.Distribution
             Law of a record.
+        breaks : callable
+            Where a base's panels are cut: `density_breaks` or `graded_breaks`.
 
         Returns
         -------
         Latent
             This one where the base is smooth; else with the nodes of the pieces, 8 each, behind the others.
         """
-        breaks = None if self.edges is None else density_breaks(base)
-        if breaks is None:
+        cuts = None if self.edges is None else breaks(base)
+        if cuts is None:
             return self
-        left, right, whole = cut_panels(self.edges, breaks)
+        left, right, whole = cut_panels(self.edges, cuts)
         nodes, volume = _panel_nodes(left, right)
         # a piece without width has no mass but a derivative, for which its nodes must be on its own side of the jump
         info = jnp.finfo(nodes.dtype)
-        count = QUADRATURE_ORDER * len(breaks)
-        ends = jnp.concatenate([right[: len(breaks)], left[len(breaks) :]])
+        count = QUADRATURE_ORDER * len(cuts)
+        ends = jnp.concatenate([right[: len(cuts)], left[len(cuts) :]])
         off = info.eps * jnp.abs(ends) + info.tiny
         before, after = (jnp.repeat(end, QUADRATURE_ORDER, axis=0) for end in (ends - off, ends + off))
         nodes = jnp.concatenate([jnp.minimum(nodes[:count], before[:count]), jnp.maximum(nodes[count:], after[count:])])
@@ -157,7 +159,7 @@ class Latent:
         rank : int
             Axes that the points have at least: one more than a batch that `function` broadcasts with.
         """
-        grid = self.cut(base)
+        grid = self.cut(base, graded_breaks)
         density = grid.density(base)
         rank = max(rank, density.ndim)
         ends = [jnp.broadcast_to(end, grid.nodes.shape[1:])[None] for end in grid.ends]
@@ -297,6 +299,8 @@ def _discrete_latent(base: Any, mechanism: Any) -> Latent:
         lower, upper = low, high
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
+    if stop - start > MOST_COUNTS:
+        raise ValueError(f"{stop - start:.0f} counts between bounds are more than the {MOST_COUNTS} that are added up")
     # one at least, even outside the bounds: the mechanism clips it
     nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))

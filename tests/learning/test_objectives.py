@@ -1,13 +1,26 @@
 """Losses of released labels: what they are, that they can be differentiated, and that they serve any JAX model."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import integrate, special, stats
 
 import ldpbayes as ldp
-from ldpbayes.learning import MarginalLikelihood, SquaredError, UnbiasedLabels, laplace, log_normal, poisson, student_t
+from ldpbayes.learning import (
+    MarginalLikelihood,
+    SquaredError,
+    UnbiasedLabels,
+    bernoulli,
+    laplace,
+    log_normal,
+    normal,
+    poisson,
+    student_t,
+)
 from ldpbayes.mechanisms import RPWithPrior
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0.0, 1.0)
@@ -32,6 +45,41 @@ def test_squared_errors_take_released_or_unbiased_labels():
     np.testing.assert_allclose(UnbiasedLabels().loss(prediction, 1.0, LABELS, WINDOW), (unbiased - 0.3) ** 2, rtol=1e-5)
     with pytest.raises(ValueError, match="unbiased"):
         UnbiasedLabels().loss(prediction, 1.0, LABELS, RPWithPrior(1.0, (0.0, 1.0), 0.4, outside="uniform"))
+
+
+CLIPPED = {
+    "normal": (normal, stats.norm, lambda p, s: (p, s)),
+    "heavy-tailed": (student_t(1.5), lambda p, s: stats.t(1.5, p, s), lambda p, s: (p, s)),
+    "log-normal": (log_normal, lambda p, s: stats.lognorm(s, 0, np.exp(p)), lambda p, s: (np.exp(p), s * np.exp(p))),
+}
+
+
+@pytest.mark.parametrize("law, reference, bulk", CLIPPED.values(), ids=CLIPPED.keys())
+def test_means_of_clipped_labels_are_exact_however_narrow_wide_or_far_away_their_law_is(law, reference, bulk, x64):
+    def exact(prediction, scale):  # the integral of P(y > t) from 0 to 1, cut on all scales of the law
+        centre, width = bulk(prediction, scale)
+        cuts = centre + width * np.array([-100.0, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 1e3])
+        cuts = np.unique(np.clip([0, 1e-9, 1e-6, 1e-3, 1e-2, 0.1, 1, *cuts], 0, 1))
+        tail = reference(prediction, scale).sf
+        return sum(integrate.quad(tail, a, b, epsabs=1e-13)[0] for a, b in itertools.pairwise(cuts))
+
+    prediction, scale = (grid.ravel() for grid in np.meshgrid([-9.0, -0.4, 0.31234, 1.0, 5.0], [1e-4, 0.01, 0.3, 9, 100]))
+    mean = MarginalLikelihood(law).mean(prediction, scale, (0.0, 1.0))
+    # 8 nodes on panels of half a width, or whose ends are in the ratio 1.5: exact to 1e-10 of the range
+    np.testing.assert_allclose(mean, [exact(*pair) for pair in zip(prediction, scale, strict=True)], rtol=0, atol=1e-10)
+
+
+def test_means_of_clipped_counts_are_sums_over_them(x64):
+    counts, rates = np.arange(4000), np.array([0.3, 40.0, 900.0])
+    for bounds in ((0.0, 1000.0), (3.5, 41.0)):
+        exact = stats.poisson.pmf(counts, rates[:, None]) @ np.clip(counts, *bounds)
+        mean = MarginalLikelihood(poisson).mean(np.log(rates), None, bounds)
+        np.testing.assert_allclose(mean, exact, rtol=1e-11)  # masses at 900 have lost 3 of 16 digits
+    odds = np.array([-800.0, 0.4, 800.0])
+    mean = MarginalLikelihood(bernoulli).mean(odds, None, (0.2, 3.0))
+    np.testing.assert_allclose(mean, 0.2 + 0.8 * special.expit(odds), rtol=1e-14)
+    with pytest.raises(ValueError, match="counts between bounds are more than"):
+        MarginalLikelihood(poisson).mean(np.zeros(1), None, (0.0, 1e9))
 
 
 @pytest.mark.parametrize("mechanism", [LAPLACE, WINDOW], ids=["laplace", "window"])

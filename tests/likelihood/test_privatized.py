@@ -271,6 +271,12 @@ def test_moments_broadcast_with_personal_budgets(x64):
     np.testing.assert_allclose(of_nodes.variance, law.variance[1])
 
 
+def test_moments_of_a_law_that_is_far_narrower_than_the_bounds_are_exact(x64):
+    law = ldp.Privatized(dist.Normal(0.31234, 1e-5), ldp.AdditiveMechanism(ldp.noise.Gaussian(1e-5), 0.0, 1.0))
+    np.testing.assert_allclose(law.mean, 0.31234, rtol=1e-14)
+    np.testing.assert_allclose(law.variance, 2e-10, rtol=1e-9)  # of squares of distances from a rounded mean
+
+
 def test_laws_and_bounds_of_one_record_each_broadcast(x64):
     z = np.array([-0.4, 1.0, 1.9])
     lower = np.array([-0.5, 0.0, 0.25])

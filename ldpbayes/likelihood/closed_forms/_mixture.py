@@ -23,6 +23,13 @@ class _MixtureSameFamily(Family):
         points = [jnp.broadcast_to(point, batch) for point in family_of(mixture.component_distribution).breaks()]
         return [point[..., k] for point in points for k in range(mixture.mixture_size)]
 
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Those of all components."""
+        batch = (*self.law.batch_shape, self.law.mixture_size)
+        pairs = family_of(self.law.component_distribution).centres()
+        pairs = [jnp.broadcast_arrays(*pair, jnp.zeros(batch))[:2] for pair in pairs]
+        return [(centre[..., k], width[..., k]) for centre, width in pairs for k in range(batch[-1])]
+
     def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
         """From those of the components."""
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
@@ -39,6 +46,10 @@ class _MixtureGeneral(Family):
         own, parts = support_ends(self.law), self.law.component_distributions
         points = [point for part in parts for point in (*support_ends(part), *family_of(part).breaks())]
         return [point for point in points if not any(is_end(point, end) for end in own)]
+
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Those of all components."""
+        return [pair for part in self.law.component_distributions for pair in family_of(part).centres()]
 
     def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
         """From those of the components."""

@@ -14,6 +14,10 @@ from ldpbayes.numerics._tails import integrated_student_t_tail, student_t_tails
 class _StudentT(Family):
     """See `Family`."""
 
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Without moments, which may be infinite."""
+        return [(self.law.loc, self.law.scale)]
+
     def cdf(self, x: Any) -> jax.Array:
         """With a derivative in the degrees of freedom, which NumPyro's own lacks."""
         return student_t_cdf(self.law.df, (x - self.law.loc) / self.law.scale)

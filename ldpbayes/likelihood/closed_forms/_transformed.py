@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from ldpbayes.likelihood._breaks import is_end
@@ -22,3 +23,10 @@ class _Transformed(Family):
         for transform in self.law.transforms:
             points = [transform(point) for point in points]
         return [point for point in points if not any(is_end(point, end) for end in support_ends(self.law))]
+
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Where those of the law that is transformed go, with what lies within a width of them."""
+        pairs = [(c, c - w, c + w) for c, w in family_of(self.law.base_dist).centres()]
+        for transform in self.law.transforms:
+            pairs = [tuple(transform(point) for point in points) for points in pairs]
+        return [(middle, 0.5 * jnp.abs(high - low)) for middle, low, high in pairs]

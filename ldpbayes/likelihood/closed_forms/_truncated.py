@@ -14,3 +14,7 @@ class _Truncated(Family):
     def breaks(self) -> list[Any]:
         """Those of the law that was truncated."""
         return family_of(self.law.base_dist).breaks()
+
+    def centres(self) -> list[tuple[Any, Any]]:
+        """Those of the law that was truncated."""
+        return family_of(self.law.base_dist).centres()
