@@ -1,8 +1,10 @@
 """Regression on released labels in two lines, for those who know scikit-learn."""
 
+import dataclasses
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 
 from ldpbayes._extras import missing
@@ -11,9 +13,10 @@ from ldpbayes.learning._arguments import checked_bounds
 from ldpbayes.learning._linear_fit import LinearModel, linear_fit
 from ldpbayes.learning._network import Network
 from ldpbayes.learning._network_fit import network_fit
-from ldpbayes.learning._objectives import Objective
+from ldpbayes.learning._objectives import MarginalLikelihood, Objective
+from ldpbayes.likelihood._breaks import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
-from ldpbayes.noise import Gaussian
+from ldpbayes.noise import Gaussian, Laplace
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -24,6 +27,7 @@ except ImportError:
 __all__ = ["LabelPrivateRegressor"]
 
 NEXT_TO_NOTHING = 1e-6  # of the labels' deviation: noise that stands for none
+SMOOTHING = 0.3  # of the standard error of a mean: noise that gives a density with a kink a curvature, and moves no fit
 
 
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -39,7 +43,9 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     model : LinearModel or Network, optional
         What predicts: by default ``LinearModel()``.
     objective : Objective, optional
-        What is minimised: by default ``MarginalLikelihood()``.
+        What is minimised: by default ``MarginalLikelihood()``. Without a mechanism that is the likelihood of labels as
+        they are (of a law whose density has a kink, such as `laplace`, of labels with so little noise that no fit moves
+        by half of a standard error).
     bounds : (float, float), optional
         Between which predictions lie; see `LinearFit.predict`.
     random_state : int
@@ -95,7 +101,10 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         by = self.mechanism if mechanism is None else mechanism
         release = Release(y, _none(np.asarray(y, float)) if by is None else by)
         model = LinearModel() if self.model is None else self.model
-        self.fit_ = _fitted(model, np.asarray(X, float), release, self.objective, self.random_state)
+        objective = MarginalLikelihood() if self.objective is None else self.objective
+        if by is None and isinstance(objective, MarginalLikelihood):
+            objective = _of_labels(objective, np.asarray(y, float))
+        self.fit_ = _fitted(model, np.asarray(X, float), release, objective, self.random_state)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -111,13 +120,48 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return self.fit_.predict(np.asarray(X, float), bounds=self.bounds)
 
 
+@dataclasses.dataclass(frozen=True)
+class Likelihood(MarginalLikelihood):
+    """−log p(y | prediction, scale) of labels that were not randomized.
+
+    Parameters
+    ----------
+    law, scale, deviation
+        See `MarginalLikelihood`.
+    noise : (float, float, float), optional
+        Scale of Laplace noise and bounds far outside the labels, which smooth a density that has a kink.
+    """
+
+    noise: tuple[float, float, float] | None = None
+
+    def loss(self, prediction: Any, scale: Any, release_values: Any, mechanism: Any) -> jax.Array:
+        """See `Objective.loss`: that of the label's law, or of its sum with the noise."""
+        if self.noise is None:
+            return -self.label(prediction, scale).log_prob(release_values)
+        smooth = AdditiveMechanism(Laplace(self.noise[0]), *self.noise[1:])
+        return super().loss(prediction, scale, release_values, smooth)
+
+
+def _of_labels(objective: MarginalLikelihood, labels: np.ndarray) -> Likelihood:
+    """The likelihood of labels as they are, which have to be such as the law can give."""
+    law = objective.label(np.zeros(1), np.ones(1))
+    if not np.all(law.support(labels)):
+        raise ValueError(f"y has labels outside the support of {type(law).__name__}: {law.support}")
+    noise = None
+    if density_breaks(law) is not None:
+        width = float(np.ptp(labels)) or 1.0
+        scale = SMOOTHING * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
+        noise = (scale, float(labels.min()) - width, float(labels.max()) + width)
+    return Likelihood(objective.law, objective.scale, objective.deviation, noise)
+
+
 def _none(labels: np.ndarray) -> Mechanism:
     """A mechanism that promises nothing, for labels as they are."""
     return AdditiveMechanism(Gaussian(NEXT_TO_NOTHING * (float(labels.std()) or 1.0)), sensitivity=np.inf)
 
 
 @functools.singledispatch
-def _fitted(model: Any, features: np.ndarray, release: Release, objective: Objective | None, seed: int) -> Any:
+def _fitted(model: Any, features: np.ndarray, release: Release, objective: Objective, seed: int) -> Any:
     raise TypeError(f"model must be a LinearModel or a Network, got {model!r}")
 
 

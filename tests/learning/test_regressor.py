@@ -6,6 +6,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -13,7 +14,18 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import ldpbayes as ldp
-from ldpbayes.learning import LabelPrivateRegressor, LinearModel, Network, SquaredError, linear_fit
+from ldpbayes.learning import (
+    LabelPrivateRegressor,
+    LinearModel,
+    MarginalLikelihood,
+    Network,
+    SquaredError,
+    laplace,
+    linear_fit,
+    log_normal,
+    poisson,
+    student_t,
+)
 
 MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 1.0)
 PLAIN = LabelPrivateRegressor(model=LinearModel(penalty=1.0), objective=SquaredError())
@@ -67,6 +79,31 @@ def test_without_a_mechanism_labels_are_taken_as_they_are_and_nothing_is_promise
     ols = np.linalg.lstsq(np.c_[np.ones(400), x], y, rcond=None)[0]
     np.testing.assert_allclose(regressor.fit_.params, ols, rtol=1e-8, atol=1e-10)
     assert "No label is protected" in regressor.fit_.privacy
+
+
+def test_without_a_mechanism_labels_of_any_law_are_fitted_as_statsmodels_does(data):
+    x, y, _ = data
+    design, rng = sm.add_constant(x), np.random.default_rng(1)
+    counts = rng.poisson(np.exp(y))
+
+    def fitted(law, labels):
+        objective = MarginalLikelihood(law, deviation=np.inf) if law is not poisson else MarginalLikelihood(law)
+        return LabelPrivateRegressor(model=LinearModel(penalty=0.0), objective=objective).fit(x, labels).fit_
+
+    # a step that promises 1e-8 nats moves a parameter by 1.4e-4 standard errors at most
+    of_logs, glm = sm.OLS(y, design).fit(), sm.GLM(counts, design, family=sm.families.Poisson()).fit()
+    for fit, reference in ((fitted(log_normal, np.exp(y)), of_logs), (fitted(poisson, counts), glm)):
+        assert np.all(np.abs(fit.params[:4] - reference.params) < 1.5e-4 * reference.bse)
+        assert "No label is protected" in fit.privacy
+    students = fitted(student_t(4), y)
+    residual, scale = y - design @ students.params[:4], students.scale
+    score = design.T @ (5 * residual / (4 * scale**2 + residual**2))
+    assert np.all(np.abs(score) < 1.5e-4 * np.linalg.norm(design, axis=0) / scale)
+    # medians: the noise that smooths the kink has 0.3 of the standard error of a mean
+    medians = sm.QuantReg(y, design).fit(0.5)
+    assert np.all(np.abs(fitted(laplace, y).params[:4] - medians.params) < 0.5 * medians.bse)
+    with pytest.raises(ValueError, match="y has labels outside the support of Poisson"):
+        fitted(poisson, y)
 
 
 def test_without_scikit_learn_the_rest_works_and_the_regressor_says_what_it_needs(monkeypatch):
