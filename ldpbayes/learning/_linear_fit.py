@@ -21,6 +21,7 @@ from ldpbayes.learning._linear_result import LinearFit
 from ldpbayes.learning._newton import FLAT, TOLERANCE, newton
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective, OneMechanism
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
+from ldpbayes.learning._scale_profile import scale_profile
 
 __all__ = ["LinearModel", "linear_fit"]
 
@@ -114,8 +115,10 @@ def linear_fit(
         if several:  # all labels are gone through as seldom as possible
             start = newton(some, start).theta
         minimum = newton(criterion, start, ENOUGH if several else TOLERANCE)
+        told_apart = _told_apart(minimum.at.hessian)
+        profile = scale_profile(criterion, minimum) if told_apart and objective.scaled else None
     criterion = dataclasses.replace(criterion, objective=told)
-    return _result(criterion, minimum, names, release)
+    return _result(criterion, minimum, told_apart, profile, names, release)
 
 
 def _rule(objective: Objective) -> Penalty:
@@ -192,7 +195,16 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     return points[int(np.argmin(values))], point(middle, ridge)
 
 
-def _result(criterion: Criterion, minimum: Any, names: list[str], release: Release) -> LinearFit:
+def _told_apart(hessian: np.ndarray) -> bool:
+    """Whether no direction is without curvature."""
+    unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
+    sizes = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
+    return bool(sizes[0] > FLAT * sizes[-1])
+
+
+def _result(
+    criterion: Criterion, minimum: Any, told_apart: bool, profile: Any, names: list[str], release: Release
+) -> LinearFit:
     """The fit in the units of features and labels."""
     theta, at = minimum.theta, minimum.at
     first, d = int(criterion.intercept), len(criterion.unit)
@@ -204,8 +216,6 @@ def _result(criterion: Criterion, minimum: Any, names: list[str], release: Relea
     if criterion.objective.scaled:
         params[-1] = np.exp(theta[-1])
         back[-1, -1] = params[-1]
-    sizes = np.linalg.eigvalsh(at.hessian / np.sqrt(np.outer(*[np.abs(np.diagonal(at.hessian)) + 1e-300] * 2)))
-    told_apart = sizes[0] > FLAT * sizes[-1]
     if told_apart:
         covariance = back @ criterion.objective.covariance(at.hessian, at.spread) @ back.T
     else:
@@ -229,4 +239,5 @@ def _result(criterion: Criterion, minimum: Any, names: list[str], release: Relea
         steps=minimum.steps,
         privacy=privacy_of(release),
         _intercept=criterion.intercept,
+        _profile=profile,
     )

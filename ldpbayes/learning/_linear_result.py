@@ -11,6 +11,7 @@ from ldpbayes.estimation._estimate import Estimate, table, tails
 from ldpbayes.estimation._sandwich import normal_interval
 from ldpbayes.learning._arguments import checked_bounds, checked_features
 from ldpbayes.learning._objectives import Objective
+from ldpbayes.learning._scale_profile import ScaleProfile
 
 __all__ = ["LinearFit"]
 
@@ -55,6 +56,7 @@ class LinearFit:
     steps: int
     privacy: str
     _intercept: bool = dataclasses.field(repr=False)
+    _profile: ScaleProfile | None = dataclasses.field(repr=False)
 
     @property
     def intercept(self) -> float:
@@ -118,7 +120,11 @@ class LinearFit:
             return np.asarray(self.objective.mean(self.linear_predictor(features), self.scale, checked_bounds(bounds)))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Normal confidence intervals, two arrays (p,); that of the scale is normal in its logarithm.
+        """Confidence intervals, two arrays (p,).
+
+        Those of all parameters but the scale are normal. That of the scale has all scales that the labels do not
+        refuse, by the ratio of likelihoods without the scale's prior: it begins with 0 where they do not tell a small
+        scale from none. Where they tell it to 10 %, it is normal in the logarithm.
 
         Parameters
         ----------
@@ -131,7 +137,9 @@ class LinearFit:
             For another level.
         """
         lower, upper = normal_interval(self.params, self.standard_error, level)
-        if self.objective.scaled:
+        if self._profile is not None:
+            lower[-1], upper[-1] = self._profile.interval(special.ndtri(0.5 + 0.5 * level))
+        elif self.objective.scaled:
             scale = self.params[-1]
             ends = normal_interval(np.log(scale), self.standard_error[-1] / scale, level)
             lower[-1], upper[-1] = np.exp(ends)

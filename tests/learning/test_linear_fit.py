@@ -3,10 +3,12 @@
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 import statsmodels.api as sm
+from scipy import optimize, stats
 from sklearn.linear_model import Ridge
 
 import ldpbayes as ldp
@@ -107,7 +109,7 @@ def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
     )
     assert "MarginalLikelihood of 400 released labels, penalty 1" in fitted.summary()
     lower, upper = fitted.interval(0.9)
-    assert np.all(lower < fitted.params) and np.all(fitted.params < upper) and lower[-1] > 0
+    assert np.all(lower < fitted.params) and np.all(fitted.params < upper) and lower[-1] >= 0
 
 
 def test_the_gradient_is_zero_at_the_fit_and_the_covariance_is_the_curvature_there(fitted, features, released):
@@ -116,7 +118,7 @@ def test_the_gradient_is_zero_at_the_fit_and_the_covariance_is_the_curvature_the
         def criterion(params):
             law = dist.Normal(params[0] + features @ params[1:-1], params[-1])
             ridge = 0.5 * np.sum((params[1:-1] * features.std(axis=0)) ** 2)
-            prior = 0.5 * 4 * (np.log(params[-1]) - np.log(1 / 6)) ** 2
+            prior = 0.5 * ((np.log(params[-1]) - np.log(1 / 6)) / 1.5) ** 2
             return float(-ldp.Privatized(law, released.mechanism).log_prob(released.values).sum() + ridge + prior)
 
         start = criterion(fitted.params)
@@ -129,6 +131,51 @@ def test_the_gradient_is_zero_at_the_fit_and_the_covariance_is_the_curvature_the
             # third and fourth derivatives count with 0.05 and its square; of the scale the parameter is the logarithm
             assert up + down - 2 * start == pytest.approx(0.05**2, rel=0.1)
             assert error >= 1 / np.sqrt(information)
+
+
+def test_the_interval_of_a_scale_has_those_that_the_ratio_of_likelihoods_does_not_refuse(fitted, features, released):
+    with jax.enable_x64(True):
+        standard = (features - features.mean(axis=0)) / features.std(axis=0)
+
+        @jax.jit
+        def nats(coefficients, log_scale):  # without a prior of the scale
+            law = dist.Normal(coefficients[0] + standard @ coefficients[1:], jnp.exp(log_scale))
+            of_labels = ldp.Privatized(law, released.mechanism, validate_args=False).log_prob(released.values)
+            return 0.5 * jnp.sum(coefficients[1:] ** 2) - of_labels.sum()
+
+        slope = jax.jit(jax.grad(nats))
+
+        def best(log_scale):
+            start = np.array([0.5, 0, 0, 0])
+            return optimize.minimize(nats, start, (log_scale,), jac=slope, method="BFGS").fun
+
+        least = min(best(log_scale) for log_scale in np.linspace(-9, 0, 28))
+        for level in (0.8, 0.95):
+            lower, upper = (end[-1] for end in fitted.interval(level))
+            refused = stats.chi2(1).ppf(level)
+            # straight lines between points half a deviance's unit apart: to 3 % of the ratio
+            assert 2 * (best(np.log(upper)) - least) == pytest.approx(refused, rel=0.03)
+            if lower:
+                assert 2 * (best(np.log(lower)) - least) == pytest.approx(refused, rel=0.03)
+            else:
+                assert 2 * (best(-9.0) - least) < refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deviation", [1.5, 5.0])
+def test_the_interval_of_a_scale_covers_under_strong_noise(deviation):
+    # at a standard deviation of the noise of 17, scales from 0 to about 2.8 explain the labels
+    mechanism, covered = ldp.LaplaceMechanism(1.0, -6.0, 6.0), 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(2000, 2))
+        labels = 0.5 + x @ [0.5, -0.3] + 0.9 * rng.normal(size=2000)
+        release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(seed), labels)), mechanism)
+        fit = linear_fit(x, release, objective=MarginalLikelihood(deviation=deviation), penalty=0.0)
+        lower, upper = fit.interval()
+        covered += lower[-1] <= 0.9 <= upper[-1]
+    # at least .95, as the scale is next to the end of its range; if it is .95, a false alarm has a probability of 1e-4
+    assert covered >= stats.binom(300, 0.95).ppf(1e-4)
 
 
 def test_labels_in_chunks_are_those_in_one_piece(fitted, features, released, monkeypatch):

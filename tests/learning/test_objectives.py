@@ -63,7 +63,9 @@ def test_means_of_clipped_labels_are_exact_however_narrow_wide_or_far_away_their
         tail = reference(prediction, scale).sf
         return sum(integrate.quad(tail, a, b, epsabs=1e-13)[0] for a, b in itertools.pairwise(cuts))
 
-    prediction, scale = (grid.ravel() for grid in np.meshgrid([-9.0, -0.4, 0.31234, 1.0, 5.0], [1e-4, 0.01, 0.3, 9, 100]))
+    prediction, scale = (
+        grid.ravel() for grid in np.meshgrid([-9.0, -0.4, 0.31234, 1.0, 5.0], [1e-4, 0.01, 0.3, 9, 100])
+    )
     mean = MarginalLikelihood(law).mean(prediction, scale, (0.0, 1.0))
     # 8 nodes on panels of half a width, or whose ends are in the ratio 1.5: exact to 1e-10 of the range
     np.testing.assert_allclose(mean, [exact(*pair) for pair in zip(prediction, scale, strict=True)], rtol=0, atol=1e-10)

@@ -120,10 +120,11 @@ def _judged(
     return lax.map(one, (ahead, behind, scales, values, mechanism))
 
 
+LIKELIHOOD = MarginalLikelihood(deviation=0.5)  # both ranges here are some six standard deviations of the labels wide
 LEARNERS: dict[str, Learner] = {
     "paper": paper_network,
     "squared error, linear": functools.partial(linear, SquaredError(), CrossValidation(grid=GRID)),
     "unbiased labels, linear": functools.partial(linear, UnbiasedLabels(), CrossValidation(grid=GRID)),
-    "marginal likelihood, linear": functools.partial(linear, MarginalLikelihood(), Evidence(grid=GRID)),
-    "marginal likelihood, network": functools.partial(held_out_network, MarginalLikelihood()),
+    "marginal likelihood, linear": functools.partial(linear, LIKELIHOOD, Evidence(grid=GRID)),
+    "marginal likelihood, network": functools.partial(held_out_network, LIKELIHOOD),
 }
