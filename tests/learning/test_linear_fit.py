@@ -232,6 +232,12 @@ def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(fe
         assert np.isfinite(linear_fit(twice, released, penalty=1.0).standard_error).all()
 
 
+def test_curvatures_of_nothing_are_no_error_but_parameters_that_are_not_told_apart():
+    # where a scale without a prior goes to 0, residuals of Laplace noise have no curvature at all
+    assert not module._told_apart(np.diag([0.0, 0.0, 3.4e-13]))
+    assert module._told_apart(np.diag([1e-200, 1e200, 1.0]))  # of other units
+
+
 def test_wrong_input_is_refused(features, released):
     def refused(message, features=features, release=released, error=ValueError, **options):
         with pytest.raises(error, match=message):
