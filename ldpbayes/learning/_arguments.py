@@ -11,7 +11,14 @@ from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.data import Release
 from ldpbayes.learning._objectives import Objective
 
-__all__ = ["LearningWarning", "checked_bounds", "checked_features", "checked_labels", "privacy_of"]
+__all__ = [
+    "LearningWarning",
+    "centre_and_unit",
+    "checked_bounds",
+    "checked_features",
+    "checked_labels",
+    "privacy_of",
+]
 
 
 class LearningWarning(LdpBayesWarning):
@@ -58,6 +65,18 @@ def checked_features(
     if like is not None and hasattr(features, "columns") and unnamed not in (names, list(like)) and names != list(like):
         raise ValueError(f"features must have the columns of the fit in their order, {list(like)}, got {names}")
     return matrix, names
+
+
+def centre_and_unit(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the columns and their standard deviations, 1 for a constant column, each of shape (d,).
+
+    Parameters
+    ----------
+    matrix : array (n, d)
+        Features in double precision: in single, a column far from 0 has lost what its numbers differ by.
+    """
+    unit = matrix.std(axis=0)
+    return matrix.mean(axis=0), np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)
 
 
 def checked_bounds(bounds: Any) -> tuple[float, float] | None:

@@ -11,6 +11,7 @@ from ldpbayes._warnings import warn
 from ldpbayes.data import Release
 from ldpbayes.learning._arguments import (
     LearningWarning,
+    centre_and_unit,
     checked_features,
     checked_labels,
     privacy_of,
@@ -128,9 +129,8 @@ def _rule(objective: Objective) -> Penalty:
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
     """The criterion of all labels, without a penalty yet."""
     count = len(release)
-    centre = matrix.mean(axis=0) if intercept else np.zeros(matrix.shape[1])
-    unit = matrix.std(axis=0)
-    unit = np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)  # a constant feature has no scale
+    centre, unit = centre_and_unit(matrix)
+    centre = centre if intercept else 0 * centre
     if count <= ROWS:
         chunks = [np.arange(count)]
     else:

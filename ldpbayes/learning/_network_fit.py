@@ -8,7 +8,14 @@ import numpy as np
 
 from ldpbayes._warnings import warn
 from ldpbayes.data import Release
-from ldpbayes.learning._arguments import LearningWarning, checked_bounds, checked_features, checked_labels, privacy_of
+from ldpbayes.learning._arguments import (
+    LearningWarning,
+    centre_and_unit,
+    checked_bounds,
+    checked_features,
+    checked_labels,
+    privacy_of,
+)
 from ldpbayes.learning._network import Network, Trained, train_network
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 
@@ -33,6 +40,8 @@ class NetworkFit:
         Number of labels.
     privacy : str
         What was promised to those whose labels were released.
+    names : list of str
+        Of the features.
     """
 
     network: Network
@@ -41,6 +50,7 @@ class NetworkFit:
     losses: np.ndarray
     count: int
     privacy: str
+    names: list[str]
 
     @property
     def scale(self) -> float | None:
@@ -62,11 +72,14 @@ class NetworkFit:
         Raises
         ------
         ValueError
-            For another number of columns, or what is not a finite number.
+            For another number of columns, other names of them, or what is not a finite number.
         """
-        matrix, _ = checked_features(features, width=len(self.trained.centre))
+        matrix, _ = checked_features(features, width=len(self.names), like=self.names)
+        centre, unit = self.trained.centre, self.trained.unit
+        standard = ((matrix - centre) / unit).astype(np.float32)
+        trained = self.trained._replace(centre=np.zeros_like(standard[0]), unit=np.ones_like(standard[0]))
         with jax.enable_x64(False):
-            prediction, scale = _predicted(self.network, self.trained, matrix.astype(np.float32))
+            prediction, scale = _predicted(self.network, trained, standard)
             return np.asarray(self.objective.mean(prediction, scale, checked_bounds(bounds)))
 
 
@@ -117,18 +130,25 @@ def network_fit(
     """
     objective = MarginalLikelihood() if objective is None else objective
     checked_labels(release, objective)
-    matrix, _ = checked_features(features, len(release))
+    matrix, names = checked_features(features, len(release))
     if network is not None and options:
         raise TypeError(f"give a network or its options, not both; got {', '.join(options)}")
     network = Network(**options) if network is None else network
+    # in double precision: the rest is in single
+    centre, unit = centre_and_unit(matrix) if network.standardise else (0.0, 1.0)
     with jax.enable_x64(False):
-        data = (matrix.astype(np.float32), np.asarray(release.values, np.float32), release.mechanism)
+        data = (
+            ((matrix - centre) / unit).astype(np.float32),
+            np.asarray(release.values, np.float32),
+            release.mechanism,
+        )
         trained, losses = trained_once(network, objective, jax.random.key(seed), *data)
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
+    trained = trained._replace(centre=centre + unit * trained.centre, unit=unit * trained.unit)
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
         warn(problem, LearningWarning)
-    return NetworkFit(network, objective, trained, losses, len(release), privacy_of(release))
+    return NetworkFit(network, objective, trained, losses, len(release), privacy_of(release), names)
 
 
 trained_once = jax.jit(train_network, static_argnums=1)

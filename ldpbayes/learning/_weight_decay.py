@@ -11,7 +11,7 @@ import numpy as np
 
 from ldpbayes._checks import at_least, checked
 from ldpbayes.data import Release
-from ldpbayes.learning._arguments import checked_features, checked_labels
+from ldpbayes.learning._arguments import centre_and_unit, checked_features, checked_labels
 from ldpbayes.learning._network import Network, Trained
 from ldpbayes.learning._network_fit import trained_once
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
@@ -65,6 +65,9 @@ def with_weight_decay(
     objective = MarginalLikelihood() if objective is None else objective
     checked_labels(release, objective)
     matrix, _ = checked_features(features, len(release))
+    if network.standardise:  # once more by each training; here in double precision
+        centre, unit = centre_and_unit(matrix)
+        matrix = (matrix - centre) / unit
     grid = np.atleast_1d(checked("decays", decays, "finite numbers, 0 or more", lambda a: (a >= 0) & (a < np.inf)))
     count, folds = len(release), at_least(2, "folds", folds, len(release))
     order = np.random.default_rng(seed).permutation(count)

@@ -61,6 +61,22 @@ def test_a_seed_gives_the_same_network_again_and_another_seed_another(fitted, fe
     assert np.any(other.losses != fitted.losses)
 
 
+def test_features_far_from_zero_are_standardised_in_double_precision(fitted, features, released):
+    far = features * 2.0**-20 + 2.0**6  # in single precision a column has 2 different numbers, in double all
+    moved = network_fit(far, released, network=SMALL)
+    # the same standardised features to 1e-8, hence in single precision to rounding, over 150 steps
+    np.testing.assert_allclose(moved.predict(far), fitted.predict(features), atol=0.02)
+
+
+def test_columns_of_a_data_frame_are_those_of_the_training(features, released):
+    pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+    frame = pandas.DataFrame(features, columns=["age", "rooms"])
+    fit = network_fit(frame, released, network=Network(widths=(4,), epochs=1))
+    np.testing.assert_array_equal(fit.predict(frame), fit.predict(features))
+    with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms'\]"):
+        fit.predict(frame[["rooms", "age"]])
+
+
 def test_trials_are_trained_together(fitted, features, released):
     keys = jax.random.split(jax.random.key(0), 2)
     train = jax.jit(jax.vmap(functools.partial(train_network, SMALL, MarginalLikelihood()), (0, None, 0, None)))
