@@ -11,6 +11,7 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
+from ldpbayes.likelihood import RegressionRows
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._mixing import normal_mixture
 
@@ -289,3 +290,26 @@ def test_linear_regression_is_the_joint_normal():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_rows_that_are_next_to_impossible_have_the_error_that_is_stated():
+    mechanism = ldp.AdditiveMechanism(ldp.noise.SymmetricLaplace(1.0), columns=2, perturbed=(0,), sensitivity=np.inf)
+    law = dist.MultivariateNormal(np.zeros(1), 0.01 * np.eye(1))  # a tenth of the noise: s = 1/100
+    rows = np.stack([np.append(0, np.linspace(2, 28, 14)), np.ones(15)], axis=-1)
+    bases = [RegressionRows(law, dist.BernoulliLogits, np.zeros(1), 0.4, scales=k) for k in (36, 72)]
+    found = jax.jit(lambda z: [ldp.Privatized(base, mechanism).log_prob(z) for base in bases])(rows)
+    # a normal plus a Laplace number of mean absolute deviation 1/√2, beside a response of probability 1/(1 + exp(−0.4))
+    rate, sides = np.sqrt(2), np.array([[1.0], [-1.0]])
+    sides = stats.norm.logcdf((sides * rows[:, 0] - 0.01 * rate) / 0.1) - sides * rate * rows[:, 0]
+    exact = np.logaddexp(*sides) + np.log(rate / 2) + 0.01 - np.log1p(np.exp(-0.4))
+    below = np.maximum(exact.max() - exact, 0.1)
+    assert below.max() > 38
+
+    def stated(scales):
+        step = (6.7 - 0.7 * np.log(0.01)) / (scales - 1)
+        return 2 * np.exp(-2 * np.pi**2 / (below * step**2))
+
+    coarse, fine = np.abs(np.asarray(found) - exact)
+    assert np.all(coarse[below < 12] < 1e-8)
+    assert np.all(coarse < 1e-8 + 3 * stated(36))  # the third and fourth derivatives count, too
+    assert np.all(fine[below < 30] < 1e-7)
