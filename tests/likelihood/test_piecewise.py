@@ -145,3 +145,21 @@ def test_sketches_cut_where_released_labels_bend_equal_the_product_over_records(
         assert float(total) == pytest.approx(float(product), rel=2e-9)
     coarse = sketch.coarser()
     assert set(mechanism.released_breakpoints[[1, 2]].tolist()) <= set(coarse.edges)
+
+
+def test_where_a_jump_is_on_an_edge_of_the_support_the_gradient_is_that_of_moves_that_shrink_it():
+    z, mechanism = 0.55, ldp.RPWithPrior(1.0, (0.0, 1.0), 0.2)
+
+    def log_prob(low, high):
+        return ldp.Privatized(dist.Uniform(low, high), mechanism).log_prob(z)
+
+    both, moves = jax.jit(jax.value_and_grad(log_prob, (0, 1))), (1e-6, -1e-6)
+    for place in (0.35, 0.75):  # z less and plus the half-width, where p(z | x) jumps
+        for edge, inwards in ((0, 1e-6), (1, -1e-6)):
+            ends = (place, 0.98) if edge == 0 else (0.03, place)
+            value, slopes = both(*ends)
+            moved = {move: [end + move * (k == edge) for k, end in enumerate(ends)] for move in moves}
+            sides = {move: float(both(*moved[move])[0] - value) / move for move in moves}
+            # a difference over 1e-6 is off by the second derivative, of the order 10, times that
+            assert float(slopes[edge]) == pytest.approx(sides[inwards], abs=1e-4)
+            assert abs(sides[inwards] - sides[-inwards]) > 0.5
