@@ -13,7 +13,17 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes._shown import seen
 from ldpbayes.data._count_sketch import CountSketch
-from ldpbayes.data._panels import MOMENTS, atom_places, bends, merged, panel_edges, panel_moments, selected
+from ldpbayes.data._panels import (
+    MOMENTS,
+    atom_places,
+    bends,
+    grid_of,
+    is_graded,
+    merged,
+    panel_edges,
+    panel_moments,
+    selected,
+)
 from ldpbayes.data._sketch import Sketch
 from ldpbayes.numerics._quadrature import gauss_legendre, lagrange_from_legendre
 
@@ -94,7 +104,7 @@ class PanelSketch(Sketch):
                 "sketch the records of each budget on their own, or fit the release itself"
             )
         array = np.asarray(values)
-        edges = panel_edges(mechanism, panels, lattice)
+        edges, graded = panel_edges(mechanism, panels, lattice), is_graded(mechanism)
         moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges), mechanism.period)
         if not mechanism.linear_tails and tails[:, 0].any():
             worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
@@ -108,7 +118,8 @@ class PanelSketch(Sketch):
             tails,
             atoms,
             tuple(edges.tolist()),
-            chosen=panels is not None,
+            grid=grid_of(mechanism) if graded else None,
+            chosen=panels is not None or graded,  # graded panels are not equally wide, and are left as they are
             records=(array,) if keep_records else None,
             probes=few(array),
         )

@@ -9,12 +9,25 @@ import numpy as np
 from ldpbayes._checks import at_least
 from ldpbayes.numerics._rounding import snapped
 
-__all__ = ["MOMENTS", "atom_places", "bends", "merged", "panel_edges", "panel_moments", "selected"]
+__all__ = [
+    "MOMENTS",
+    "atom_places",
+    "bends",
+    "grid_of",
+    "is_graded",
+    "merged",
+    "panel_edges",
+    "panel_moments",
+    "selected",
+]
 
 PANELS = 40
 MOMENTS = 12  # moments are kept of each panel; the certificate compares the nodes, of which there are fewer, with them
 CHUNK = 1 << 15  # so many records are looked at at a time, so that temporary arrays stay in a core's cache
 MAX_LATTICE = 128  # panels are cut at the integers by default where there are fewer of them than this
+HEAVY = 4096  # resolutions: normal noise ends, to 1e-32, after 12 of its own, power laws after very many
+GROWTH = 0.5  # of graded panels' distance from a bound is their width: 8 nodes leave 1e-8 of a power law
+MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 MAX_ATOMS = 1024  # so many integers inside the bounds are counted one by one, at most
 
 
@@ -35,6 +48,11 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         at_least(1, "panels", panels)
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
+    if is_graded(mechanism):
+        inside, ends = grid_of(mechanism), (low, lower, upper, high)
+        edges = _graded(inside, GROWTH, ends)
+        share = 1.0 if panels is None else (len(edges) - 1) / panels
+        return _graded(math.ceil(inside / share), GROWTH * share, ends)
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
@@ -49,6 +67,46 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
     pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
     starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
     return np.concatenate([*starts, [high]])
+
+
+def is_graded(mechanism: Any) -> bool:
+    """Whether noise reaches so many times further than it varies that it falls off like a power.
+
+    Parameters
+    ----------
+    mechanism : NumericMechanism
+        With one budget.
+    """
+    if mechanism.linear_tails or mechanism.resolution is None:
+        return False
+    reach = float(mechanism.released_range[1]) - float(mechanism.domain.upper_bound)
+    return bool(reach > HEAVY * float(mechanism.resolution))
+
+
+def grid_of(mechanism: Any) -> int:
+    """Panels between the bounds where those beyond are graded: two a resolution, as the density has poles there.
+
+    Parameters
+    ----------
+    mechanism : NumericMechanism
+        With one budget.
+    """
+    width = float(mechanism.domain.upper_bound) - float(mechanism.domain.lower_bound)
+    return max(PANELS, min(MOST_INSIDE, math.ceil(2 * width / float(mechanism.resolution))))
+
+
+def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
+    """Edges equally far apart between the bounds, and beyond them as far as a share of the distance from a bound.
+
+    There the log density is smooth in the logarithm of the distance.
+    """
+    low, lower, upper, high = ends
+    width, reach = (upper - lower) / inside, max(lower - low, high - upper)
+    out = [width]
+    while out[-1] < reach:
+        out.append(out[-1] + max(width, growth * out[-1]))
+    beyond = np.append(out[:-1], reach)
+    return np.concatenate([lower - beyond[::-1], np.linspace(lower, upper, inside + 1), upper + beyond])
 
 
 def bends(mechanism: Any, low: float, high: float) -> np.ndarray:

@@ -3,9 +3,11 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, PanelSketch
@@ -267,3 +269,39 @@ def test_a_sketch_without_its_records_cannot_refine(rng):
     sketch = ldp.Release(rng.normal(size=10), LAPLACE).sketch(keep_records=False)
     assert isinstance(sketch, PanelSketch)
     assert sketch.refine() is None
+
+
+@ldp.noise.pytree
+@dataclasses.dataclass(frozen=True)
+class CauchyNoise(ldp.noise.Noise):
+    """Somebody's noise without linear tails, of which 1e-32 lie further out than 1e32."""
+
+    scale: float
+    linear_tails, kinks = False, ()
+    standard_deviation = resolution = property(lambda self: self.scale)
+    reach = property(lambda self: 1e32 * self.scale)
+    sample = tradeoff = None
+
+    def log_prob(self, value):
+        return jnp.sum(-jnp.log(jnp.pi * self.scale) - jnp.log1p((value / self.scale) ** 2), axis=-1)
+
+    def depth(self, distance):
+        return -np.log2(np.arctan2(1, distance) / np.pi)
+
+
+def test_noise_that_falls_off_like_a_power_has_a_sketch_of_panels_that_grow_with_the_distance(x64):
+    law, scale, rng = stats.norm(0.4, 1.3), 0.7, np.random.default_rng(0)
+    mechanism = ldp.AdditiveMechanism(CauchyNoise(scale), -4.0, 4.0)
+    values = np.clip(law.rvs(8000, rng), -4, 4) + scale * rng.standard_cauchy(8000)
+    values[:3] = 3e4, -2e5, 9e6
+    sketch = ldp.Release(values, mechanism).sketch()
+    assert len(sketch.nodes) < 4000
+    t, w = np.polynomial.legendre.leggauss(200)  # the kernel has poles 0.7 away from the line: exact to 1.19^-400
+    density = 4 * w * law.pdf(4 * t)
+    exact = (density * stats.cauchy.pdf(values[:, None], 4 * t, scale)).sum(axis=1)
+    exact += law.cdf(-4) * stats.cauchy.pdf(values, -4, scale) + law.sf(4) * stats.cauchy.pdf(values, 4, scale)
+    at_nodes = law_of_nodes(sketch, dist.Normal(0.4, 1.3)).log_prob(sketch.nodes)
+    # panels of half a scale, whose 8 nodes leave 8^-8, on which errors of either sign cancel
+    assert float(sketch.weights @ at_nodes) == pytest.approx(np.log(exact).sum(), abs=1e-5)
+    finer = sketch.refine(2)
+    assert 1.8 * len(sketch.edges) < len(finer.edges) < 2.5 * len(sketch.edges)
