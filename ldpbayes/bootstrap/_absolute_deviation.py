@@ -161,6 +161,10 @@ class GaussianAbsoluteDeviation(OfReleasedStatistic):
 
         return self._randomized(noise_key, total)
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`."""
+        return self.family.nearest(target)
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`: the logarithm of the scale."""
         return self.family.free(params)

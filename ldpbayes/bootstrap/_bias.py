@@ -49,15 +49,20 @@ def _mean(array: Any) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class OneStep(BiasCorrection):
-    """2τ̂ − mean(τ*): right to first order, and where the bias depends little on the parameters ([FWS] sec. 3.1)."""
+    """2τ̂ − mean(τ*): right to first order, and where the bias depends little on the parameters ([FWS] sec. 3.1).
+
+    Where that is no parameter, such as a negative scale, it is the nearest.
+    """
 
     def corrected(self, estimator: PrivateEstimator, params: Any, run: Run) -> tuple[np.ndarray, Replicates]:
         """See `BiasCorrection.corrected`."""
         made = run(params)
-        flat = np.asarray(ravel_pytree(estimator.target(params))[0])
-        bias = _mean(made.target) - flat
+        flat, unravel = ravel_pytree(estimator.target(params))
+        bias = _mean(made.target) - np.asarray(flat)
+        nearest = jax.vmap(lambda target: ravel_pytree(estimator.nearest(unravel(target)))[0])
         # replicates of the corrected estimate around it, of which the truth was τ̂ and is τ̂ − bias
-        return flat - bias, made._replace(target=made.target - 2 * bias, standard_error=None)
+        target = np.asarray(nearest(jnp.concatenate([(flat - bias)[None], made.target - 2 * bias])))
+        return target[0], made._replace(target=target[1:], standard_error=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +73,9 @@ class Matched(BiasCorrection):
     replicates moves with the parameters is found by differences; its inverse takes the replicates to those of the
     corrected estimate. So an estimator that clamping makes insensitive gets an interval that is wide enough, which
     neither `OneStep` nor an interval of the biased estimate has.
+
+    Parameters stay in their space, as far as the estimator knows it: a function's are moved as if any numbers were
+    allowed.
 
     Parameters
     ----------
@@ -87,17 +95,22 @@ class Matched(BiasCorrection):
     def corrected(self, estimator: PrivateEstimator, params: Any, run: Run) -> tuple[np.ndarray, Replicates]:
         """See `BiasCorrection.corrected`."""
 
-        def at(free: np.ndarray) -> Replicates:
-            return run(estimator.params(jnp.asarray(free), params))
+        def at(free: np.ndarray) -> tuple[np.ndarray, Replicates]:
+            """The nearest free values that parameters have, and replicates there."""
+            allowed = estimator.params(jnp.asarray(free), params)
+            return np.asarray(estimator.free(allowed)), run(allowed)
 
         aim = np.asarray(estimator.free(params))
-        here, made = aim, at(aim)
+        here, made = at(aim)
         unit = np.nanstd(np.asarray(made.free), axis=0)
         unit = np.where(unit > 0, unit, 1e-8)
 
         def response(free: np.ndarray) -> np.ndarray:
-            moved = [(_mean(at(free + step).free) - _mean(at(free - step).free)) / 2 for step in np.diag(unit)]
-            return np.stack(moved, axis=1) / unit[:, None]
+            ends = [[at(free + step), at(free - step)] for step in np.diag(unit)]
+            # at an edge, and on a simplex, less or other than the step has been moved
+            moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
+            means = np.stack([(_mean(up[1].free) - _mean(down[1].free)) / unit for up, down in ends], axis=1)
+            return means @ np.linalg.pinv(moved, rcond=1e-9)
 
         gap = (_mean(made.free) - aim) / unit
         for _ in range(self.steps):
@@ -105,20 +118,23 @@ class Matched(BiasCorrection):
                 break
             step = np.clip(_solved(response(here), gap), -FURTHEST, FURTHEST)
             for share in HALVES:
-                ahead = here - share * unit * step
-                there = at(ahead)
+                ahead, there = at(here - share * unit * step)
                 gap_there = (_mean(there.free) - aim) / unit
                 if np.abs(gap_there).max() < np.abs(gap).max():
                     break
+            length = np.abs((ahead - here) / unit).max()
             here, made, gap = ahead, there, gap_there
+            if length <= self.tolerance:  # at an edge of what parameters can be
+                break
         if np.abs(gap).max() > max(self.tolerance, 0.1):
             warn(
-                f"the bias correction has not settled: after {self.steps} steps the mean of the replicates is still "
-                f"{np.abs(gap).max():.2g} standard deviations from the estimate. Where nearly all records are clamped "
-                "the release says little of the parameters; take wider bounds",
+                f"the bias correction has not settled: after up to {self.steps} steps the mean of the replicates is "
+                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. Where the estimate is at an "
+                "edge, such as a probability of 0, no parameters may have it as their mean, and the nearest are taken. "
+                "Where nearly all records are clamped the release says little of the parameters; take wider bounds",
                 BootstrapWarning,
             )
-        away = (np.asarray(made.free) - aim) / unit
+        away = (np.asarray(made.free) - _mean(made.free)) / unit
         moved = here + unit * _solved(response(here), away.T).T
         report = jax.vmap(lambda free: ravel_pytree(estimator.target(estimator.params(free, params)))[0])
         target = np.asarray(report(jnp.concatenate([here[None], moved])))

@@ -71,6 +71,10 @@ class _Wrapped(PrivateEstimator):
         """See `PrivateEstimator.target`."""
         return self.estimator.target(params)
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`."""
+        return self.estimator.nearest(target)
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`."""
         return self.estimator.free(params)
@@ -134,6 +138,10 @@ class WithTarget(_Wrapped):
     def target(self, params: Any) -> Any:
         """See `PrivateEstimator.target`."""
         return self.function(params)
+
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`: of a function it is not known what it may return."""
+        return target
 
 
 def check_count(estimator: WithSimulator, release: Any) -> None:

@@ -14,7 +14,7 @@ from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
 from ldpbayes.bootstrap._regression_moments import RegressionMoments
 from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
-from ldpbayes.bootstrap.families._multivariate_normal import LEAST, raised
+from ldpbayes.bootstrap.families._multivariate_normal import LEAST, from_root, raised, root_of
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
 from ldpbayes.numerics._products import packed
@@ -213,20 +213,21 @@ class LeastSquares(OfReleasedStatistic):
         """See `PrivateEstimator.target`: coefficients, intercept and scale of the errors."""
         return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`."""
+        return target | {"scale": jnp.maximum(target["scale"], LEAST**0.5 * self.rows.half[-1])}
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`: the logarithm of the scale, and of the diagonal of the covariance's root."""
-        root = jnp.linalg.cholesky(params["covariance_x"])
-        below = root[np.tril_indices(len(root), -1)]
         level = params["intercept"][None] if self.intercept else jnp.zeros(0)
-        logs = jnp.log(jnp.append(params["scale"], jnp.diagonal(root)))
-        return jnp.concatenate([params["coef"], level, params["loc_x"], logs, below])
+        scale = jnp.log(params["scale"])[None]
+        return jnp.concatenate([params["coef"], level, params["loc_x"], scale, root_of(params["covariance_x"])])
 
     def params(self, free: jax.Array, like: Any) -> Any:
         """See `PrivateEstimator.params`."""
         d, p = self.rows.regressors, self.coefficients
-        coef, level, loc, logs, below = jnp.split(free, [d, p, p + d, p + 2 * d + 1])
-        root = jnp.diag(jnp.exp(logs[1:])).at[np.tril_indices(d, -1)].set(below)
-        params = {"coef": coef, "scale": jnp.exp(logs[0]), "loc_x": loc, "covariance_x": root @ root.T}
+        coef, level, loc, scale, root = jnp.split(free, [d, p, p + d, p + d + 1])
+        params = {"coef": coef, "scale": jnp.exp(scale[0]), "loc_x": loc, "covariance_x": from_root(root, d)}
         return params | ({"intercept": level[0]} if self.intercept else {})
 
 

@@ -76,6 +76,14 @@ class MEstimator(PrivateEstimator):
         keys = jax.random.split(key)
         return self.randomize(keys[1], self.simulator(keys[0], params))
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`: in the space."""
+        return self.params(self.free(target), target)
+
+    def params(self, free: jax.Array, like: Any) -> Any:
+        """See `PrivateEstimator.params`: in the space."""
+        return self.unravel(self.estimator.space.project(free))
+
     def released(self, release: Any) -> tuple[jax.Array, jax.Array]:
         """See `PrivateEstimator.released`: the records of a release of the same mechanism, and the analyst's key."""
         return self._rows(values_of(release, self.estimator.mechanism, self.count)), self.key

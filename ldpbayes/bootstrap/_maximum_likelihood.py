@@ -94,6 +94,18 @@ class MaximumLikelihood(PrivateEstimator):
         """See `PrivateEstimator.replicate`: values that the model releases."""
         return simulated(self.model, (self.plan,), {}, None, key, params)
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`: between the bounds of the supports, where these are intervals."""
+        with RUNNING:
+            sites = trace(substitute(self._any[0], data=self.start)).get_trace(*self._any[1])
+        supports = {name: sites[name]["fn"].support for name in target}
+        supports = {name: getattr(support, "base_constraint", support) for name, support in supports.items()}
+        ends = {
+            name: [getattr(support, end, None) for end in ("lower_bound", "upper_bound")]
+            for name, support in supports.items()
+        }
+        return {name: jnp.clip(value, *ends[name]) for name, value in target.items()}
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`: NumPyro's unconstrained values."""
         with RUNNING:

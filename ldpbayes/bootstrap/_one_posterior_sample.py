@@ -172,13 +172,17 @@ class OnePosteriorSample(PrivateEstimator):
         keys = jax.random.split(key)
         return self.sample(keys[1], self.family.total(keys[0], params, self.count))
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`: in the range."""
+        return {name: jnp.clip(part, self.lower, self.upper) for name, part in target.items()}
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`: the logarithm of a positive parameter."""
         return self.family.free(params)
 
     def params(self, free: jax.Array, like: Any) -> Any:
-        """See `PrivateEstimator.params`."""
-        return self.family.params(free, like)
+        """See `PrivateEstimator.params`: in the range."""
+        return self.nearest(self.family.params(free, like))
 
     def released(self, release: Any) -> jax.Array:
         """See `PrivateEstimator.released`: a number between the ends."""

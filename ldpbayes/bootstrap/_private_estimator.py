@@ -87,6 +87,16 @@ class PrivateEstimator(abc.ABC):
         """
         return params
 
+    def nearest(self, target: Any) -> Any:
+        """The nearest of what may be reported, to what a correction has made of it; by default anything may be.
+
+        Parameters
+        ----------
+        target : pytree of arrays
+            Of the form of `target`.
+        """
+        return target
+
     def free(self, params: Any) -> jax.Array:
         """Parameters as a vector in which any step is allowed; by default as they are, flat.
 

@@ -99,6 +99,10 @@ class SufficientStatistics(OfReleasedStatistic):
         keys = jax.random.split(key)
         return self.mechanism.simulate(keys[1], self.family.total(keys[0], params, self.count))
 
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`."""
+        return self.family.nearest(target)
+
     def free(self, params: Any) -> jax.Array:
         """See `PrivateEstimator.free`: logarithms of positive parameters."""
         return self.family.free(params)

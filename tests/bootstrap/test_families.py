@@ -194,6 +194,28 @@ def test_a_covariance_that_noise_has_made_negative_is_raised():
     np.testing.assert_allclose(values, [4e-6, 1.1], rtol=1e-9)
 
 
+def allowed(family, params):
+    """Whether a family's law has these parameters."""
+    law = family.distribution(params)
+    return all(bool(np.all(law.arg_constraints[name](np.asarray(value)))) for name, value in params.items())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_any_step_of_free_values_leads_to_parameters_and_the_free_values_of_parameters_lead_back(name, rng, x64):
+    family = FAMILIES[name]
+    params = ON_THE_LINE[name][1] if name in ON_THE_LINE else {"probs": np.array([0.1, 0.2, 0.3, 0.4])}
+    if name.startswith("normal rows"):
+        params = {"loc": family.centre, "covariance_matrix": 0.8 * np.eye(family.dimension) + 0.2}
+    params = {key: jnp.asarray(value) for key, value in params.items()}
+    free = family.free(params)
+    for key, value in family.params(free, params).items():
+        np.testing.assert_allclose(value, params[key], rtol=1e-12)
+    for step in rng.normal(0, 3, (20, len(free))):
+        assert allowed(family, family.params(free + step, params))
+        away = {key: value - np.abs(rng.normal(0, 3, np.shape(value))) for key, value in params.items()}
+        assert allowed(family, family.nearest(away))
+
+
 # --- laws of sums ---------------------------------------------------------------------------------------------------
 
 

@@ -158,6 +158,37 @@ def test_matching_and_accounting_for_clamping_remove_its_bias_and_one_step_a_par
     assert matched.uncorrected[0] == plain.params[0]
 
 
+def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64):
+    """40 releases of 50 records at a probability of 0.1, whose noise is as large: an eighth of the shares is negative.
+
+    Intervals that cover with a chance of 0.94 cover at most 30 times with a probability of 2e-4.
+    """
+    estimator = bootstrap.sufficient_statistics(bootstrap.Bernoulli(), count=50, epsilon=0.5)
+    keys = jax.random.split(jax.random.key(5), 40)
+    releases = jax.vmap(lambda key: estimator.replicate(key, {"probs": jnp.asarray(0.1)}))(keys)
+    assert 1 <= (releases < 0).sum() <= 12
+    for correction in (bootstrap.OneStep(), bootstrap.Matched()):
+        covered = []
+        for seed, release in enumerate(np.asarray(releases)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ldp.BootstrapWarning)  # at an edge there is no bias to be removed
+                found = ldp.parametric_bootstrap(estimator, release, draws=199, correction=correction, seed=seed)
+            assert 0 <= found.params[0] <= 1
+            assert found.draws.min() >= 0
+            assert found.draws.max() <= 1
+            low, high = found.interval()
+            covered.append(low[0] <= 0.1 <= high[0])
+        assert sum(covered) > 30
+    shares = bootstrap.sufficient_statistics(bootstrap.Multinomial(4), count=60, epsilon=1.0)
+    for correction in (bootstrap.OneStep(), bootstrap.Matched()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ldp.BootstrapWarning)
+            found = ldp.parametric_bootstrap(shares, np.array([-3.0, 9, 17, 35]), correction=correction, draws=199)
+        for probs in (found.params, *found.draws):
+            assert probs.min() >= 0
+            assert probs.sum() == pytest.approx(1)
+
+
 def test_a_correction_that_does_not_settle_says_so():
     family = bootstrap.GaussianMean(1.0, -4.0, 1.0)
     estimator = bootstrap.sufficient_statistics(family, count=100_000, epsilon=10.0)

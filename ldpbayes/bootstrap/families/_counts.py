@@ -59,6 +59,10 @@ class Binomial(OnTheLine):
         """See `Family.distribution`."""
         return dist.Binomial(self.trials, params["probs"])
 
+    def params(self, free: jax.Array, like: Any = None) -> Params:
+        """See `Family.params`: a probability may be 0 or 1, which no logit is."""
+        return self.nearest({"probs": free[0]})
+
     def mean(self, params: Mapping[str, Any]) -> jax.Array:
         """See `Family.mean`."""
         return self.trials * params["probs"]
@@ -66,8 +70,8 @@ class Binomial(OnTheLine):
     def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
         """See `Family.solve`: the share of successes, from 0 to 1."""
         share = mean / self.trials
-        within = jnp.clip(share, 0.0, 1.0)
-        return {"probs": within}, within != share
+        within = self.nearest({"probs": share})
+        return within, within["probs"] != share
 
     def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
         """See `Family.solve_clamped`: nothing is clamped."""

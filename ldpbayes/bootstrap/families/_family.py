@@ -105,8 +105,18 @@ class Family(abc.ABC):
         """
         return None
 
+    @abc.abstractmethod
+    def nearest(self, params: Mapping[str, Any]) -> Params:
+        """The nearest parameters that are allowed.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Of the family's form, with any finite values.
+        """
+
     def free(self, params: Mapping[str, Any]) -> jax.Array:
-        """Parameters as a vector, logarithms of positive ones; here as they are, flat.
+        """Parameters as a vector in which any step is allowed: `params` takes each to parameters of the family.
 
         Parameters
         ----------
@@ -116,7 +126,7 @@ class Family(abc.ABC):
         return ravel_pytree(dict(params))[0]
 
     def params(self, free: jax.Array, like: Any = None) -> Params:
-        """Inverse of `free`.
+        """Inverse of `free`; here the nearest parameters that are allowed, which may be at an edge.
 
         Parameters
         ----------
@@ -125,7 +135,7 @@ class Family(abc.ABC):
         like : mapping of str to array, optional
             Parameters of the same form.
         """
-        return ravel_pytree(like)[1](free)
+        return self.nearest(ravel_pytree(like)[1](free))
 
     @abc.abstractmethod
     def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:

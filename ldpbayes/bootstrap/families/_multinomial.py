@@ -51,13 +51,18 @@ class Multinomial(Family):
         """See `Family.sensitivity`: one count falls by one, another rises."""
         return {1: 2.0, 2: math.sqrt(2.0)}[order]
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the nearest point of the simplex, by Euclidean distance ([WC])."""
-        falling = jnp.sort(mean)[::-1]
+    def nearest(self, params: Mapping[str, Any]) -> Params:
+        """See `Family.nearest`: on the simplex, by Euclidean distance ([WC])."""
+        falling = jnp.sort(params["probs"])[::-1]
         excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, self.categories + 1)
         kept = jnp.sum(falling > excess)
-        probs = jnp.maximum(mean - excess[kept - 1], 0.0)
-        return {"probs": probs / jnp.sum(probs)}, jnp.any(probs == 0)
+        probs = jnp.maximum(params["probs"] - excess[kept - 1], 0.0)
+        return {"probs": probs / jnp.sum(probs)}
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: the nearest point of the simplex."""
+        within = self.nearest({"probs": mean})
+        return within, jnp.any(within["probs"] == 0)
 
     def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
         """See `Family.solve_clamped`: nothing is clamped."""

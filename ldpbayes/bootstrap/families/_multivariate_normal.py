@@ -15,7 +15,7 @@ from ldpbayes._pytree import checked_field, pytree
 from ldpbayes.bootstrap.families._family import Family, Params
 from ldpbayes.numerics._products import packed, pairs, unpacked
 
-__all__ = ["MultivariateNormal", "SecondMoments"]
+__all__ = ["MultivariateNormal", "SecondMoments", "from_root", "root_of"]
 
 LEAST = 4e-6  # variance in any direction, where a column's bounds are -1 and 1: a thousandth of their distance, squared
 BLOCK = 2048  # records that are drawn at a time
@@ -125,6 +125,32 @@ def raised(matrix: jax.Array, least: Any) -> tuple[jax.Array, jax.Array]:
     return (vectors * jnp.maximum(values, least)) @ vectors.T, values[0] < least
 
 
+def root_of(covariance: jax.Array) -> jax.Array:
+    """Logarithms of the diagonal of a positive matrix' Cholesky root, and its entries below; any numbers are some's.
+
+    Parameters
+    ----------
+    covariance : array (d, d)
+        Positive.
+    """
+    root = jnp.linalg.cholesky(covariance)
+    return jnp.concatenate([jnp.log(jnp.diagonal(root)), root[np.tril_indices(len(root), -1)]])
+
+
+def from_root(free: jax.Array, size: int) -> jax.Array:
+    """Inverse of `root_of`.
+
+    Parameters
+    ----------
+    free : array (size (size + 1)/2,)
+        Any numbers.
+    size : int
+        Number of rows of the matrix.
+    """
+    root = jnp.diag(jnp.exp(free[:size])).at[np.tril_indices(size, -1)].set(free[size:])
+    return root @ root.T
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class MultivariateNormal(SecondMoments):
@@ -143,6 +169,23 @@ class MultivariateNormal(SecondMoments):
     def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
         """See `Family.distribution`."""
         return dist.MultivariateNormal(params["loc"], params["covariance_matrix"])
+
+    def nearest(self, params: Mapping[str, Any]) -> Params:
+        """See `Family.nearest`."""
+        unit = jnp.outer(self.half, self.half)
+        return {
+            "loc": jnp.clip(params["loc"], self.lower, self.upper),
+            "covariance_matrix": raised(params["covariance_matrix"] / unit, LEAST)[0] * unit,
+        }
+
+    def free(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.free`."""
+        return jnp.concatenate([params["loc"], root_of(params["covariance_matrix"])])
+
+    def params(self, free: jax.Array, like: Any = None) -> Params:
+        """See `Family.params`."""
+        d = self.dimension
+        return {"loc": free[:d], "covariance_matrix": from_root(free[d:], d)}
 
     def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
         """See `Family.solve`; a covariance that is not positive is replaced by the nearest that is positive enough."""

@@ -165,15 +165,19 @@ class OnTheLine(Family):
     def mean(self, params: Mapping[str, Any]) -> jax.Array:
         """Expectation of the statistics of a record that is not clamped, in closed form."""
 
+    def nearest(self, params: Mapping[str, Any]) -> Params:
+        """See `Family.nearest`: in the ranges."""
+        return {name: jnp.clip(params[name], there.lower, there.upper) for name, there in self.ranges.items()}
+
     def free(self, params: Mapping[str, Any]) -> jax.Array:
-        """Parameters as a vector: logarithms of positive ones."""
+        """See `Family.free`: logarithms of positive parameters."""
         parts = {name: jnp.asarray(params[name], float) for name in self.ranges}
         return ravel_pytree(
             {name: jnp.log(part) if self.ranges[name].positive else part for name, part in parts.items()}
         )[0]
 
     def params(self, free: jax.Array, like: Any = None) -> Params:
-        """Inverse of `free`."""
+        """See `Family.params`."""
         names = sorted(self.ranges)
         parts = dict(zip(names, free, strict=True))
         return {name: jnp.exp(part) if self.ranges[name].positive else part for name, part in parts.items()}
