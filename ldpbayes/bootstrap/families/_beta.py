@@ -85,6 +85,7 @@ class Beta(OnTheLine):
 
         return rule_between(
             mode - near - 37 / one,
+            mode,
             mode + near + 37 / zero,
             special.logit(jnp.asarray(self.lower, float)),
             special.logit(jnp.asarray(self.upper, float)),

@@ -57,6 +57,7 @@ class Exponential(OnTheLine):
         rate = params["rate"]
         return rule_between(
             0.0,
+            3 / rate,
             42 / rate,  # beyond which there is 1e-18
             self.lower,
             self.upper,
@@ -84,6 +85,7 @@ def _law(concentration: Any, rate: Any, lower: Any, upper: Any) -> PointMasses:
 
     return rule_between(
         mode - left,
+        mode,
         mode + right,
         jnp.log(jnp.asarray(lower, float)),
         jnp.log(jnp.asarray(upper, float)),

@@ -23,6 +23,7 @@ REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
 def _law(loc: Any, scale: Any, lower: Any, upper: Any) -> PointMasses:
     return rule_between(
         loc - REACH * scale,
+        loc,
         loc + REACH * scale,
         lower,
         upper,

@@ -13,14 +13,14 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes._checks import check_order
 from ldpbayes._pytree import checked_field, pytree, static
 from ldpbayes.bootstrap.families._family import Family, Params
-from ldpbayes.numerics._law_of_sum import sum_of_draws
+from ldpbayes.numerics._law_of_sum import ORDER, sum_inside, sum_of_draws
 from ldpbayes.numerics._point_masses import PointMasses
 from ldpbayes.numerics._quadrature import gauss_legendre
 
 __all__ = ["OnTheLine", "Range", "rule_between"]
 
-NODES = 128  # of the rule for the density of a record
-MASSES = 12  # that stand for a record in sums of several statistics: 23 moments
+MASSES = 12  # that stand for a record between the bounds in sums of several statistics: 23 moments
+FEW = 64  # records between the bounds that are drawn themselves
 STEPS = 30  # of Newton's method at most, each at most a unit of a logarithm
 SETTLED = 1e-6  # the last of them, of a parameter's range; Newton's method squares what is left
 EDGE = 1e-6  # of a range: a parameter that is nearer to its end was brought there
@@ -123,11 +123,17 @@ class OnTheLine(Family):
         law = self.law(params)
         if self.columns is None:
             return sum_of_draws(key, law, count, self.step)
-        few = self.masses(law)
-        return few.total(key, count, self.statistics(few.nodes))
+        keys, masses = jax.random.split(key), self.masses(law)
+        counts, values = masses.counts(keys[0], count), self.statistics(masses.nodes)
+        inside = jnp.sum(counts[:-2])
+        few = inside <= FEW
+        there, back = self.coordinate or (lambda x: x, lambda x: x)
+        smooth = PointMasses(there(law.nodes), law.weights)
+        one_by_one = sum_inside(keys[1], smooth, jnp.where(few, inside, 0), lambda at: self.statistics(back(at)))
+        return counts[-2:] @ values[-2:] + jnp.where(few, one_by_one, counts[:-2] @ values[:-2])
 
     def masses(self, law: PointMasses) -> PointMasses:
-        """Few masses that stand for a clamped record in sums of several statistics.
+        """Few masses that stand for a clamped record in sums of several statistics; last those at the bounds.
 
         Parameters
         ----------
@@ -135,8 +141,12 @@ class OnTheLine(Family):
             Of the record.
         """
         there, back = self.coordinate or (lambda x: x, lambda x: x)
-        few = PointMasses(there(law.nodes), law.weights).compressed(MASSES)
-        return PointMasses(back(few.nodes), few.weights)
+        inside = jnp.sum(law.weights[:-2])
+        weights = law.weights[:-2] / jnp.where(inside > 0, inside, 1.0)
+        few = PointMasses(there(law.nodes[:-2]), weights).compressed(MASSES)
+        return PointMasses(
+            jnp.append(back(few.nodes), law.nodes[-2:]), jnp.append(inside * few.weights, law.weights[-2:])
+        )
 
     def checked(self, data: Any) -> np.ndarray:
         """See `Family.checked`."""
@@ -247,13 +257,16 @@ def _away(determinant: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
 
 
-def rule_between(low: Any, high: Any, lower: Any, upper: Any, density: Any, back: Any = None) -> PointMasses:
+def rule_between(
+    low: Any, middle: Any, high: Any, lower: Any, upper: Any, density: Any, back: Any = None
+) -> PointMasses:
     """Law of a clamped variable: Gauss-Legendre nodes between the bounds, and on them the mass of what is beyond.
 
     Parameters
     ----------
-    low, high : array ()
-        Between them the variable has all of its density, to rounding; in a coordinate in which that is smooth.
+    low, middle, high : array ()
+        Between the first and the last the variable has all of its density, to rounding; in a coordinate in which that
+        is smooth. Panels meet in the middle, near the mode, since nodes are closest together where they meet.
     lower, upper : array ()
         Bounds, in the same coordinate.
     density : callable
@@ -262,17 +275,15 @@ def rule_between(low: Any, high: Any, lower: Any, upper: Any, density: Any, back
         From the coordinate to the variable.
     """
     lower, upper = jnp.asarray(lower, float), jnp.asarray(upper, float)
-    within = jnp.clip(low, lower, upper), jnp.clip(high, lower, upper)
-    nodes, weights = _rule(*within, NODES)
-    below = _rule(jnp.minimum(low, lower), jnp.minimum(high, lower), NODES // 2)
-    above = _rule(jnp.maximum(low, upper), jnp.maximum(high, upper), NODES // 2)
-    masses = [w @ density(at) for at, w in (below, above)]
+    cuts = jnp.stack([jnp.asarray(cut, float) for cut in (low, middle, high)])
+    nodes, weights = _rule(jnp.clip(cuts, lower, upper))
+    masses = [w @ density(at) for at, w in (_rule(jnp.minimum(cuts, lower)), _rule(jnp.maximum(cuts, upper)))]
     weights = jnp.concatenate([weights * density(nodes), jnp.stack(masses)])
     nodes = jnp.concatenate([nodes, jnp.stack([lower, upper])])
     return PointMasses(nodes if back is None else back(nodes), weights / jnp.sum(weights))
 
 
-def _rule(low: Any, high: Any, order: int) -> tuple[jax.Array, jax.Array]:
-    t, w = gauss_legendre(order)
-    half = (high - low) / 2
-    return low + half * (1 + t), half * w
+def _rule(cuts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    t, w = gauss_legendre(ORDER)
+    half = jnp.diff(cuts)[:, None] / 2
+    return (cuts[:-1, None] + half * (1 + t)).ravel(), (half * w).ravel()
