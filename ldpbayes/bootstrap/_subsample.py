@@ -28,7 +28,8 @@ class SubsampleAndAggregate(OfReleasedStatistic):
     """A scalar parameter from blocks of the data, with a normal interval; most make it with `subsample_and_aggregate`.
 
     1. The records are put in random order and cut into M blocks of ⌊n/M⌋ each; those left over are not used.
-    2. The estimator is run on each block, and what it gives is clamped to the parameter's range, of width R.
+    2. The estimator is run on each block, and what it gives is clamped to the parameter's range, of width R; what is no
+       number is its middle.
     3. Replacing one record changes one block's estimate. So their mean moves by at most R/M, and their variance (with
        M − 1) by at most R²/M, since it is (t − c)²/M and what does not depend on t, with c the mean of the others; both
        at a time where all others are at one bound. Each is released with its share of the budget.
@@ -104,6 +105,7 @@ class SubsampleAndAggregate(OfReleasedStatistic):
         order = jax.random.permutation(keys[0], self.count)[: self.blocks * size]
         cut = data[order].reshape(self.blocks, size, *data.shape[1:])
         values = jnp.clip(jax.vmap(self.statistic)(cut), self.lower, self.upper)
+        values = jnp.where(jnp.isnan(values), (self.lower + self.upper) / 2, values)
         first, second = self._weights
         row = jnp.stack([first * values.mean(), second * values.var(ddof=1)])
         return self.mechanism.simulate(keys[1], row)

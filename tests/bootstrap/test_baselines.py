@@ -190,6 +190,16 @@ def test_intervals_by_subsample_and_aggregate_cover_and_run_for_many_samples_at_
     assert 912 <= covered <= 963
 
 
+def test_a_block_whose_estimate_is_no_number_is_within_the_range_like_any_other(x64):
+    """An error, or NaN, would tell with certainty that the data have such a block."""
+    estimator = subsample_and_aggregate(
+        lambda x: jnp.log(x[0]), lower=-1.0, upper=3.0, count=4, blocks=4, epsilon=1e12, share=0.5
+    )
+    for negative, (mean, variance) in (([1.0] * 4, (0.0, 0.0)), ([-1.0, 1.0, 1.0, 1.0], (0.25, 0.25))):
+        first, second = estimator.release(np.array(negative), seed=0).values[0] / np.array(estimator._weights)
+        assert [first, second] == pytest.approx([mean, variance], abs=1e-9)
+
+
 def test_subsample_and_aggregate_refuses_bad_input():
     with pytest.raises(ValueError, match="lower is missing"):
         subsample_and_aggregate(jnp.mean, lower=None, upper=1.0, count=10, blocks=2, epsilon=1.0)
