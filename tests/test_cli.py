@@ -413,6 +413,13 @@ def labels(tmp_path):
     return tmp_path
 
 
+def test_a_bootstrap_of_labels_is_refused(labels, capsys):
+    for family in (["gaussian", "--lower", "0", "--upper", "1"], ["least_squares", "--lower", "0,0", "--upper", "1,1"]):
+        code, err = refused(capsys, "bootstrap", labels / "labels.npz", "--count", "4000", "--family", *family)
+        assert code == 2
+        assert "adds noise to statistics" in err
+
+
 def test_labels_are_regressed_on_features(labels, capsys):
     release, out = labels / "labels.npz", labels / "fit.csv"
     options = ["--features", str(labels / "features.csv"), "--penalty", "1"]

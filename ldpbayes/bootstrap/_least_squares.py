@@ -13,7 +13,7 @@ from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
 from ldpbayes.bootstrap._regression_moments import RegressionMoments
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
+from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, check_additive
 from ldpbayes.bootstrap.families._multivariate_normal import LEAST, from_root, raised, root_of
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
@@ -69,6 +69,7 @@ class LeastSquares(OfReleasedStatistic):
     intercept: bool = static(default=True)
 
     def __post_init__(self) -> None:
+        check_additive(self.mechanism)
         needed = None
         if is_concrete(self.rows, self.mechanism, self.weights):
             weights = np.broadcast_to(np.asarray(self.weights, float), len(self.rows.columns)).copy()

@@ -11,7 +11,22 @@ from ldpbayes.bootstrap._private_estimator import PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.mechanisms._additive import Additive
 
-__all__ = ["OfReleasedStatistic"]
+__all__ = ["OfReleasedStatistic", "check_additive"]
+
+
+def check_additive(mechanism: Any) -> None:
+    """TypeError where a mechanism does not add noise to a statistic.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        That is said to have made a release.
+    """
+    if not isinstance(mechanism, Additive):
+        raise TypeError(
+            "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
+            f"sensitivity=...), got {mechanism!r}: its releases are not sums"
+        )
 
 
 class OfReleasedStatistic(PrivateEstimator):
@@ -35,6 +50,7 @@ class OfReleasedStatistic(PrivateEstimator):
 
     def _check_mechanism(self, needed: float | None) -> None:
         """ValueError if the count is unknown, or the mechanism not one of statistics that so much can move."""
+        check_additive(self.mechanism)
         if self.count is None:
             raise ValueError(
                 "count is missing: the number of records is taken to be public, since estimates and replicates need "

@@ -12,7 +12,7 @@ from ldpbayes._checks import at_least
 from ldpbayes._pytree import pytree, static
 from ldpbayes._tracing import is_concrete
 from ldpbayes.bootstrap._private_estimator import Estimated
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic
+from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, check_additive
 from ldpbayes.bootstrap.families import Family, OnTheLine
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms._additive import Additive
@@ -54,6 +54,7 @@ class SufficientStatistics(OfReleasedStatistic):
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
             raise TypeError(f"family must be one of ldpbayes.bootstrap, got {self.family!r}")
+        check_additive(self.mechanism)
         needed = (
             float(self.family.sensitivity(self.mechanism.noise.norm))
             if is_concrete(self.mechanism, self.family)
