@@ -14,6 +14,7 @@ from ldpbayes.estimation import losses
 from ldpbayes.estimation._arguments import Records
 from ldpbayes.estimation._units import natural_units
 from ldpbayes.estimation.corrections import Correction
+from ldpbayes.estimation.corrections._table import methods_for
 from ldpbayes.estimation.losses._function_loss import as_loss
 from ldpbayes.estimation.losses._kinks import has_kinks
 from ldpbayes.estimation.losses._loss import Loss
@@ -219,12 +220,16 @@ def _told_whether_smooth(
         smooth = not has_kinks(loss, *_lines(given.start, records, units, everywhere), there + 2)
         loss = _with(loss, smooth=smooth)
     if not smooth and method.only_smooth:
-        rounded = isinstance(loss, RegressionLoss) and loss.smooth_kernel is not None
+        others = [repr(other.name) for other in methods_for(records.mechanism) if not other.only_smooth]
+        advice = [f"use {' or '.join(others)}"] if others else []
+        if isinstance(loss, RegressionLoss) and loss.smooth_kernel is not None:
+            advice.append("round them off with loss.smoothed(width), and estimate what minimises the rounded loss")
+        if not others:
+            advice.append("take a posterior, ldpbayes.fit: no method is for such a loss under this noise")
         raise ValueError(
             f"method {method.name!r} needs {there + 2} derivatives of the loss, {there} in the perturbed columns "
             "and 2 in the parameters, and this loss, or a derivative of it below the last, has kinks or jumps "
-            "there, so that its corrected version would be biased; use 'combined' or 'dr'"
-            + (", or round them off with loss.smoothed(width)" if rounded else "")
+            f"there, so that its corrected version would be biased; {', or '.join(advice)}"
         )
     return loss
 

@@ -13,7 +13,7 @@ from ldpbayes.estimation.corrections._smoothed_doubly_random import SmoothedDoub
 from ldpbayes.estimation.corrections._symmetric_laplace import SymmetricLaplaceCorrection
 from ldpbayes.mechanisms import Additive
 
-__all__ = ["check_noise", "correction"]
+__all__ = ["check_noise", "correction", "methods_for"]
 
 _METHODS: dict[str, type[Correction]] = {
     cls.name: cls
@@ -77,12 +77,23 @@ def check_noise(method: Correction, mechanism: Additive) -> None:
     ValueError
         Saying which methods are for it.
     """
-    law = mechanism.noise, mechanism.dimension
-    if method.takes(*law):
+    if method.takes(mechanism.noise, mechanism.dimension):
         return
-    # those that take any noise correct nothing
-    others = [name for name, cls in _METHODS.items() if not issubclass(cls, Naive) and cls().takes(*law)]
+    others = [other.name for other in methods_for(mechanism)]
     known = " or ".join(filter(None, [", ".join(map(repr, others[:-1])), *map(repr, others[-1:])]))
     raise ValueError(
         f"method {method.name!r} is not for {type(mechanism).__name__}; use {known or 'ldpbayes.fit, or your own'}"
     )
+
+
+def methods_for(mechanism: Additive) -> list[Correction]:
+    """The methods that correct for the noise of a mechanism, with their defaults.
+
+    Parameters
+    ----------
+    mechanism : Additive
+        That made the release.
+    """
+    # those that take any noise correct nothing
+    corrections = [cls() for cls in _METHODS.values() if not issubclass(cls, Naive)]
+    return [method for method in corrections if method.takes(mechanism.noise, mechanism.dimension)]
