@@ -10,6 +10,9 @@ import numpy as np
 __all__ = ["KINDS", "Interval", "Percentile", "Pivotal", "Studentised", "Transformed", "interval_kind"]
 
 
+FAR = 1e300  # on a transformed scale; quantiles between two infinite numbers are none
+
+
 class Interval(abc.ABC):
     """How the ends of an interval follow from replicates."""
 
@@ -91,8 +94,11 @@ class Transformed(Interval):
             there, draws = self.forward(result.params), self.forward(result.draws)
         if not np.isfinite(there).all():
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
-        # −∞ of a replicate at the edge of the scale is as far away as can be
-        return self.inverse(2 * there - np.quantile(draws, 1 - probability, axis=0, method="weibull"))
+        # a replicate at the edge of the scale or beyond, such as a negative one, is as far away as can be
+        beyond = np.isnan(draws) & ~np.isnan(result.draws)
+        draws = np.where(beyond, np.where(result.draws < result.params, -FAR, FAR), draws)
+        with np.errstate(over="ignore"):
+            return self.inverse(2 * there - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
 
 
 KINDS: dict[str, Interval] = {
