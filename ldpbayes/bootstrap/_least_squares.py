@@ -43,6 +43,9 @@ class LeastSquares(OfReleasedStatistic):
     taken to be normal only in eᵀe. That rows are clamped is not replicated, since nothing is known of the law of x:
     choose bounds of the response that hold nearly all of it.
 
+    Studentised and pivotal intervals of the scale cover too seldom, 0.30 to 0.78 in place of 0.95, where noise takes
+    many replicates outside the domain; percentile intervals do not.
+
     Parameters
     ----------
     rows : RegressionMoments
