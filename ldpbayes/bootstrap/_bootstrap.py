@@ -60,7 +60,8 @@ def parametric_bootstrap(
     ----------
     estimator : PrivateEstimator or callable
         One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
-        bounds, perturbs and estimates all by itself.
+        bounds, perturbs and estimates all by itself. One that holds an array as long as the data is refused, unless it
+        is given as ``FunctionEstimator(function)``, which says that all arrays it holds are public.
     release : Release or pytree of arrays
         What was released of the data: of a function, the parameters that it returned.
     simulator : callable, optional
@@ -136,20 +137,21 @@ def parametric_bootstrap(
 
 def _with(estimator: Any, simulator: Any, release: Any) -> PrivateEstimator:
     """The estimator with the simulator that it is to have, checked."""
-    if isinstance(estimator, PrivateEstimator):
+    own = isinstance(estimator, FunctionEstimator)
+    if isinstance(estimator, PrivateEstimator) and not own:
         if simulator is None:
             return estimator
         given = WithSimulator(estimator, simulator)
         check_count(given, release)
         return given
-    if not callable(estimator):
+    if not own and not callable(estimator):
         raise TypeError(
             f"estimator must be one of ldpbayes.bootstrap, or a function (key, data) -> parameters, got {estimator!r}"
         )
     if simulator is None:
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
-    both = WithSimulator(FunctionEstimator(estimator), simulator)
-    check_function(both, estimator, both.released(release))
+    both = WithSimulator(estimator if own else FunctionEstimator(estimator), simulator)
+    check_function(both, both.estimator.function, both.released(release), public=own)
     return both
 
 

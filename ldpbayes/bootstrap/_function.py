@@ -24,7 +24,7 @@ class FunctionEstimator(PrivateEstimator):
     ----------
     function : callable
         From a random key and data to parameters, a pytree of arrays. It bounds what it takes from each record and adds
-        the noise itself; a JAX function.
+        the noise itself; a JAX function. Arrays that it holds, such as a grid, are public.
     statement : str
         What it promises, for the result's privacy statement.
     """
@@ -166,11 +166,11 @@ def check_count(estimator: WithSimulator, release: Any) -> None:
         )
 
 
-def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any], params: Any) -> None:
+def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any], params: Any, *, public: bool) -> None:
     """ValueError where a simulator and a function estimator do not fit, or the function reads other data.
 
     A replicate may depend on data through the released parameters alone. So what the function returns has to depend on
-    the data it is given, and it must not hold arrays of as many rows as there are records.
+    the data it is given, and it must not hold arrays of as many rows as there are records, unless they are public.
 
     Parameters
     ----------
@@ -180,6 +180,8 @@ def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any]
         The function.
     params : pytree of arrays
         What was released.
+    public : bool
+        Whether all arrays that the function holds are said to be.
     """
     key = jax.random.key(0)
     try:
@@ -204,11 +206,11 @@ def check_function(estimator: WithSimulator, function: Callable[[Any, Any], Any]
         )
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
     held = [const.shape for const in _constants(closed) if np.ndim(const) and np.shape(const)[0] in rows]
-    if held:
+    if held and not public:
         raise ValueError(
             f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
-            "every replicate: that costs privacy anew each time. What is public in it belongs to the data, which the "
-            "simulator returns"
+            "every replicate: if that is data, it costs privacy anew each time. If all that the estimator holds is "
+            "public, such as a grid, say so by ldpbayes.bootstrap.FunctionEstimator(function)"
         )
 
 

@@ -1,5 +1,6 @@
 """The parametric bootstrap: its intervals, its bias corrections, and what it refuses."""
 
+import dataclasses
 import functools
 import warnings
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import bootstrap
@@ -52,6 +53,22 @@ def test_intervals_are_those_of_the_replicates():
     assert np.isneginf(ends[0]).all()
     np.testing.assert_allclose(ends[1], 2 * found.params - ordered[49])
     np.testing.assert_allclose(found.interval(kind="log")[0][1], found.params[1] ** 2 / high[1])
+
+
+def test_logarithmic_intervals_reach_to_infinity_where_replicates_are_negative():
+    _, found = made()
+    draws = np.arange(1.0, 1000.0)[:, None] * [1.0, 1.0]
+    draws[:100, 0] = -1.0  # a tenth is no scale, and the 25th smallest of 999 is one of those
+    draws[-10:, 1] = np.nan  # is left out, as in other intervals
+    other = dataclasses.replace(found, params=np.array([500.0, 500.0]), draws=draws)
+    low, high = other.interval(0.95, "log")
+    np.testing.assert_allclose(low, 500**2 / np.array([975.0, 0.975 * 990]), rtol=1e-3)  # of interpolation
+    np.testing.assert_allclose(high, [np.inf, 500**2 / (0.025 * 990)], rtol=1e-3)
+    logit = bootstrap.Transformed(special.logit, special.expit)
+    shares = dataclasses.replace(found, params=np.array([0.1, 0.9]), draws=draws / 1000 * [1.0, 1.2])
+    low, high = shares.interval(0.95, logit)
+    assert high[0] == 1
+    assert low[1] == 0
 
 
 def test_it_is_an_estimate_like_all_others():
@@ -219,6 +236,22 @@ def test_a_users_function_and_simulator_have_the_replicates_of_the_family():
 
 
 ORIGINAL = np.random.default_rng(0).normal(size=COUNT)
+
+
+def test_functions_that_hold_public_arrays_as_long_as_the_data_are_given_as_such():
+    grid = np.linspace(-4.0, 4.0, COUNT)
+
+    def nearest(key, x):
+        noisy = private_mean(key, x)["loc"]
+        return {"loc": jnp.asarray(grid)[jnp.argmin(jnp.abs(grid - noisy))]}
+
+    with pytest.raises(ValueError, match=r"FunctionEstimator\(function\)"):
+        ldp.parametric_bootstrap(nearest, {"loc": 0.5}, simulate, draws=100)
+    found = ldp.parametric_bootstrap(bootstrap.FunctionEstimator(nearest), {"loc": 0.5}, simulate, draws=100)
+    assert np.isclose(found.draws[:, None, 0], grid).any(axis=1).all()
+    constant = bootstrap.FunctionEstimator(lambda key, x: {"loc": jax.random.laplace(key)})
+    with pytest.raises(ValueError, match="depend"):
+        ldp.parametric_bootstrap(constant, {"loc": 0.5}, simulate, draws=100)
 
 
 @pytest.mark.parametrize(
