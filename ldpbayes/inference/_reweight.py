@@ -10,6 +10,7 @@ from ldpbayes.inference._result import arviz
 __all__ = ["Weights", "resampled", "smoothed_weights"]
 
 LARGEST_K = 0.7  # of the Pareto shape, beyond which importance weights are not to be trusted ([VSGYG])
+EVEN = 2.0  # largest over smallest weight up to which the shape of their tail, which has no scale, is not looked at
 LEAST = 0.5  # share of the draws that may remain, in effect
 
 
@@ -21,7 +22,7 @@ class Weights(NamedTuple):
     log : ndarray (draws,)
         Smoothed, on a log scale, normalised.
     pareto_k : float
-        Shape of the tail of the raw weights.
+        Shape of the tail of the raw weights; 0 where these are within a factor 2.
     share : float
         Effective number of draws over their number.
     """
@@ -51,7 +52,9 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     """
     if not np.isfinite(log_ratios).all():
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0)
-    log, shape = _psislw(log_ratios - log_ratios.max())  # a copy, which ArviZ writes into
+    log, shape = log_ratios - log_ratios.max(), 0.0
+    if np.ptp(log_ratios) > np.log(EVEN):
+        log, shape = _psislw(log)  # a copy, which ArviZ writes into
     log = log - np.logaddexp.reduce(log)
     return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
 

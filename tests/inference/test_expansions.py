@@ -198,6 +198,9 @@ def test_weights_are_those_of_the_posterior():
     drawn = resampled({"x": draws}, weights.log.reshape(draws.shape), jax.random.key(0))["x"]
     # sd of a mean of 20,000 / e^0.09 effective draws is 0.0074; 4 of them: error rate 6e-5
     assert abs(drawn.mean() - 0.3) < 0.03 and abs(drawn.std() - 1) < 0.03
+    # a tail that would have no mean on a scale of its own, in weights that differ by at most 22 %
+    even = smoothed_weights(0.2 * np.exp(-np.random.default_rng(6).exponential(size=2000) * 4))
+    assert even.good and even.share > 0.99
     heavy = smoothed_weights(np.random.default_rng(5).standard_cauchy(2000))
     assert not heavy.good and not smoothed_weights(np.full(100, np.nan)).good
 
