@@ -644,3 +644,26 @@ def test_a_quantile_of_numbers_under_laplace_noise_is_that_of_a_rounded_loss():
     expected = optimize.brentq(lambda quantile: below(quantile) - 0.9, -5, 9)
     assert abs(estimate.params[0] - expected) < 5 * estimate.standard_error[0]
     assert estimate.standard_error[0] < 0.15
+
+
+def test_a_weight_in_a_column_counts_as_repeated_records_with_the_errors_of_weighted_regression():
+    """Errors of original rows are HC1 of statsmodels."""
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=400), rng.integers(1, 5, 400)
+    rows = np.column_stack([x, 1 + 0.5 * x + (1 + np.abs(x)) * rng.normal(size=400), weight])
+
+    def loss(row, theta):
+        return row[2] * (row[1] - theta[0] - theta[1] * row[0]) ** 2 / 2
+
+    original = ldp.m_estimate(loss, rows, "oracle", start=np.zeros(2))
+    wls = sm.WLS(rows[:, 1], sm.add_constant(x), weights=weight).fit(cov_type="HC1")
+    np.testing.assert_allclose(original.params, wls.params, rtol=1e-8)
+    np.testing.assert_allclose(original.standard_error, wls.bse, rtol=1e-8)
+    mechanism = ldp.SymmetricLaplaceMechanism(1.0, [-4, -8], [4, 10], columns=("x", "y", "w"), perturbed=("x", "y"))
+    released = np.asarray(mechanism.randomize(jax.random.key(0), rows))
+    repeated = np.repeat(released, weight, axis=0)
+    repeated[:, 2] = 1
+    one, other = (
+        ldp.m_estimate(loss, ldp.Release(part, mechanism), "sl", start=np.zeros(2)) for part in (released, repeated)
+    )
+    np.testing.assert_allclose(one.params, other.params, rtol=1e-6)
