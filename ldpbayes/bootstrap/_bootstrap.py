@@ -150,8 +150,9 @@ def _with(estimator: Any, simulator: Any, release: Any) -> PrivateEstimator:
         )
     if simulator is None:
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
-    both = WithSimulator(estimator if own else FunctionEstimator(estimator), simulator)
-    check_function(both, both.estimator.function, both.released(release), public=own)
+    function = estimator if own else FunctionEstimator(estimator)
+    both = WithSimulator(function, simulator)
+    check_function(both, function.function, both.released(release), public=own)
     return both
 
 

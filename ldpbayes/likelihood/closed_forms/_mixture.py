@@ -26,8 +26,8 @@ class _MixtureSameFamily(Family):
     def centres(self) -> list[tuple[Any, Any]]:
         """Those of all components."""
         batch = (*self.law.batch_shape, self.law.mixture_size)
-        pairs = family_of(self.law.component_distribution).centres()
-        pairs = [jnp.broadcast_arrays(*pair, jnp.zeros(batch))[:2] for pair in pairs]
+        own = family_of(self.law.component_distribution).centres()
+        pairs = [[jnp.broadcast_to(part, batch) for part in pair] for pair in own]
         return [(centre[..., k], width[..., k]) for centre, width in pairs for k in range(batch[-1])]
 
     def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
