@@ -174,7 +174,8 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     design = (rows.features - criterion.centre) / criterion.unit
     middle = float(labels.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
-    ridge = np.linalg.solve(gram + np.trace(gram) / len(gram) * np.eye(len(gram)), design.T @ (labels - middle))
+    size = np.trace(gram) / len(gram) or 1.0  # of features that are all constant there is nothing to solve
+    ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (labels - middle))
 
     def point(constant: float, slopes: np.ndarray) -> np.ndarray:
         scale = [np.log(criterion.scale)] * criterion.objective.scaled

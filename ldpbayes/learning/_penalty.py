@@ -96,6 +96,8 @@ class CrossValidation(Penalty):
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         """See `Penalty.chosen`."""
         penalties = np.array(self.grid) * information(criterion, start)
+        if not penalties.any():  # all features are constant
+            return 0.0
         weights = np.concatenate([rows.weights for rows in criterion.chunks])
         fold = np.random.default_rng(self.seed).permutation(len(weights)) % self.folds
         parts = [(criterion.reweighted(weights * (fold != k)), fold == k) for k in range(self.folds)]
@@ -135,6 +137,8 @@ class Evidence(Penalty):
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         """See `Penalty.chosen`."""
         penalties = np.array(self.grid) * information(criterion, start)
+        if not penalties.any():  # all features are constant
+            return 0.0
         size, theta, found = criterion.penalised.sum(), start, []
         for penalty in penalties[::-1]:
             minimum = newton(dataclasses.replace(criterion, penalty=float(penalty)), theta, ROUGH)

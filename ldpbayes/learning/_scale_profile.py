@@ -94,5 +94,5 @@ def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None
             if 2 * (values[-1] - min(values)) > DEEP or (side < 0 and flat == 2):
                 break
     logs = np.sort(list(found))
-    heights = np.array([found[log_scale][1] for log_scale in logs])
-    return ScaleProfile(logs, 2 * (heights - heights.min()))
+    nats_there = np.array([found[log_scale][1] for log_scale in logs])
+    return ScaleProfile(logs, 2 * (nats_there - nats_there.min()))

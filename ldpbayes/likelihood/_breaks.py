@@ -16,9 +16,9 @@ from ldpbayes.likelihood._masses import aligned, is_infinite
 
 __all__ = ["cut_panels", "density_breaks", "graded_breaks", "is_end"]
 
-# Distances from a centre in widths of a law: a panel between two of them resolves densities of any tail, and where the
-# last of them is, a normal law is nothing and a power law is smooth on panels of a fixed grid.
-GRADES = 0.5 * 1.5 ** np.arange(25)
+# Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
+# a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
+GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
 GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 

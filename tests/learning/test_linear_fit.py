@@ -232,6 +232,14 @@ def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(fe
         assert np.isfinite(linear_fit(twice, released, penalty=1.0).standard_error).all()
 
 
+@pytest.mark.parametrize("objective", [MarginalLikelihood(), SquaredError()], ids=["likelihood", "squared"])
+def test_one_label_has_a_fit_that_says_that_it_tells_nothing_of_features(objective):
+    release = ldp.Release(np.array([1.3]), ldp.LaplaceMechanism(1.0, -4.0, 4.0))
+    with pytest.warns(LearningWarning, match="do not tell the parameters apart"):
+        fit = linear_fit(np.ones((1, 1)), release, objective=objective)
+    assert np.isfinite(fit.params).all() and fit.coefficients == 0 and np.isnan(fit.standard_error).all()
+
+
 def test_curvatures_of_nothing_are_no_error_but_parameters_that_are_not_told_apart():
     # where a scale without a prior goes to 0, residuals of Laplace noise have no curvature at all
     assert not module._told_apart(np.diag([0.0, 0.0, 3.4e-13]))

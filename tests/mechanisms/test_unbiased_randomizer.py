@@ -209,6 +209,26 @@ def test_the_likelihood_is_the_integral_over_labels():
         assert float(got[i]) == pytest.approx(np.log(expected), abs=1e-9)
 
 
+def test_the_likelihoods_of_counts_and_of_skewed_labels_are_sums_and_integrals_over_them(x64):
+    counts = np.arange(200)
+    # the density of these is x times a smooth one: 40 nodes between neighbouring labels leave rounding
+    t, w = np.polynomial.legendre.leggauss(40)
+    half = np.diff(NODES)[:, None] / 2
+    x, weights = NODES[:-1, None] + half * (1 + t), half * w
+    for law, reference in (
+        (dist.Poisson(1.7), stats.poisson(1.7)),
+        (dist.Gamma(2.0, 1.3), stats.gamma(2, scale=1 / 1.3)),
+    ):
+        if law.support.is_discrete:
+            levels = [np.interp(counts, NODES, level) for level in MECHANISM.matrix.T]
+            expected = np.array(levels) @ reference.pmf(counts)
+        else:
+            levels = np.array([np.interp(x, NODES, level) for level in MECHANISM.matrix.T])
+            expected = (levels * weights * reference.pdf(x)).sum(axis=(1, 2)) + reference.sf(4) * MECHANISM.matrix[-1]
+        got = ldp.Privatized(law, MECHANISM).log_prob(MECHANISM.outputs)
+        np.testing.assert_allclose(got, np.log(expected), atol=1e-9)
+
+
 def test_the_sketch_of_a_release_has_its_likelihood_and_nothing_is_doubted():
     x = stats.norm(1.4, 1.1).ppf(np.arange(1, 400) / 400)
     release = ldp.Release(MECHANISM.randomize(jax.random.key(3), x), MECHANISM)

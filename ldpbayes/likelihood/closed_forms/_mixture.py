@@ -26,9 +26,9 @@ class _MixtureSameFamily(Family):
     def centres(self) -> list[tuple[Any, Any]]:
         """Those of all components."""
         batch = (*self.law.batch_shape, self.law.mixture_size)
-        own = family_of(self.law.component_distribution).centres()
-        pairs = [[jnp.broadcast_to(part, batch) for part in pair] for pair in own]
-        return [(centre[..., k], width[..., k]) for centre, width in pairs for k in range(batch[-1])]
+        pairs = family_of(self.law.component_distribution).centres()
+        spread = [[jnp.broadcast_to(part, batch) for part in pair] for pair in pairs]
+        return [(centre[..., k], width[..., k]) for centre, width in spread for k in range(batch[-1])]
 
     def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
         """From those of the components."""
