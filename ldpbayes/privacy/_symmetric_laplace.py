@@ -23,6 +23,7 @@ from ldpbayes.privacy._tradeoff import LaplaceTradeoff, Tradeoff, _epsilon, _pro
 __all__ = ["SymmetricLaplaceTradeoff"]
 
 FAR = 2000.0  # a distance at which both errors underflow
+MANY = 10_000  # dimensions beyond which the curve is taken to be their limit, below it by 1/dimension of itself
 NEARLY_ONE = math.log(0.9)  # no threshold is looked for by an error above that: one less the error is known better
 
 
@@ -83,7 +84,7 @@ class SymmetricLaplaceTradeoff(Tradeoff):
 
 @functools.lru_cache(maxsize=256)
 def _tests(dimension: float, distance: float) -> "_Tests":
-    return _Tests(dimension, distance)
+    return _Tests(dimension if dimension <= MANY else math.inf, distance)
 
 
 class _Tests:

@@ -281,6 +281,17 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+@pytest.mark.parametrize("dimension", [10_001, 10**6, 10**12])
+def test_curves_of_very_many_dimensions_are_their_limit(dimension):
+    few, many = SymmetricLaplaceTradeoff(1.0, 1000), SymmetricLaplaceTradeoff(1.0, dimension)
+    for method, argument in (("delta", [0.0, 1.0, 3.0]), ("__call__", [0.01, 0.05, 0.5])):
+        got, nearly = (np.asarray(getattr(curve, method)(argument)) for curve in (many, few))
+        # what 1,000 dimensions differ from the limit by is of the order of 1/1000
+        np.testing.assert_allclose(got, nearly, rtol=0.06)
+        # below the other curves, but for the rounding of theirs
+        assert np.all(got >= nearly - 1e-9 if method == "delta" else got <= nearly + 1e-9)
+
+
 @pytest.mark.parametrize("dimension", [2, 5])
 def test_the_compiled_density_and_its_slope_are_those_of_the_bessel_function_for_few_radii_and_many(dimension, x64):
     order = dimension / 2 - 1
