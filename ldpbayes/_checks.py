@@ -8,7 +8,19 @@ import numpy as np
 
 from ldpbayes._tracing import is_concrete
 
-__all__ = ["at_least", "check_order", "checked", "is_integer", "kind_in_words", "unmasked", "whole_numbers_up_to"]
+__all__ = [
+    "LARGEST_CODE",
+    "at_least",
+    "check_order",
+    "checked",
+    "is_integer",
+    "kind_in_words",
+    "unmasked",
+    "whole_numbers_up_to",
+]
+
+LARGEST = 2**63 - 1  # that an array of integers holds ...
+LARGEST_CODE = 2**31 - 1  # ... and, for codes and columns, one that JAX makes by default
 
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
@@ -76,14 +88,16 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def at_least(least: int, name: str, value: Any, most: int | None = None) -> int:
-    """Return an integer field, or raise ValueError unless least <= value (<= most)."""
+def at_least(least: int, name: str, value: Any, most: int = LARGEST) -> int:
+    """Return an integer field, or raise ValueError unless least <= value <= most."""
     try:
         number = least - 1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least or (most is not None and number > most):
-        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+    if not least <= number <= most:
+        span = (
+            f"of at least {least}" if number < least and most in (LARGEST, LARGEST_CODE) else f"from {least} to {most}"
+        )
         raise ValueError(f"{name} must be an integer {span}, got {value!r}")
     return number
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._checks import is_integer
+from ldpbayes._checks import LARGEST_CODE, at_least, is_integer
 
 __all__ = ["Columns", "checked_columns"]
 
@@ -109,15 +109,15 @@ def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
         For columns that are neither distinct names nor a positive number, and perturbed ones that are not among them.
     """
     if isinstance(columns, (list, tuple)):
-        names: tuple = tuple(columns)
+        names: Any = tuple(columns)
         if not names or not all(isinstance(c, str) for c in names) or len(set(names)) < len(names):
             raise ValueError(f"columns must be distinct names, or how many there are, got {columns!r}")
         columns = names
     elif columns is not None:
         if not is_integer(columns) or columns < 1:
             raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
-        columns = int(columns)
-        names = tuple(range(columns))
+        columns = at_least(1, "columns", columns, LARGEST_CODE)
+        names = range(columns)
     if perturbed is None:
         whole = Columns(columns, None)
         return whole, np.arange(whole.dimension)
@@ -129,6 +129,6 @@ def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
     # a bool is a number to Python, and would be a column
     known = all((isinstance(name, str) or is_integer(name)) and name in names for name in chosen)
     if not known or not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"perturbed must be distinct columns out of {names}, got {perturbed!r}")
+        raise ValueError(f"perturbed must be distinct columns out of {tuple(names)}, got {perturbed!r}")
     ordered = tuple(sorted(chosen, key=names.index))
     return Columns(columns, ordered), np.array([chosen.index(name) for name in ordered])

@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._checks import at_least, checked
+from ldpbayes._checks import LARGEST_CODE, at_least, checked
 from ldpbayes._tracing import is_concrete
 from ldpbayes.mechanisms._mechanism import DiscreteMechanism
 from ldpbayes.mechanisms._plausibility import implausible_support
@@ -70,7 +70,7 @@ class PureProtocol(DiscreteMechanism):
 
     def _check_budget_and_categories(self) -> None:
         self._check("epsilon", "positive", lambda a: a > 0)
-        object.__setattr__(self, "categories", at_least(2, "categories", self.categories))
+        object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
         """Which codes are in S(z): zeros and ones, the codes along a new last axis.

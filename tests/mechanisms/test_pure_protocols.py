@@ -229,6 +229,10 @@ def test_labels_are_refused_and_lists_of_codes_are_not(make):
         (lambda: ldp.SubsetSelection([1.0, 2.0], 4), "subset_size must be given where epsilon is an array"),
         (lambda: ldp.LocalHashing(1.0, 4, 1), "hash_range must be an integer from 2 to 2147483648, got 1"),
         (lambda: ldp.LocalHashing(np.inf, 4), "hash_range must be given where epsilon is an array, infinite"),
+        (
+            lambda: ldp.SubsetSelection(1.0, 2**64),
+            "categories must be an integer from 2 to 2147483647",
+        ),
         (lambda: ldp.LocalHashing(1.0, 10**7 + 1), "categories must be an integer from 2 to 10000000"),
     ],
 )

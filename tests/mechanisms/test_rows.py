@@ -266,6 +266,10 @@ def test_traced_mechanisms_can_be_mapped_over():
         (lambda: SymmetricLaplaceMechanism(1.0, [0, 0], 1), "lower must be a number, or one a perturbed column"),
         (lambda: SymmetricLaplaceMechanism(1.0, [0, 0], 1, columns=3), r"\(here 3\), got shape \(2,\)"),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=0), "columns must be a positive integer, or names"),
+        (
+            lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=2**64),
+            "columns must be an integer from 1 to 2147483647",
+        ),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=("a", "a")), "columns must be distinct names"),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, perturbed=(0,)), "needs columns="),
         (

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy import special
 
-from ldpbayes._checks import at_least
+from ldpbayes._checks import LARGEST_CODE, at_least
 from ldpbayes._pytree import checked_field, pytree, static
 from ldpbayes.bootstrap.families._family import Params
 from ldpbayes.bootstrap.families._on_the_line import OnTheLine, Range
@@ -38,7 +38,7 @@ class Binomial(OnTheLine):
     step: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "trials", at_least(1, "trials", self.trials))
+        object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
 
     @property
     def lower(self) -> float:  # type: ignore[override]
