@@ -38,6 +38,11 @@ class OfReleasedStatistic(PrivateEstimator):
     mechanism: Additive
     count: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether the statistics are whole numbers, such as noise on whole numbers is for."""
+        return False
+
     @abc.abstractmethod
     def checked(self, data: Any) -> np.ndarray:
         """Records as an array (n, *event), or ValueError.
@@ -59,6 +64,10 @@ class OfReleasedStatistic(PrivateEstimator):
         if self.mechanism.bounded:
             raise ValueError(
                 "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
+            )
+        if self.mechanism.noise.discrete and not self.whole:
+            raise ValueError(
+                f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
             )
         if needed is None:
             return

@@ -66,6 +66,11 @@ class SufficientStatistics(OfReleasedStatistic):
         if self.account_for_clamping and not self.family.accounts_for_clamping:
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
+    @property
+    def whole(self) -> bool:
+        """See `OfReleasedStatistic.whole`: those of counts are."""
+        return self.family.step is not None
+
     def checked(self, data: Any) -> np.ndarray:
         """See `OfReleasedStatistic.checked`."""
         return self.family.checked(data)

@@ -11,7 +11,7 @@ from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
 from ldpbayes.bootstrap import SubsampleAndAggregate, SufficientStatistics
-from ldpbayes.mechanisms import AdditiveMechanism
+from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 from ldpbayes.numerics._law_of_sum import sum_of_draws, table_of_one, table_of_sum
 from ldpbayes.numerics._point_masses import PointMasses
 
@@ -74,6 +74,19 @@ def test_no_two_records_exceed_the_sensitivity_and_two_attain_it(name, order, rn
     assert distance.max() <= stated * (1 + 1e-12)
     one, other = (np.ravel(family.statistics(jnp.asarray(x))) for x in furthest(family, order))
     assert np.linalg.norm(one - other, ord=order) == pytest.approx(stated, rel=1e-12)
+
+
+def test_noise_on_whole_numbers_is_for_statistics_that_are_whole():
+    for family, sensitivity in ((bootstrap.Multinomial(3), 2.0), (bootstrap.Poisson(upper=9), 9.0)):
+        for kind in (DiscreteLaplaceMechanism, DiscreteGaussianMechanism):
+            estimator = SufficientStatistics(family, kind(2.0, columns=family.columns, sensitivity=sensitivity), 5)
+            assert estimator.release(np.array([1, 0, 2, 2, 1]), seed=0).values.dtype.kind in "if"
+    real = DiscreteLaplaceMechanism(2.0, sensitivity=9.0)
+    with pytest.raises(ValueError, match="must have continuous noise: the statistics are real numbers"):
+        SufficientStatistics(bootstrap.Exponential(upper=9.0), real, 5)
+    row = DiscreteLaplaceMechanism(2.0, columns=2, sensitivity=1.0)
+    with pytest.raises(ValueError, match="must have continuous noise"):
+        SubsampleAndAggregate(0.0, 1.0, row, jnp.mean, 60, 6)
 
 
 @pytest.mark.parametrize("wrapped", [noise.WithPublicRecords, lambda law: noise.ZeroInflated(law, 0.1)])

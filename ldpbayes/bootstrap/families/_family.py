@@ -25,6 +25,9 @@ class Family(abc.ABC):
     columns: ClassVar[tuple[str, ...] | None] = None
     """Names of the statistics; None for a single one, which is then released as a number. May be a property."""
 
+    step: ClassVar[float | None] = None
+    """Of the lattice on which records and their statistics are, 1 for whole numbers; None for densities."""
+
     accounts_for_clamping: ClassVar[bool] = True
     """Whether there is a `solve_clamped`."""
 

@@ -3,14 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._checks import at_least
+from ldpbayes._checks import LARGEST_CODE, at_least
 from ldpbayes._pytree import pytree, static
 from ldpbayes.bootstrap.families._family import Family, Params
 from ldpbayes.numerics._point_masses import PointMasses
@@ -31,8 +31,10 @@ class Multinomial(Family):
 
     categories: int = static()
 
+    step: ClassVar[float] = 1.0
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "categories", at_least(2, "categories", self.categories))
+        object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]

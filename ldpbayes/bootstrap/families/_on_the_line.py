@@ -52,9 +52,6 @@ class OnTheLine(Family):
     natural: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
     """Interval in which records are, whatever the parameters; bounds are inside it."""
 
-    step: ClassVar[float | None] = None
-    """Of the lattice on which records are; None for densities."""
-
     coordinate: ClassVar[tuple[Callable[[Any], Any], Callable[[Any], Any]] | None] = None
     """In which all statistics are smooth, so that few masses have their moments; and its inverse. None: the record."""
 
