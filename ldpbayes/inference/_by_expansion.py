@@ -24,7 +24,7 @@ from ldpbayes.inference._mode import Mode, NoMode
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, MODERATE, NEGLIGIBLE, Outcome, errors_said, judged
 from ldpbayes.inference._result import arviz
 from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
-from ldpbayes.inference._tails import tails
+from ldpbayes.inference._tails import TOLERANCE
 from ldpbayes.numerics._polynomial import Frame, Polynomial
 
 __all__ = ["by_expansion"]
@@ -137,7 +137,7 @@ def _of_records(
     num_warmup, num_samples, num_chains = numbers
     budget = num_chains * (num_warmup + num_samples)
     at = search.mode(max(SEARCHES, num_chains), given)
-    expansion = search.expansion(search.normal_draws(at)) if given is None else given
+    expansion = search.expansion(search.above.coordinates(search.normal_draws(at))) if given is None else given
     for number in range(ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
         ran = chains(polynomial, at)
@@ -160,9 +160,8 @@ def _of_records(
                     continue
             positions, statistics = ran.run(num_samples, bar)
         seen, key = search.seen(positions), jax.random.fold_in(search.key, 2)
-        flat = search.above.flat(positions)
-        outwards = functools.partial(tails, flat, seen, compare=functools.partial(_compared, search, polynomial))
-        outcome = judged(errors, seen, positions, statistics, ran.constrained, key, outwards)
+        flat, compare = search.above.flat(positions), functools.partial(search.compared, polynomial)
+        outcome = judged(errors, seen, positions, statistics, ran.constrained, key, flat, compare)
         if not again or outcome.off is None:
             return outcome._replace(report=outcome.report | _about(search, order))
         worst = np.argsort(-np.abs(outcome.off))[: len(seen) // TAIL]
@@ -173,14 +172,6 @@ def _of_records(
 
 def _errors(search: Search, polynomial: Polynomial, draws: np.ndarray) -> np.ndarray:
     return search.passes.values(draws) - values_of(polynomial, draws)
-
-
-def _compared(search: Search, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The posterior's log densities at flat parameters, their gradients, and the errors of the polynomial."""
-    x = search.above.coordinates(points)
-    values, slopes = search.passes.slopes(x)
-    potential, gradient = search.above.with_likelihood(points, values, slopes)
-    return -potential, -gradient, values - values_of(polynomial, x)
 
 
 def _higher(draws: np.ndarray, order: int) -> int:
@@ -206,12 +197,20 @@ def _of_shards(
         ran.run(num_warmup, bar)
         positions, statistics = ran.run(num_samples, bar)
     share = outside(polynomial, search.seen(positions))
-    said = errors_said(given.errors())
+    said = errors_said(given.errors()) | {"tail_error": search.tails(given).all}
     report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | said
     report |= _about(search, given.order) | {"count": given.count}
+    doubts = []
     if share > FEW_OUTSIDE or not said["error_sd_nats"] <= NEGLIGIBLE:
-        report["doubt"] = (
+        doubts.append(
             f"the expansion is off by {said['error_sd_nats']:.2g} nats (standard deviation) where it was made, and "
             f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
         )
+    if not said["tail_error"] <= TOLERANCE:
+        doubts.append(
+            f"a variance is off by {said['tail_error']:.1%}: where that remains, the posterior has a tail that the "
+            "expansion has not; fit the records"
+        )
+    if doubts:
+        report["doubt"] = "; ".join(doubts)
     return Outcome(report, ran.constrained(positions), statistics)

@@ -19,7 +19,6 @@ from ldpbayes.inference._expansion import outside, values_of
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, Outcome, errors_said, judged
 from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference._search import evenly
-from ldpbayes.inference._tails import tails
 from ldpbayes.likelihood import ExpandedLaw
 from ldpbayes.likelihood._privatized import unwrapped
 
@@ -94,8 +93,7 @@ def by_sketch(
             (potentials, gradients), off = chains.slopes(points), shares.errors(points)
             return off - potentials, -gradients, off
 
-        outwards = functools.partial(tails, rows, rows, compare=compared)
-        outcome = judged(shares.errors, rows, positions, statistics, chains.constrained, key, outwards)
+        outcome = judged(shares.errors, rows, positions, statistics, chains.constrained, key, rows, compared)
         return outcome._replace(report=outcome.report | about)
     share = shares.outside(evenly(shares.rows(positions), CHECKS))
     report = {"ran": "expansion without records", "outside": share} | about

@@ -1,5 +1,6 @@
 """`expand`: a pass over records, or over a shard of them, whose result `fit` takes in their place."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpyro.infer.util import unconstrain_fn
 from ldpbayes.inference._density import RUNNING, density_of, sites_of
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
+from ldpbayes.inference._tails import straight
 
 __all__ = ["expand"]
 
@@ -59,13 +61,20 @@ def expand(
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
-            return search.at(at.points, at.frame, at.order if order is None else order)
-        draws = search.normal_draws(search.mode(SEARCHES)) if at is None else _draws(search, at)
-        return search.expansion(draws, order)
+            made, rays = search.at(at.points, at.frame, at.order if order is None else order), at.rays
+        else:
+            draws = search.normal_draws(search.mode(SEARCHES)) if at is None else _draws(search, at)
+            seen = search.above.coordinates(draws)
+            made, rays = search.expansion(seen, order), straight(draws, seen)
+        if rays is None:
+            return made
+        return dataclasses.replace(
+            made, rays=rays, outwards=search.passes.values(search.above.coordinates(rays.points))
+        )
 
 
 def _draws(search: Search, posterior: Any) -> np.ndarray:
-    """Numbers that the records see at draws of a posterior."""
+    """Unconstrained parameters (draws, n) of a posterior."""
     density = search.cut.density
     try:
         values = {name: np.asarray(posterior["posterior"][name]) for name in search.above.names}
@@ -74,9 +83,8 @@ def _draws(search: Search, posterior: Any) -> np.ndarray:
         raise ValueError(f"at must be an expansion, or a posterior with draws of {names}; got {posterior!r}") from None
     some = {name: evenly(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in values.items()}
 
-    def seen(each: dict[str, Any]) -> Any:
+    def unconstrained(each: dict[str, Any]) -> Any:
         with RUNNING:
-            parameters = unconstrain_fn(density.model, density.args, density.kwargs, each)
-        return search.cut.coordinates(parameters)
+            return unconstrain_fn(density.model, density.args, density.kwargs, each)
 
-    return np.asarray(jax.jit(jax.vmap(seen))(some))
+    return search.above.flat(jax.jit(jax.vmap(unconstrained))(some))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from ldpbayes._checks import is_integer
+from ldpbayes.inference._tails import Rays
 from ldpbayes.numerics._polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
 
 __all__ = ["Expansion", "outside", "passes_for", "values_of"]
@@ -51,6 +52,10 @@ class Expansion:
         Log-likelihoods of the records.
     slopes : ndarray of the shape of the points
         Their gradients.
+    rays : Rays, optional
+        Points outwards of these draws, at which the polynomial is compared with the records.
+    outwards : ndarray (m,), optional
+        Log-likelihoods of the records there.
     """
 
     names: tuple[str, ...]
@@ -60,6 +65,8 @@ class Expansion:
     points: np.ndarray
     values: np.ndarray
     slopes: np.ndarray
+    rays: Rays | None = None
+    outwards: np.ndarray | None = None
 
     def __add__(self, other: Any) -> "Expansion":
         """Expansion of both lots of records."""
@@ -69,8 +76,9 @@ class Expansion:
             raise ValueError(
                 "expansions add only if they were made at the same points: make the second with at=the first"
             )
+        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
         count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
-        return dataclasses.replace(self, count=count, values=values, slopes=slopes)
+        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
 
     def __radd__(self, other: Any) -> Any:
         """Let ``sum`` start from 0."""

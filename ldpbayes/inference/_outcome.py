@@ -8,7 +8,7 @@ import numpy as np
 
 from ldpbayes.inference._reweight import resampled, smoothed_weights
 from ldpbayes.inference._search import evenly
-from ldpbayes.inference._tails import TOLERANCE, Tails
+from ldpbayes.inference._tails import TOLERANCE, Compare, follow, tails
 
 __all__ = ["CHECKS", "HOPELESS", "MODERATE", "NEGLIGIBLE", "Outcome", "errors_said", "judged"]
 
@@ -57,7 +57,8 @@ def judged(
     statistics: dict[str, Any],
     constrained: Callable[[dict[str, Any]], dict[str, Any]],
     key: jax.Array,
-    outwards: Callable[[float], Tails],
+    draws: np.ndarray,
+    compare: Compare,
 ) -> Outcome:
     """Draws as they are where their density's error is negligible, reweighted where it is not, or none.
 
@@ -73,22 +74,25 @@ def judged(
         From positions to samples of the sites.
     key : jax.Array
         A JAX random key.
-    outwards : callable
-        From the mean error at draws to how far off the density is where there are few draws, and none.
+    draws : ndarray (chains · draws, n)
+        The positions, flat.
+    compare : callable
+        At parameters like these; see `Compare`.
     """
     off = errors(evenly(seen, CHECKS))
     said = errors_said(off)
-    tails = outwards(np.mean(off))
-    said |= {"tail_error": tails.all}
-    if not tails.beyond <= TOLERANCE:
-        why = f"a variance is off by {tails.beyond:.1%}, because the posterior has a tail where no draw is"
+    rays, log_density, outwards = follow(draws, seen, compare)
+    tail = tails(rays, log_density, outwards - np.mean(off))
+    said |= {"tail_error": tail.all}
+    if not tail.beyond <= TOLERANCE:
+        why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
         return Outcome({"ran": "records", "why": why, **said})
-    if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE and tails.all <= TOLERANCE:
+    if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE and tail.all <= TOLERANCE:
         return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     off = errors(seen)
     said |= errors_said(off)
     # Of all draws, among which a few may be off by more.
-    if said["error_sd_nats"] <= NEGLIGIBLE and tails.all <= TOLERANCE:
+    if said["error_sd_nats"] <= NEGLIGIBLE and tail.all <= TOLERANCE:
         return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
     weights = smoothed_weights(off)
     said |= {"pareto_k": weights.pareto_k, "effective_share": weights.share}

@@ -10,10 +10,11 @@ import numpy as np
 
 from ldpbayes.inference._cut import SEVERAL, Cut, cut
 from ldpbayes.inference._density import Density, Site
-from ldpbayes.inference._expansion import Expansion, passes_for
+from ldpbayes.inference._expansion import Expansion, passes_for, values_of
 from ldpbayes.inference._mode import Above, Mode, Slopes, mode
 from ldpbayes.inference._passes import Passes
-from ldpbayes.numerics._polynomial import Frame
+from ldpbayes.inference._tails import Tails, tails
+from ldpbayes.numerics._polynomial import Frame, Polynomial
 
 __all__ = ["ORDERS", "SEARCHES", "Search", "evenly"]
 
@@ -86,9 +87,9 @@ class Search:
         )
 
     def normal_draws(self, at: Mode) -> np.ndarray:
-        """Numbers that the records see at draws from the normal approximation."""
+        """Parameters (draws, n) from the normal approximation."""
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (DRAWS, self.above.size)))
-        return self.above.coordinates(at.at + noise @ at.root.T)
+        return at.at + noise @ at.root.T
 
     def seen(self, positions: dict[str, Any]) -> np.ndarray:
         """Numbers that the records see at draws of the chains."""
@@ -108,6 +109,23 @@ class Search:
     def at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
         """The expansion at these points."""
         return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.passes.slopes(points))
+
+    def compared(self, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The posterior's log densities at parameters, their gradients, and the errors of a polynomial."""
+        x = self.above.coordinates(points)
+        values, slopes = self.passes.slopes(x)
+        potential, gradient = self.above.with_likelihood(points, values, slopes)
+        return -potential, -gradient, values - values_of(polynomial, x)
+
+    def tails(self, given: Expansion) -> Tails:
+        """How far an expansion of records that are elsewhere is off along its rays."""
+        if given.rays is None or given.outwards is None:
+            return Tails(np.nan, np.nan)
+        polynomial = given.polynomial
+        x = self.above.coordinates(given.rays.points)
+        potential, _ = self.above.with_likelihood(given.rays.points, given.outwards, np.zeros_like(x))
+        inside = np.mean(given.values - values_of(polynomial, given.points))
+        return tails(given.rays, -potential, given.outwards - values_of(polynomial, x) - inside)
 
 
 def _slopes(given: Expansion) -> Slopes:

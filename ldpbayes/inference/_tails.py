@@ -7,7 +7,7 @@ import numpy as np
 
 from ldpbayes.numerics._polynomial import Frame
 
-__all__ = ["Tails", "tails"]
+__all__ = ["TOLERANCE", "Compare", "Rays", "Tails", "follow", "straight", "tails"]
 
 TOLERANCE = 0.02  # of a variance, which moves a standard deviation by 1 %
 NEAR = 1.5  # standard deviations at which a ray begins: further inside, draws are many
@@ -18,12 +18,36 @@ DIRECTIONS = 128  # at most, each of which is followed both ways
 SKEWED = 4  # further directions, in which the draws are most skewed
 ALIKE = 0.98  # cosine from which on two directions are one
 
+DISTANCES = NEAR * FACTOR ** np.arange(1 + np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))
+"""Along a ray, in standard deviations."""
+
 NEGLIGIBLE = np.log(TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
 """Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`."""
 
 Compare = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and their distance (m,) from
 the surrogate's, both up to a constant."""
+
+
+class Rays(NamedTuple):
+    """Points on rays that lead out of draws.
+
+    In coordinates y in which the draws have mean 0 and covariance 1, a ray is the set of the highest densities at given
+    values t of a linear function of y.
+
+    Attributes
+    ----------
+    points : ndarray (m, n)
+        Unconstrained parameters: first the mean of the draws, then points outwards along one ray after another.
+    place : ndarray (m, 2)
+        Number of the ray, and that of the distance t in `DISTANCES`; (0, 0) for the mean.
+    farthest : ndarray (rays,)
+        Largest t of a draw.
+    """
+
+    points: np.ndarray
+    place: np.ndarray
+    farthest: np.ndarray
 
 
 class Tails(NamedTuple):
@@ -41,57 +65,94 @@ class Tails(NamedTuple):
     beyond: float
 
 
-def tails(draws: np.ndarray, seen: np.ndarray, error: float, compare: Compare) -> Tails:
-    """Compare a posterior with its surrogate on rays that lead out of the surrogate's draws.
+def tails(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
+    """How far off a surrogate is along rays.
 
-    In coordinates y in which the draws have mean 0 and covariance 1, a ray is the set of the highest densities at given
-    values t of a linear function of y. Up to a constant, its density is that of t if the other coordinates have the
-    same spread at every t. The error of the variance is then ∫ (1 + t²) |p(t) − q(t)| dt, where p is the density of the
-    posterior and q is that of the surrogate, both normalised as a normal density is.
+    Up to a constant, the density along a ray is that of t if the other coordinates have the same spread at every t. The
+    error of the variance is then ∫ (1 + t²) |p(t) − q(t)| dt, where p is the density of the posterior and q is that of
+    the surrogate, both normalised as a normal density is.
+
+    Parameters
+    ----------
+    rays : Rays
+        From the draws of the surrogate.
+    log_density : ndarray (m,)
+        Of the posterior at the points, up to a constant.
+    errors : ndarray (m,)
+        By how much these are larger than the surrogate's log densities, less the mean of that at the draws.
+    """
+    fine = np.isfinite(log_density)  # what has no density has no mass
+    height = np.where(fine, log_density, -np.inf) - log_density[0]
+    with np.errstate(over="ignore"):
+        gap = np.abs(np.exp(height) - np.exp(height - np.where(fine, errors, 0.0)))
+    moments = np.zeros((len(rays.farthest), len(DISTANCES)))
+    moments[tuple(rays.place[1:].T)] = gap[1:]
+    moments *= (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
+    outside = rays.farthest[:, None] <= DISTANCES
+    return Tails(*(_largest(np.where(kept, moments, 0.0)) for kept in (True, outside)))
+
+
+def _largest(moments: np.ndarray) -> float:
+    return float(np.max(np.trapezoid(moments, np.log(DISTANCES), axis=1)))
+
+
+def follow(draws: np.ndarray, seen: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:
+    """Rays out of draws, to where a posterior is negligible, with its log densities and its errors there.
 
     Parameters
     ----------
     draws : ndarray (draws, n)
-        Unconstrained parameters.
+        Unconstrained parameters, of a surrogate.
     seen : ndarray (draws, ...)
         The numbers that the records see there: directions in which these vary are looked at, too.
-    error : float
-        Mean of the third value of ``compare`` over the draws.
     compare : callable
         See `Compare`.
     """
-    frame = Frame.of_draws(draws)
-    away = frame.coordinates(draws)
-    directions = _directions(frame, away, seen.reshape(len(seen), -1))
-    rays = np.concatenate([directions, -directions])
+    frame, directions, farthest = _out_of(draws, seen)
 
     def at(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log_density, gradient, off = compare(frame.center + y @ frame.lift.T)
-        fine = np.isfinite(log_density)  # what has no density has no mass
-        log_density = np.where(fine, log_density, -np.inf)
-        return log_density, np.where(fine[:, None], gradient, 0.0) @ frame.lift, np.where(fine, off - error, 0.0)
+        fine = np.isfinite(log_density)
+        return np.where(fine, log_density, -np.inf), np.where(fine[:, None], gradient, 0.0) @ frame.lift, off
 
-    top = at(np.zeros((1, rays.shape[1])))[0][0]
-    steps = int(np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))
-    distances = NEAR * FACTOR ** np.arange(steps + 1)
-    moments = np.zeros((len(rays), len(distances)))
-    alive, y = np.arange(len(rays)), NEAR * rays
-    for step, t in enumerate(distances):
-        y, log_density, off = _highest(at, rays[alive], y, top)
-        log_density = log_density - top
-        with np.errstate(over="ignore"):
-            gap = np.abs(np.exp(log_density) - np.exp(log_density - off))
-        moments[alive, step] = (1 + t**2) * t * gap / np.sqrt(2 * np.pi)
-        going = log_density > NEGLIGIBLE
+    y = np.zeros((1, directions.shape[1]))
+    log_density, _, off = at(y)
+    top = log_density[0]
+    parts = [(y, np.zeros((1, 2), int), log_density, off)]
+    alive, y = np.arange(len(directions)), NEAR * directions
+    for step in range(len(DISTANCES)):
+        y, log_density, off = _highest(at, directions[alive], y, top)
+        parts.append((y, np.stack([alive, np.full(len(alive), step)], axis=1), log_density, off))
+        going = log_density - top > NEGLIGIBLE
         alive, y = alive[going], FACTOR * y[going]
         if not len(alive):
             break
-    farthest = np.concatenate([np.max(away @ directions.T, axis=0), np.max(away @ -directions.T, axis=0)])
-    outside = distances >= farthest[:, None]
-    whole, beyond = (
-        float(np.max(np.trapezoid(np.where(kept, moments, 0.0), np.log(distances), axis=1))) for kept in (True, outside)
-    )
-    return Tails(whole, beyond)
+    points, place, log_density, off = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Rays(frame.center + points @ frame.lift.T, place, farthest), log_density, off
+
+
+def straight(draws: np.ndarray, seen: np.ndarray) -> Rays:
+    """Rays out of draws that no posterior bends or ends, so that they are those of any part of the records.
+
+    Parameters
+    ----------
+    draws, seen
+        As `follow` takes them.
+    """
+    frame, directions, farthest = _out_of(draws, seen)
+    place = np.array(list(np.ndindex(len(directions), len(DISTANCES))))
+    points = DISTANCES[place[:, 1], None] * directions[place[:, 0]] @ frame.lift.T
+    center = np.zeros((1, points.shape[1]))
+    return Rays(frame.center + np.concatenate([center, points]), np.concatenate([[[0, 0]], place]), farthest)
+
+
+def _out_of(draws: np.ndarray, seen: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
+    """Coordinates of draws, unit vectors (rays, r) out of them, and how far the draws reach along each."""
+    frame = Frame.of_draws(draws)
+    away = frame.coordinates(draws)
+    directions = _directions(frame, away, seen.reshape(len(seen), -1))
+    directions = np.concatenate([directions, -directions])
+    return frame, directions, np.max(away @ directions.T, axis=0)
 
 
 def _highest(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -106,6 +106,14 @@ def test_the_records_are_sampled_where_an_expansion_has_lost_a_tail():
     assert abs(squares.mean() - sd**2) < 4 * squares.std() / np.sqrt(float(az.ess(squares)))
 
 
+def test_shards_that_have_lost_a_tail_are_doubted():
+    yes, coding = answers(3, 12, 14), CODINGS["reference"]
+    # half of the answers twice, which stand for the records of two machines
+    halves = 2 * [ldp.expand(model, ldp.Release(released(yes).values, RR), coding)]
+    with pytest.warns(ldp.ExpansionWarning, match="tail that the expansion has not"):
+        ldp.fit(model, released(yes), coding, **SHORT, progress_bar=False, expand=sum(halves))
+
+
 class Potential:
     """A potential in the place of a model's, whose gradient is by differences."""
 
