@@ -82,7 +82,8 @@ def tails(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
         By how much these are larger than the surrogate's log densities, less the mean of that at the draws.
     """
     fine = np.isfinite(log_density)  # what has no density has no mass
-    height = np.where(fine, log_density, -np.inf) - log_density[0]
+    height = np.where(fine, log_density, -np.inf)
+    height = height - height.max()  # of the mean, if the draws are the surrogate's and not those of a part of its data
     with np.errstate(over="ignore"):
         gap = np.abs(np.exp(height) - np.exp(height - np.where(fine, errors, 0.0)))
     moments = np.zeros((len(rays.farthest), len(DISTANCES)))

@@ -42,7 +42,7 @@ class DiscreteLaplace(Noise):
     discrete: ClassVar[bool] = True
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-    norm: ClassVar[int] = 1
+    norm: ClassVar[int] = 1  # as of Laplace noise
 
     def __post_init__(self) -> None:
         self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))

@@ -36,6 +36,8 @@ class Laplace(Noise):
 
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
+    # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
