@@ -113,8 +113,8 @@ def follow(draws: np.ndarray, seen: np.ndarray, compare: Compare) -> tuple[Rays,
 
     def at(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log_density, gradient, off = compare(frame.center + y @ frame.lift.T)
-        fine = np.isfinite(log_density)
-        return np.where(fine, log_density, -np.inf), np.where(fine[:, None], gradient, 0.0) @ frame.lift, off
+        log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
+        return log_density, np.nan_to_num(gradient, posinf=0.0, neginf=0.0) @ frame.lift, off
 
     y = np.zeros((1, directions.shape[1]))
     log_density, _, off = at(y)

@@ -36,7 +36,7 @@ def model(release, coding):
 
 def exact(yes, coding):
     """Means and standard deviations of the coefficients, on a grid of the groups' logits."""
-    axes = np.meshgrid(*[np.concatenate([np.linspace(-20, -5, 60)[:-1], np.linspace(-5, 2, 141)])] * 3, indexing="ij")
+    axes = np.meshgrid(*[np.concatenate([np.linspace(-20, -5, 31)[:-1], np.linspace(-5, 2, 91)])] * 3, indexing="ij")
     logits = np.stack([axis.ravel() for axis in axes])
     widths = np.prod([np.gradient(axis, axis=k).ravel() for k, axis in enumerate(axes)], axis=0)
     b = np.linalg.solve(coding, logits)
