@@ -277,7 +277,7 @@ class CauchyNoise(ldp.noise.Noise):
     """Somebody's noise without linear tails, of which 1e-32 lie further out than 1e32."""
 
     scale: float
-    linear_tails, kinks = False, ()
+    linear_tails, kinks, norm = False, (), 1
     standard_deviation = resolution = property(lambda self: self.scale)
     reach = property(lambda self: 1e32 * self.scale)
     sample = tradeoff = None
