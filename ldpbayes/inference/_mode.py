@@ -208,9 +208,9 @@ def _spread(above: Above, slopes: Slopes, at: np.ndarray, root: np.ndarray) -> n
         after = above.gradients(np.concatenate([at + steps, at - steps]), slopes)[1]
         along = (after[: len(steps)] - after[len(steps) :]) / (2 * STEP)
         bent = along @ root  # second derivatives along the columns of the root: one on the diagonal, if that was right
-        values, vectors = np.linalg.eigh(0.5 * (bent + bent.T))
-        if not np.isfinite(values).all():
+        if not np.isfinite(bent).all():
             break
+        values, vectors = np.linalg.eigh(0.5 * (bent + bent.T))
         root = _root((turned := root @ vectors / np.sqrt(np.maximum(values, 1e-4))) @ turned.T)
         if values[0] > 0.25 and values[-1] < 4:
             break

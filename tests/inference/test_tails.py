@@ -164,3 +164,11 @@ def test_a_frame_of_groups_of_different_rank_has_no_coordinate_where_nothing_var
     slopes = -draws
     made = polynomial_of_slopes(frame, draws, -0.5 * np.sum(draws**2, axis=(1, 2)), slopes, 3)
     assert np.allclose(values_of(made, draws), -0.5 * np.sum(draws**2, axis=(1, 2)))
+
+
+def test_a_search_may_end_where_slopes_nearby_are_no_numbers():
+    def potential(u):
+        return 0.5 * u @ u if np.abs(u).max() < 0.1 else np.nan
+
+    best = mode(Potential(3, potential), None, [np.full(3, 0.02)])
+    assert np.abs(best.at).max() < 0.05 and np.isfinite(best.root).all()
