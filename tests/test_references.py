@@ -17,9 +17,11 @@ BY_YEAR = re.compile(r"\b[A-Z][\w-]+,? \(?(?:19|20)\d\d\b")
 
 @functools.cache
 def prose():
-    """Docstrings (attributes' included) and comments of the package and its models, by file."""
+    """Docstrings (attributes' included) and comments of the package, its models and reproductions, by file."""
     found = {}
-    for file in [*sorted((ROOT / "ldpbayes").rglob("*.py")), *sorted((ROOT / "models").glob("*.py"))]:
+    for file in sorted(
+        path for folder in ("ldpbayes", "models", "tests/reproductions") for path in (ROOT / folder).rglob("*.py")
+    ):
         source = file.read_text()
         statements = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
         texts = [node.value for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)]

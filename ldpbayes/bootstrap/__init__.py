@@ -1,9 +1,8 @@
 """Confidence intervals for private estimates: private estimators, their replicates, and what follows from them."""
 
-from ldpbayes.bootstrap._absolute_deviation import GaussianAbsoluteDeviation, gaussian_absolute_deviation
 from ldpbayes.bootstrap._bias import BiasCorrection, Matched, OneStep
 from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
-from ldpbayes.bootstrap._fisher import fisher, fisher_of_data
+from ldpbayes.bootstrap._fisher import fisher
 from ldpbayes.bootstrap._function import FunctionEstimator
 from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
 from ldpbayes.bootstrap._least_squares import LeastSquares, least_squares
@@ -14,7 +13,6 @@ from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSample, one_pos
 from ldpbayes.bootstrap._private_estimator import Estimated, PrivateEstimator
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
 from ldpbayes.bootstrap._simulators import simulator_of
-from ldpbayes.bootstrap._subsample import SubsampleAndAggregate, subsample_and_aggregate
 from ldpbayes.bootstrap._sufficient_statistics import SufficientStatistics, sufficient_statistics
 from ldpbayes.bootstrap.families import (
     Bernoulli,
@@ -45,7 +43,6 @@ __all__ = [
     "Gamma",
     "GammaRate",
     "Gaussian",
-    "GaussianAbsoluteDeviation",
     "GaussianMean",
     "Interval",
     "LeastSquares",
@@ -62,18 +59,14 @@ __all__ = [
     "Poisson",
     "PrivateEstimator",
     "Studentised",
-    "SubsampleAndAggregate",
     "SufficientStatistics",
     "Transformed",
     "fisher",
-    "fisher_of_data",
-    "gaussian_absolute_deviation",
     "least_squares",
     "m_estimator",
     "maximum_likelihood",
     "one_posterior_sample",
     "parametric_bootstrap",
     "simulator_of",
-    "subsample_and_aggregate",
     "sufficient_statistics",
 ]

@@ -1,4 +1,4 @@
-"""Studies: many simulated releases, many fits; long ones checkpoint and resume. `papers` has one module a paper."""
+"""Studies: many simulated releases, many fits; long ones checkpoint and resume."""
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import Coverage, binomial_band, coverage

@@ -1,7 +1,7 @@
-"""Estimators fitted to many simulated releases, in one compiled call; tables of their errors."""
+"""Estimators fitted to many simulated releases, in one compiled call."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ldpbayes.estimation import Estimator, Fit
 from ldpbayes.mechanisms import Additive
-from ldpbayes.studies._checkpoint import Checkpoint
 
-__all__ = ["Setting", "replicate", "replicator", "table"]
+__all__ = ["Setting", "replicate", "replicator"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,62 +110,3 @@ def _records(rows: jax.Array, mechanism: Additive) -> jax.Array:
 
 def _rows(records: jax.Array) -> jax.Array:
     return records if records.ndim > 1 else records[:, None]
-
-
-def table(
-    cells: Sequence[tuple[str, Callable[[], Setting]]],
-    replicates: int,
-    seed: int,
-    batch: int,
-    checkpoint: Any,
-    **settings: Any,
-) -> list[dict[str, Any]]:
-    """Rows (cell, method, root mean square error and bias of every parameter, ...) of a table.
-
-    Parameters
-    ----------
-    cells : sequence of (str, callable)
-        Names of the table's cells, and functions that make their settings.
-    replicates, seed, batch
-        As for `replicate`.
-    checkpoint : path, optional
-        An ``.npz`` file to which every finished cell is added, and from which an interrupted study resumes.
-    **settings
-        What else a checkpoint must agree about.
-
-    Returns
-    -------
-    list of dict
-        A row for a cell and method: ``rmse``, ``bias``, ``se`` (root mean squared standard error) and ``coverage`` (of
-        95 % intervals) of every parameter; shares of fits that ``converged`` or end on the ``boundary``.
-    """
-    settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
-    rows = []
-    with Checkpoint(checkpoint, settings) as done:
-        for name, make in cells:
-            setting = make()
-            if not all(f"{name} {method}" in done for method in setting.estimators):
-                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
-                    error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
-                    done[f"{name} {method}"] = np.stack(
-                        [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
-                    )
-                done.save()
-            for method in setting.estimators:
-                rows.append({"cell": name, "method": method} | _errors(done[f"{name} {method}"], setting.truth))
-    return rows
-
-
-def _errors(stored: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    theta, error, converged, boundary = stored
-    miss = theta - truth
-    with np.errstate(invalid="ignore"):
-        covered = np.abs(miss) <= 1.96 * error
-    return {
-        "rmse": np.sqrt(np.mean(miss**2, axis=0)),
-        "bias": np.mean(miss, axis=0),
-        "se": np.sqrt(np.nanmean(error**2, axis=0)),
-        "coverage": np.mean(covered, axis=0),
-        "converged": float(np.mean(converged)),
-        "boundary": float(np.mean(np.any(boundary != 0, axis=1))),
-    }

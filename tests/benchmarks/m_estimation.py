@@ -1,6 +1,6 @@
 """Time of a replication of Table 2 of Lu, Chen & Qiu (n = 5,000, six covariates, five estimators) against SciPy's.
 
-    python tests/benchmarks/m_estimation.py              # about two minutes on two cores
+    python -m tests.benchmarks.m_estimation              # about two minutes on two cores
 
 A replication simulates records and their release and fits oracle, naive, SL, SDR and DR. Ours: 1,000 replications in
 one compiled call, standard errors included, each core a device of JAX. SciPy's: one after the other, in NumPy, by
@@ -23,7 +23,7 @@ COUNT, COLUMNS, BOUND, DELTA, BOX = 5000, 6, 0.5, 0.2, 3.0
 def ours(scale, replicates):
     """Seconds of compilation, seconds a replication, and the root mean square errors."""
     from ldpbayes.studies import replicator
-    from ldpbayes.studies.papers.lu_chen_qiu import logistic_setting
+    from tests.reproductions.lu_chen_qiu import logistic_setting
 
     setting = logistic_setting(COUNT, scale, BOUND)
     papers = {name: setting.estimators[name] for name in ("oracle", "naive", "sl", "sdr", "dr")}

@@ -1,6 +1,6 @@
 """Minimising corrected criteria: our damped Newton steps against quasi-Newton methods of libraries.
 
-    pip install optimistix && python tests/benchmarks/optimisers.py     # some two minutes on two cores
+    pip install optimistix && python -m tests.benchmarks.optimisers     # some two minutes on two cores
 
 The criteria are those of Table 2 of Lu, Chen & Qiu at the larger scale (n = 5,000, λ = 1), in the box [−3, 3]⁶, from
 the origin; DR's need not be convex. L-BFGS-B knows the box, the other two work behind a smooth map onto it. A fit
@@ -17,7 +17,7 @@ from jax.scipy.optimize import minimize as jax_minimize
 from scipy import optimize
 
 from ldpbayes.estimation._solve import minimise
-from ldpbayes.studies.papers.lu_chen_qiu import logistic_setting
+from tests.reproductions.lu_chen_qiu import logistic_setting
 
 LOWEST = 1e-7  # how much above the least value found a criterion may be
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
-from ldpbayes.bootstrap import SubsampleAndAggregate, SufficientStatistics
+from ldpbayes.bootstrap import SufficientStatistics
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 from ldpbayes.numerics._law_of_sum import sum_of_draws, table_of_one, table_of_sum
 from ldpbayes.numerics._point_masses import PointMasses
@@ -84,9 +84,6 @@ def test_noise_on_whole_numbers_is_for_statistics_that_are_whole():
     real = DiscreteLaplaceMechanism(2.0, sensitivity=9.0)
     with pytest.raises(ValueError, match="must have continuous noise: the statistics are real numbers"):
         SufficientStatistics(bootstrap.Exponential(upper=9.0), real, 5)
-    row = DiscreteLaplaceMechanism(2.0, columns=2, sensitivity=1.0)
-    with pytest.raises(ValueError, match="must have continuous noise"):
-        SubsampleAndAggregate(0.0, 1.0, row, jnp.mean, 60, 6)
 
 
 @pytest.mark.parametrize("wrapped", [noise.WithPublicRecords, lambda law: noise.ZeroInflated(law, 0.1)])
@@ -105,9 +102,6 @@ def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrap
     # in units of the first column's noise, as a sensitivity is, the second column moves by 10
     with pytest.raises(ValueError, match=r"can move the statistics by 14\.1421"):
         estimator(noise.IndependentGaussian([1.0, 0.1]), 2**0.5)
-    row = AdditiveMechanism(wrapped(noise.Laplace(1.0)), columns=2, sensitivity=1.0)
-    blocks = SubsampleAndAggregate(0.0, 1.0, row, jnp.mean, 60, 6, 0.3)
-    np.testing.assert_allclose(blocks._weights, [0.3 * 6, 0.7 * 6])
 
 
 @pytest.mark.parametrize("name", ON_THE_LINE)

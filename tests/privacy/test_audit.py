@@ -559,22 +559,6 @@ def sufficient_statistics(rng):
     return Case(mechanism, [(pairs, 2, mechanism.guarantee)], column=column)
 
 
-def subsample_and_aggregate(rng):
-    """The mean and variance of blocks, of which one record moves one."""
-    law = wrapped([noise.Laplace, noise.Gaussian][rng.integers(2)](1.0), rng)
-    mechanism = ldp.AdditiveMechanism(law, columns=2, sensitivity=1.0)
-    blocks = int(rng.integers(2, 6))
-    estimator = bootstrap.SubsampleAndAggregate(0.0, 1.0, mechanism, jnp.mean, 60, blocks, rng.uniform(0.05, 0.95))
-
-    def pairs(points):
-        values = np.repeat(points[None, :, :blocks], 2, axis=0)
-        values[1, :, 0] = points[:, blocks]
-        rows = np.stack([values.mean(axis=-1), values.var(axis=-1, ddof=1)], axis=-1)
-        return tuple(rows * np.array(estimator._weights))
-
-    return Case(mechanism, [(pairs, blocks + 1, mechanism.guarantee)], column=[(0, 1.0, None), (1, 1.0, None)])
-
-
 def drawn(kind):
     return lambda epsilon, k, rng: kind(epsilon, k)
 
@@ -606,7 +590,7 @@ DRAWN = {
     "unbiased_randomizer": unbiased_randomizer,
     "zero_inflated_laplace": zero_inflated_laplace,
 }
-ESTIMATORS = {"sufficient_statistics": sufficient_statistics, "subsample_and_aggregate": subsample_and_aggregate}
+ESTIMATORS = {"sufficient_statistics": sufficient_statistics}
 
 
 def test_every_mechanism_of_the_package_is_drawn():

@@ -11,7 +11,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.inference._bar import Bar
-from ldpbayes.models import clipped_gaussian, oue_histogram
+from ldpbayes.models import clipped_gaussian, multivariate_normal, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
 from ldpbayes.studies._replicates import ReplicatedFit
 from tests.checkpoints import read, write
@@ -189,3 +189,32 @@ def test_the_binomial_band_holds_its_confidence(level):
     assert stats.binom.cdf(high, 200, level) - stats.binom.cdf(low - 1, 200, level) >= 0.99
     assert stats.binom.cdf(low - 1, 200, level) <= 0.005
     assert stats.binom.sf(high, 200, level) <= 0.005
+
+
+def inside(result, parameters):
+    rows = [row for row in result.table(levels=(0.5, 0.95)) if row["parameter"] in parameters]
+    assert len(rows) == 2 * len(parameters)
+    return [row["inside"] for row in rows]
+
+
+@pytest.mark.slow
+def test_posteriors_of_numbers_and_rows_are_calibrated():
+    number = ldp.ZeroInflatedLaplaceMechanism(0.1, 2.0, -2.0, 2.0)
+    model = clipped_gaussian(mu=dist.Normal(0, 1), sigma=dist.Gamma(4, 4))
+    result = coverage(model, number, 1000, replicates=400, batch=50)
+    print(result.table())
+    assert all(inside(result, ["mu", "sigma"]))
+    rows = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 3)
+    model = multivariate_normal(scale=dist.Gamma(4, 4))
+    result = coverage(model, rows, 300, replicates=400, batch=50)
+    print(result.table())
+    names = [f"{name}[{j}]" for name in ("mean", "scale") for j in range(3)]
+    assert np.sum(inside(result, names)) >= 11  # one of twelve counts may miss its 99 % band
+
+
+def test_posteriors_of_rows_can_be_replicated():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 2)
+    result = coverage(multivariate_normal(), mechanism, 50, replicates=4, num_warmup=20, num_samples=20, batch=2)
+    assert result.quantiles["mean[1]"].shape == (4,) and np.ptp(result.quantiles["scale[0]"]) > 0
+    # the entries of the root that are 1 or 0 whatever the data have no posterior to speak of
+    assert [name for name in result.quantiles if name.startswith("root")] == ["root[1, 0]", "root[1, 1]"]

@@ -1,1 +1,0 @@
-"""Reproductions of published tables and figures: one module a paper, named by its authors."""

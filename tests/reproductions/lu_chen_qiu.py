@@ -1,0 +1,257 @@
+"""Tables 1 to 3 of [LCQ]: the paper's estimators (one draw of the analyst's noise, no use of the support), and ours.
+
+A replication simulates records, releases them, and fits all estimators; replications run in one compiled call.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import init_to_median
+
+from ldpbayes.data import Release
+from ldpbayes.estimation import (
+    Box,
+    Combined,
+    DoublyRandom,
+    Estimator,
+    Naive,
+    Oracle,
+    SmoothedDoublyRandom,
+    SymmetricLaplaceCorrection,
+)
+from ldpbayes.estimation.losses import absolute, as_loss, logistic
+from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
+from ldpbayes.studies import Checkpoint, Setting, replicate
+from ldpbayes.studies._replicates import ReplicatedFit
+
+
+def table(cells, replicates, seed, batch, checkpoint, **settings):
+    """A row for each cell (a name and a function that makes its `Setting`) and method.
+
+    Rows have the ``rmse``, ``bias``, ``se`` (root mean squared standard error) and ``coverage`` (of 95 % intervals) of
+    every parameter, and the shares of fits that ``converged`` or end on the ``boundary``.
+    """
+    settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
+    rows = []
+    with Checkpoint(checkpoint, settings) as saved:
+        for name, make in cells:
+            setting = make()
+            if not all(f"{name} {method}" in saved for method in setting.estimators):
+                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
+                    error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
+                    saved[f"{name} {method}"] = np.stack(
+                        [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
+                    )
+                saved.save()
+            for method in setting.estimators:
+                rows.append({"cell": name, "method": method} | _errors(saved[f"{name} {method}"], setting.truth))
+    return rows
+
+
+def _errors(stored, truth):
+    theta, error, converged, boundary = stored
+    miss = theta - truth
+    with np.errstate(invalid="ignore"):
+        covered = np.abs(miss) <= 1.96 * error
+    return {
+        "rmse": np.sqrt(np.mean(miss**2, axis=0)),
+        "bias": np.mean(miss, axis=0),
+        "se": np.sqrt(np.nanmean(error**2, axis=0)),
+        "coverage": np.mean(covered, axis=0),
+        "converged": float(np.mean(converged)),
+        "boundary": float(np.mean(np.any(boundary != 0, axis=1))),
+    }
+
+
+DRAWS = 16
+COLUMNS = 6
+FUNCTIONS = {
+    "relu": lambda x: jnp.maximum(x, 0.0),
+    "indicator": lambda x: ((x >= 0.5) & (x <= 1.0)).astype(x.dtype),
+    "abs_sin": lambda x: jnp.abs(jnp.sin(2 * jnp.pi * x)),
+}
+MEANS = {"relu": 0.5, "indicator": 0.5, "abs_sin": 2 / math.pi}
+
+# The names are the paper's: symmetric Laplace (sl), smoothed doubly random (sdr) and doubly random (dr) estimators. It
+# defines each with one draw of the analyst's noise, and without use of the support.
+PAPERS = {
+    "oracle": Oracle(),
+    "naive": Naive(),
+    "sl": SymmetricLaplaceCorrection(draws=1),
+    "sdr": SmoothedDoublyRandom(draws=1),
+    "dr": DoublyRandom(draws=1, support=None),
+}
+OURS = {
+    "dr, averaged": DoublyRandom(DRAWS, support=None),
+    "dr, averaged and truncated": DoublyRandom(DRAWS),
+    "combined": Combined(DRAWS),
+}
+
+
+def _estimators(loss, mechanism, space, papers):
+    """Some of the paper's estimators, and ours."""
+    methods = {name: PAPERS[name] for name in papers} | OURS
+    return {name: Estimator(loss, mechanism, method, space) for name, method in methods.items()}
+
+
+def nonsmooth_means(
+    *,
+    counts=(500, 1000),
+    parameters=((0.1, 0.94), (0.05, 1.4)),
+    functions=tuple(FUNCTIONS),
+    replicates=5000,
+    seed=0,
+    batch=50,
+    checkpoint=None,
+):
+    """Means of functions with kinks and jumps, of uniform records (Table 1 and Figure 2)."""
+
+    def cell(name, count, delta, scale):
+        function = FUNCTIONS[name]
+        loss = as_loss(lambda x, theta: jnp.sum((theta - function(x)) ** 2), scalar=True)
+        mechanism = ZeroInflatedLaplaceMechanism(delta, scale, 0.0, 1.0)
+        space = Box(-50.0, 50.0)
+        return Setting(
+            lambda key: jax.random.uniform(key, (count, 1)),
+            mechanism,
+            np.array([MEANS[name]]),
+            np.zeros(1),
+            _estimators(loss, mechanism, space, ("oracle", "sl", "dr")),
+        )
+
+    cells = [
+        (f"{name} {count} {delta} {scale}", functools.partial(cell, name, count, delta, scale))
+        for delta, scale in parameters
+        for count in counts
+        for name in functions
+    ]
+    return table(cells, replicates, seed, batch, checkpoint)
+
+
+def _truncated_normal(key, count, bound):
+    return jax.random.truncated_normal(key, -bound, bound, (count, COLUMNS))
+
+
+def logistic_setting(count, scale, bound=0.5):
+    """A cell of `logistic_regression`."""
+
+    def simulate(key):
+        keys = jax.random.split(key)
+        x = _truncated_normal(keys[0], count, bound)
+        y = jax.random.bernoulli(keys[1], jax.nn.sigmoid(jnp.sum(x, axis=1)))
+        return jnp.concatenate([x, y[:, None].astype(x.dtype)], axis=1)
+
+    mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -bound, bound, COLUMNS + 1, tuple(range(COLUMNS)))
+    methods = ("oracle", "naive", "sl", "sdr", "dr")
+    estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), methods)
+    return Setting(simulate, mechanism, np.ones(COLUMNS), np.zeros(COLUMNS), estimators)
+
+
+def logistic_regression(
+    *, counts=(5000, 7500, 10_000), scales=(0.5, 1.0), bound=0.5, replicates=1000, seed=0, batch=1, checkpoint=None
+):
+    """Logistic regression on six perturbed covariates with coefficients 1, zero probability 0.2 (Table 2).
+
+    Covariates are normal, truncated to ±`bound`: with 0.5 the paper's figures are reproduced, with its stated 1 they
+    are not. The parameter space is the box [−3, 3]⁶, on which DR's figures depend at a scale of 1.
+    """
+    cells = [
+        (f"{count} {scale}", functools.partial(logistic_setting, count, scale, bound))
+        for scale in scales
+        for count in counts
+    ]
+    return table(cells, replicates, seed, batch, checkpoint, bound=bound)
+
+
+def logistic_posteriors(
+    model,
+    *,
+    counts=(5000,),
+    scales=(0.5, 1.0),
+    bound=0.5,
+    replicates=20,
+    seed=0,
+    num_warmup=200,
+    num_samples=200,
+    batch=1,
+    checkpoint=None,
+):
+    """Posterior means in the setting of `logistic_regression`; the model, of one release, has a site ``slopes``.
+
+    Such as ``perturbed_covariates(intercept=None, concentration=None)``. A row a cell, with ``rmse``, ``bias``, ``se``
+    (root mean squared posterior standard deviation) and ``coverage`` (of 95 % intervals) of every slope.
+    """
+    settings = {"replicates": replicates, "seed": seed, "bound": bound, "batch": batch}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
+    # Cells differ in scales and counts alone: the checkpoint knows the model by an example.
+    example = model, logistic_setting(1, 1.0, bound).mechanism, 10
+    rows = []
+    with Checkpoint(checkpoint, settings, example) as saved, jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(seed), replicates)
+        for scale in scales:
+            for count in counts:
+                cell = f"{count} {scale}"
+                setting = logistic_setting(count, scale, bound)
+                # Until its metric is adapted, NUTS would spend most of the time in deep trees. From a narrow start it
+                # may end, since some rows are released as they are, in a mode in which a covariate does not vary.
+                options = {"max_tree_depth": (5, 10), "init_strategy": init_to_median}
+                fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
+                for start in range(len(saved.get(cell, [])), replicates, batch):
+                    parts = [jax.random.split(key, 3) for key in keys[start : start + batch]]
+                    released = [setting.mechanism.randomize(k[1], setting.simulate(k[0])) for k in parts]
+                    draws = fit(parts[0][2], [Release(z, setting.mechanism) for z in released])["slopes"]
+                    summary = [draws.mean(axis=1), draws.std(axis=1), *np.quantile(draws, [0.025, 0.975], axis=1)]
+                    new = np.stack(summary, axis=1)
+                    saved[cell] = np.concatenate([saved.get(cell, np.empty((0, *new.shape[1:]))), new])
+                    saved.save()
+                rows.append({"cell": cell, "method": "posterior mean"} | _posterior_errors(saved[cell], setting.truth))
+    return rows
+
+
+def _posterior_errors(stored, truth):
+    mean, deviation, low, high = np.moveaxis(stored, 1, 0)
+    return {
+        "rmse": np.sqrt(np.mean((mean - truth) ** 2, axis=0)),
+        "bias": np.mean(mean - truth, axis=0),
+        "se": np.sqrt(np.mean(deviation**2, axis=0)),
+        "coverage": np.mean((low <= truth) & (truth <= high), axis=0),
+    }
+
+
+def median_regression(
+    *,
+    counts=(2500, 5000, 7500),
+    scales=(2.0, 2.5),
+    spread=0.8,
+    widths=(2.0,),
+    replicates=1000,
+    seed=0,
+    batch=1,
+    checkpoint=None,
+):
+    """Median regression on six perturbed covariates, intercept and slopes 1, zero probability 0.2 (Table 3).
+
+    Errors are normal with standard deviation `spread`: 0.8 reproduces the paper's oracle, its stated 1 does not.
+    ``scl w`` is the corrected loss of [WSZ]: the symmetric Laplace correction of an absolute loss that is
+    smoothed over a width w. They choose the width by simulation; here it is fixed.
+    """
+
+    def cell(count, scale):
+        def simulate(key):
+            keys = jax.random.split(key)
+            x = _truncated_normal(keys[0], count, 1.0)
+            y = 1 + jnp.sum(x, axis=1) + spread * jax.random.normal(keys[1], (count,))
+            return jnp.concatenate([x, y[:, None]], axis=1)
+
+        mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -1.0, 1.0, COLUMNS + 1, tuple(range(COLUMNS)))
+        space = Box(-10.0, 10.0)
+        estimators = _estimators(absolute(), mechanism, space, ("oracle", "naive", "dr"))
+        for width in widths:
+            estimators[f"scl {width}"] = Estimator(absolute().smoothed(width), mechanism, PAPERS["sl"], space)
+        return Setting(simulate, mechanism, np.ones(COLUMNS + 1), np.zeros(COLUMNS + 1), estimators)
+
+    cells = [(f"{count} {scale}", functools.partial(cell, count, scale)) for scale in scales for count in counts]
+    return table(cells, replicates, seed, batch, checkpoint, spread=spread)
