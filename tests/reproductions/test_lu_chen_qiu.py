@@ -5,12 +5,7 @@ import pytest
 
 from ldpbayes.models import perturbed_covariates
 from tests.checkpoints import read
-from tests.reproductions.lu_chen_qiu import (
-    logistic_posteriors,
-    logistic_regression,
-    median_regression,
-    nonsmooth_means,
-)
+from tests.reproductions.lu_chen_qiu import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
 
 OURS = {"dr, averaged", "dr, averaged and truncated", "combined"}
 

@@ -127,25 +127,16 @@ inf 0.5922 0.0244 0.5922 0.0244 0.5922 0.0244 0.5912 0.0301 0.5852 0.0224 0.6110
 """)
 """California Housing."""
 
+
+def _by_budget(prior_budgets, half_widths):
+    return dict(zip(EPSILONS[:-1], zip(map(float, prior_budgets), half_widths, strict=True), strict=True))
+
+
 PARAMETERS = {
-    "communities": {
-        epsilon: (epsilon / divisor, 0.4)
-        for epsilon, divisor in zip(EPSILONS[:-1], (2, 2, 2, 2, 2, 2, 2.5, 2.5, 3, 3.5, 6, 7), strict=True)
-    },
-    "criteo": {
-        epsilon: (first, 70.0)
-        for epsilon, first in zip(EPSILONS[:-1], [0.017] * 6 + [0.01] * 3 + [0.005, 0.003, 0.002], strict=True)
-    },
-    "california": dict(
-        zip(
-            EPSILONS[:-1],
-            zip(
-                [0.017] * 4 + [0.01] + [0.008] * 3 + [0.007] * 4,
-                (0.7, 0.5, 1.2, 1.0, 2.2, 1.5, 1.5, 1.5, 1.4, 1.2, 0.7, 0.1),
-                strict=True,
-            ),
-            strict=True,
-        )
+    "communities": _by_budget(EPSILONS[:-1] / np.array([2, 2, 2, 2, 2, 2, 2.5, 2.5, 3, 3.5, 6, 7]), [0.4] * 12),
+    "criteo": _by_budget([0.017] * 6 + [0.01] * 3 + [0.005, 0.003, 0.002], [70.0] * 12),
+    "california": _by_budget(
+        [0.017] * 4 + [0.01] + [0.008] * 3 + [0.007] * 4, (0.7, 0.5, 1.2, 1.0, 2.2, 1.5, 1.5, 1.5, 1.4, 1.2, 0.7, 0.1)
     ),
 }
 """Table 5: the budget of the prior, ε₁ out of ε, and the half-width, in the unit of labels."""
