@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ldpbayes import bootstrap, noise, privacy
 from ldpbayes._compiled_code import keep_compiled_code
-from ldpbayes._moved import former_modules
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.bootstrap import BootstrapEstimate, BootstrapWarning, parametric_bootstrap
 from ldpbayes.data import Release, ReleaseWarning, Sketch
@@ -28,7 +27,7 @@ from ldpbayes.inference import (
     observe,
     privatize,
 )
-from ldpbayes.likelihood import Privatized, PrivatizedRegression, RegressionRows, register_closed_form
+from ldpbayes.likelihood import Privatized, RegressionRows, register_closed_form
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
     DiscreteGaussianMechanism,
@@ -92,7 +91,6 @@ __all__ = [
     "Mechanism",
     "OptimalUnaryEncoding",
     "Privatized",
-    "PrivatizedRegression",
     "PureProtocol",
     "RPWithPrior",
     "RROnBins",
@@ -131,8 +129,6 @@ __version__ = "0.1.0"
 
 _LAZY = ("learning", "models", "plots", "studies")
 _MODULES = ("data", "estimation", "inference", "likelihood", "mechanisms")
-
-former_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -25,8 +25,8 @@ FLOORS = [
     {"cli"},
 ]
 """From the ground up: a module imports from floors below its own, and from its own folder."""
-FREE = {"__init__", "_moved", "_compiled_code", "models"}
-"""What is not on a floor: the face, former names, a setting of JAX, and models, which a user could have written."""
+FREE = {"__init__", "_compiled_code", "models"}
+"""What is not on a floor: the face, a setting of JAX, and models, which a user could have written."""
 NUMBERS = {"int", "float", "complex", "bool", "integer", "floating", "number", "Number", "Integral", "Real"}
 MOST_LINES = 350
 

@@ -1,6 +1,5 @@
 """Posteriors: releases, the handlers that bring them into a NumPyro model, and `fit`."""
 
-from ldpbayes.data import Release, ReleaseWarning
 from ldpbayes.inference._expand import expand
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._fit import ConvergenceWarning, ExpansionWarning, SketchWarning, fit
@@ -11,8 +10,6 @@ __all__ = [
     "ConvergenceWarning",
     "Expansion",
     "ExpansionWarning",
-    "Release",
-    "ReleaseWarning",
     "SketchWarning",
     "expand",
     "fit",

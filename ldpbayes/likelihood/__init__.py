@@ -1,13 +1,11 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes._moved import former
 from ldpbayes.likelihood._channel import Channel, channel
 from ldpbayes.likelihood._dispatch import closed_form, register_closed_form
 from ldpbayes.likelihood._expanded_law import ExpandedLaw
 from ldpbayes.likelihood._families import Family, register_family
 from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._privatized import Privatized, privatized
-from ldpbayes.likelihood._privatized_regression import PrivatizedRegression
 from ldpbayes.likelihood.closed_forms import (
     ChebyshevExpansion,
     Grouped,
@@ -25,7 +23,6 @@ __all__ = [
     "Family",
     "Grouped",
     "Privatized",
-    "PrivatizedRegression",
     "RegressionRows",
     "SumOfStatistics",
     "channel",
@@ -38,7 +35,3 @@ __all__ = [
     "register_closed_form",
     "register_family",
 ]
-
-__getattr__ = former(
-    __name__, {name: f"ldpbayes.data.{name}" for name in ("CountSketch", "PanelSketch", "Sketch", "sketch")}
-)

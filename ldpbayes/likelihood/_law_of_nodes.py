@@ -2,14 +2,13 @@
 
 import functools
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._tracing import is_concrete
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch
 from ldpbayes.data._groups import SideBySide
 from ldpbayes.data._panels import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._dispatch import closed_form, is_own
@@ -106,14 +105,3 @@ def _check_counts(sketch: PanelSketch) -> None:
             f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
             "some of them released without noise; fit the release itself"
         )
-
-
-def _former(sketch: Sketch, base_dist: Any, **options: Any) -> Privatized:
-    """Deprecated: ``ldpbayes.likelihood.law_of_nodes(sketch, base_dist)``."""
-    warnings.warn(
-        "sketch.law_of_nodes(base) is now ldpbayes.likelihood.law_of_nodes(sketch, base)", DeprecationWarning, 2
-    )
-    return law_of_nodes(sketch, base_dist, **options)
-
-
-Sketch.law_of_nodes = _former  # type: ignore[attr-defined]  # a sketch itself knows no likelihood

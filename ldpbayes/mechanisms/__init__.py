@@ -1,6 +1,5 @@
 """What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
 
-from ldpbayes._moved import former
 from ldpbayes._pytree import static
 from ldpbayes.mechanisms._additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms._discrete import DiscreteGaussianMechanism, DiscreteLaplaceMechanism
@@ -87,5 +86,3 @@ __all__ = [
     "register",
     "static",
 ]
-
-__getattr__ = former(__name__, {"RowMechanism": "ldpbayes.mechanisms.Additive"})

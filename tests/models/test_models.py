@@ -112,13 +112,8 @@ def test_the_density_of_normal_rows_is_that_of_the_privatized_multivariate_norma
 def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
     values["root"] = np.array([[1.0, 0.0], [0.6, 0.8]])
-    law = ldp.PrivatizedRegression(
-        dist.MultivariateNormal(np.zeros(2), scale_tril=values["scale"][:, None] * values["root"]),
-        dist.BernoulliLogits,
-        values["slopes"],
-        ROWS,
-        0.3,
-    )
+    covariates = dist.MultivariateNormal(np.zeros(2), scale_tril=values["scale"][:, None] * values["root"])
+    law = ldp.Privatized(ldp.RegressionRows(covariates, dist.BernoulliLogits, values["slopes"], 0.3), ROWS)
     data = ldp.Release(law.sample(jax.random.key(0), (200,)), ROWS)
     priors = {"slopes": dist.Normal(0, 2), "intercept": dist.Normal(0, 2), "mean": dist.Normal(0, 1)}
     priors |= {"scale": dist.HalfNormal(1), "root": dist.LKJCholesky(2, 2.0)}
