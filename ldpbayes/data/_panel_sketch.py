@@ -12,7 +12,6 @@ from jax.typing import ArrayLike
 from ldpbayes._checks import at_least
 from ldpbayes._pytree import host, pytree, static
 from ldpbayes._shown import seen
-from ldpbayes.data._count_sketch import CountSketch
 from ldpbayes.data._panels import (
     MOMENTS,
     atom_places,
@@ -221,12 +220,6 @@ class PanelSketch(Sketch):
         parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
-
-    @property
-    def one_by_one(self) -> CountSketch:
-        """The probes, each of which counts for size / probes records, without any compression."""
-        share = self.size / len(self.probes)
-        return CountSketch(self.mechanism, self.probes, np.full(len(self.probes), share))
 
     @property
     def reference(self) -> "PanelSketch":

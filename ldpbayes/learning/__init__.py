@@ -14,7 +14,6 @@ from ldpbayes.learning._network import Network, Trained, train_network
 from ldpbayes.learning._network_fit import NetworkFit, network_fit
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective, SquaredError, UnbiasedLabels
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
-from ldpbayes.learning._weight_decay import with_weight_decay
 
 __all__ = [
     "CrossValidation",
@@ -41,7 +40,6 @@ __all__ = [
     "poisson",
     "student_t",
     "train_network",
-    "with_weight_decay",
 ]
 
 _LAZY = {

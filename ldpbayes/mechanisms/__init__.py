@@ -16,7 +16,7 @@ from ldpbayes.mechanisms._logistic_records import LogisticRecordsMechanism
 from ldpbayes.mechanisms._logistic_statistics import LogisticStatisticsMechanism
 from ldpbayes.mechanisms._mechanism import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms._optimal_bins import OptimalBins, optimal_bins
-from ldpbayes.mechanisms._optimal_interval import kept_probability, optimal_interval
+from ldpbayes.mechanisms._optimal_interval import optimal_interval
 from ldpbayes.mechanisms._optimal_unbiased import UnbiasedLaws, optimal_unbiased
 from ldpbayes.mechanisms._piecewise import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.mechanisms._pure_protocol import PureProtocol
@@ -74,7 +74,6 @@ __all__ = [
     "UnbiasedRandomizer",
     "ZeroInflatedLaplaceMechanism",
     "explained_variance",
-    "kept_probability",
     "mechanism",
     "mechanism_class",
     "mechanism_from_spec",

@@ -7,39 +7,14 @@ import numpy as np
 from ldpbayes._checks import checked
 from ldpbayes.mechanisms._histogram import checked_histogram
 
-__all__ = ["kept_probability", "optimal_interval"]
-
-
-def kept_probability(histogram: Any, epsilon: float, half_width: float, interval: Any) -> float:
-    """Probability that a label lies in an interval and is released within the half-width of itself ([LH], 3.5).
-
-    F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b) under `RPWithPrior`, for a label Y whose density is the histogram.
-
-    Parameters
-    ----------
-    histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label.
-    epsilon : float
-        Privacy budget, positive; may be infinite.
-    half_width : float
-        ζ, positive and finite, in the unit of the labels.
-    interval : pair of float
-        a < b.
-
-    Returns
-    -------
-    float
-    """
-    nodes, densities = checked_histogram(histogram)
-    epsilon, half_width = _checked_numbers(epsilon, half_width)
-    low, high = interval
-    cumulative = np.concatenate([[0.0], np.cumsum(densities * np.diff(nodes))])
-    inside = np.interp(high, nodes, cumulative) - np.interp(low, nodes, cumulative)
-    return float(2 * half_width * inside / (2 * half_width + np.exp(-epsilon) * (high - low)))
+__all__ = ["optimal_interval"]
 
 
 def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple[float, float]:
-    """The interval [a, b] that maximizes `kept_probability`, for `RPWithPrior` ([LH], Algorithm 1).
+    """The interval in which a label most often lies and is released near the truth ([LH], 3.5 and Algorithm 1).
+
+    It maximizes F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a label Y, whose density is the
+    histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself.
 
     Within a bin the objective is a ratio of linear functions of a, and of b, hence monotone: the best interval has its
     ends at nodes. Among those, Dinkelbach's method finds it: for a ratio λ, the pair that maximizes

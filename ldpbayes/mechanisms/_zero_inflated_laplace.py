@@ -3,10 +3,7 @@
 import dataclasses
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from ldpbayes._pytree import static, unchecked
 from ldpbayes.mechanisms._additive import Additive
@@ -62,22 +59,3 @@ class ZeroInflatedLaplaceMechanism(Additive):
     def noise(self) -> ZeroInflated:  # type: ignore[override]
         """The noise, where there is some, and the probability that there is none."""
         return unchecked(ZeroInflated, unchecked(SymmetricLaplace, self.scale), self.zero_probability)
-
-    def randomize_again(self, key: ArrayLike, z: ArrayLike) -> jax.Array:
-        """X⁽²⁾ = X⁽¹⁾ + S with S ~ SL_d(δ λ² I): released values with noise that makes the total noise SL_d(λ² I).
-
-        It is the analyst's own noise: it costs no privacy and may be drawn as often as one likes ([LCQ] Algorithm 1).
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        z : array_like (*batch, *event)
-            Released values.
-        """
-        z = jnp.asarray(z)
-        z = z.astype(jnp.result_type(z, float))
-        shape = jnp.broadcast_shapes(z.shape[: z.ndim - len(self.event_shape)], self.batch_shape)
-        scale = jnp.sqrt(jnp.asarray(self.zero_probability, z.dtype)) * jnp.asarray(self.scale, z.dtype)
-        own = unchecked(SymmetricLaplace, scale).sample(key, (*shape, self.dimension), z.dtype)
-        return self._columns.join(z, self._columns.split(z) + own)

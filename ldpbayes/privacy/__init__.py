@@ -9,7 +9,6 @@ from ldpbayes.privacy._sensitivity import (
     linear_sensitivity,
     linear_sensitivity_bound,
     logistic_sensitivity,
-    logistic_sensitivity_bound,
 )
 from ldpbayes.privacy._symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy._tradeoff import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
@@ -38,6 +37,5 @@ __all__ = [
     "linear_sensitivity",
     "linear_sensitivity_bound",
     "logistic_sensitivity",
-    "logistic_sensitivity_bound",
     "zil_parameters",
 ]

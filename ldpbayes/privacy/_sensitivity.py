@@ -42,7 +42,7 @@ import numpy as np
 
 from ldpbayes._checks import at_least, checked
 
-__all__ = ["linear_sensitivity", "linear_sensitivity_bound", "logistic_sensitivity", "logistic_sensitivity_bound"]
+__all__ = ["linear_sensitivity", "linear_sensitivity_bound", "logistic_sensitivity"]
 
 
 def linear_sensitivity(
@@ -141,30 +141,6 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)
     return _distance(radius, _opposite(covariates, product))
-
-
-def logistic_sensitivity_bound(radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Return the upper bound of [KJKH] Lemma 13.1 on `logistic_sensitivity`, in its unit, for comparison.
-
-    Parameters
-    ----------
-    radius : float
-        The largest norm of x, positive and finite.
-    ratios : (float, float)
-        σ₁, σ₂ up to a common factor, as in `logistic_sensitivity`.
-
-    Returns
-    -------
-    float
-        √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2).
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
-    """
-    (product,) = _weights(radius, 1.0, ratios, 2)
-    return _distance(radius, 2 + 2 * product + product * product / 2)
 
 
 def _opposite(covariates: int, product: float) -> float:

@@ -11,6 +11,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density as uncompiled_log_density
 
 import ldpbayes as ldp
+from ldpbayes.data import CountSketch
 from ldpbayes.likelihood._privatized import unwrapped
 from ldpbayes.models import clipped_gaussian, hierarchical
 
@@ -311,10 +312,10 @@ IN_GROUPS = {
         dist.BernoulliProbs,
         [ldp.Release(YES[:20], RESPONSE).sketch(), ldp.Release(YES[20:], ldp.RandomizedResponse(2.0)).sketch()],
     ),
-    "probes one by one": (
+    "counts of numbers": (
         dist.BernoulliProbs,
-        [numbers_of(ldp.LaplaceMechanism(2.0, 0, 2), 0, 20, panels=3).one_by_one]
-        + [numbers_of(ldp.LaplaceMechanism(1.0, 0, 2), 20, 60, panels=3).one_by_one],
+        [CountSketch(ldp.LaplaceMechanism(2.0, 0, 2), NUMBERS[:20], np.ones(20))]
+        + [CountSketch(ldp.LaplaceMechanism(1.0, 0, 2), NUMBERS[20:60], np.ones(40))],
     ),
 }
 

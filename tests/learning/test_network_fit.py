@@ -16,7 +16,6 @@ from ldpbayes.learning import (
     SquaredError,
     network_fit,
     train_network,
-    with_weight_decay,
 )
 
 COUNT = 300
@@ -120,17 +119,6 @@ def test_one_step_is_that_of_the_optimiser_with_weight_decay_in_the_gradient(fea
         assert losses[0] == pytest.approx(float(mean(start.layers)), rel=1e-12)
     for found, wanted in zip(jax.tree.leaves(trained.layers), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-14)
-
-
-def test_a_chosen_weight_decay_is_large_where_features_say_nothing(features, released):
-    shuffled = ldp.Release(np.random.default_rng(0).permutation(released.values), MECHANISM)
-    chosen = [
-        with_weight_decay(SMALL, features, labels, decays=(1e-4, 0.3), folds=2) for labels in (released, shuffled)
-    ]
-    assert [network.weight_decay for network in chosen] == [1e-4, 0.3]
-    assert chosen[0].widths == SMALL.widths
-    with pytest.raises(ValueError, match="decays must be"):
-        with_weight_decay(SMALL, features, released, decays=(-1.0,))
 
 
 def test_wrong_input_is_refused(features, released, monkeypatch):

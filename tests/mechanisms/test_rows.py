@@ -78,20 +78,6 @@ def test_zero_inflated_records_are_kept_with_the_stated_probability_and_else_noi
     )
 
 
-def test_second_randomization_makes_the_noise_symmetric_laplace():
-    delta, scale = 0.3, 0.5
-    mechanism = ZeroInflatedLaplaceMechanism(delta, scale, -1.0, 1.0, columns=3, perturbed=(0, 2))
-    x = np.zeros((N, 3))
-    z = mechanism.randomize(jax.random.key(1), x)
-    again = np.asarray(mechanism.randomize_again(jax.random.key(2), z))
-    assert np.all(again[:, 1] == 0)
-    for column in (0, 2):
-        assert stats.kstest(again[:, column], stats.laplace(scale=scale / np.sqrt(2)).cdf).pvalue > ERROR_RATE
-    # its own noise has variance δ λ², which the total of the two adds up to
-    own = np.asarray(again - z)[:, 0]
-    assert stats.kstest(own, stats.laplace(scale=np.sqrt(delta) * scale / np.sqrt(2)).cdf).pvalue > ERROR_RATE
-
-
 def test_independent_noise_is_independent():
     mechanism = IndependentLaplaceMechanism(0.5, -1.0, 1.0, columns=2)
     noise = np.asarray(mechanism.randomize(jax.random.key(3), np.zeros((N, 2))))
