@@ -11,9 +11,7 @@ __all__ = ["keep_compiled_code"]
 FILES, BYTES = 1000, 1 << 30
 
 
-def keep_compiled_code(
-    folder: str | os.PathLike | None = None, files: int = FILES, size: int = BYTES
-) -> pathlib.Path | None:
+def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
     """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
 
     These are settings of JAX for the whole process. Where JAX has been given a folder already, nothing is changed.
@@ -22,9 +20,8 @@ def keep_compiled_code(
     ----------
     folder : path, optional
         By default that of the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
-        (``$XDG_CACHE_HOME``, or ``~/.cache``).
-    files, size : int
-        How many entries and bytes are left from before; those longest unused are deleted.
+        (``$XDG_CACHE_HOME``, or ``~/.cache``). Of older entries at most 1,000 and 1 GiB are left; those longest unused
+        are deleted.
 
     Returns
     -------
@@ -40,7 +37,7 @@ def keep_compiled_code(
             named = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
         path = pathlib.Path(named)
         path.mkdir(parents=True, exist_ok=True)
-        _delete_old(path, files, size)
+        _delete_old(path, FILES, BYTES)
     except (OSError, RuntimeError):
         return None  # there is no home, or one that is read-only
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -32,7 +32,6 @@ def plot_intervals(
     estimates: Mapping[str, Mapping[str, ArrayLike]],
     *,
     reference: ArrayLike | None = None,
-    reference_label: str = "non-private",
     prob: float = 0.95,
     ax: Any = None,
 ) -> Any:
@@ -44,8 +43,6 @@ def plot_intervals(
         ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups run from top to bottom.
     reference : array_like, optional
         Draws of a reference analysis: a grey line at its mean and a band over its interval, behind all groups.
-    reference_label : str
-        What is written at the reference.
     prob : float
         Probability of the intervals.
     ax : matplotlib.axes.Axes, optional
@@ -64,7 +61,7 @@ def plot_intervals(
         ax.axvspan(low, high, color=COLOURS["non-private"], alpha=0.18, linewidth=0)
         ax.axvline(mean, color=COLOURS["non-private"], linewidth=1)
         ax.annotate(
-            reference_label,
+            "non-private",
             (mean, 1),
             xycoords=("data", "axes fraction"),
             xytext=(0, 3),
@@ -228,7 +225,6 @@ def plot_replicates(
     *,
     level: float = 0.95,
     reference: float | None = None,
-    reference_label: str = "non-private",
     ax: Any = None,
 ) -> Any:
     """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
@@ -243,8 +239,6 @@ def plot_replicates(
         Of the interval, between 0 and 1.
     reference : float, optional
         Where to draw a grey line: what is known from elsewhere.
-    reference_label : str
-        What is written there.
     ax : matplotlib.axes.Axes, optional
         What is drawn on; by default the current one.
 
@@ -267,7 +261,7 @@ def plot_replicates(
     ax.axvspan(low, high, ymax=0.04, color=colour, linewidth=0, label=f"{level:.0%} interval")
     ax.axvline(estimate.params[j], color=colour, linewidth=2, label="estimate")
     if reference is not None:
-        ax.axvline(reference, color=grey, linewidth=1, linestyle="--", label=reference_label)
+        ax.axvline(reference, color=grey, linewidth=1, linestyle="--", label="non-private")
     ax.set_xlabel(name)
     ax.set_yticks([])
     ax.legend(frameon=False)

@@ -226,13 +226,11 @@ class PanelSketch(Sketch):
         """The same moments on 12 nodes a panel, with a finer channel: what `fit` certifies the sketch against."""
         return dataclasses.replace(self, order=MOMENTS)
 
-    def refine(self, factor: int = 4, lattice: bool | None = None) -> "PanelSketch | None":
-        """Sketch the records again on panels ``factor`` times narrower.
+    def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
+        """Sketch the records again on panels four times narrower.
 
         Parameters
         ----------
-        factor : int
-            How many panels there are to be in place of one.
         lattice : bool, optional
             Whether panels are cut at the integers (for counts); see `sketch`.
 
@@ -243,7 +241,7 @@ class PanelSketch(Sketch):
         """
         if self.records is None:
             return None
-        panels = factor * (len(self.edges) - 1)
+        panels = 4 * (len(self.edges) - 1)
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
         return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
 

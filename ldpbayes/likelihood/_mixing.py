@@ -104,7 +104,7 @@ def conditional_normal(base: dist.MultivariateNormal, z: Any, index: tuple[int, 
     return mean, inner, normal_log_density(rest, z[..., others])
 
 
-def normal_mixture(away: Any, covariance: Any, scale: Any, nodes: int = MIXING_NODES) -> jax.Array:
+def normal_mixture(away: Any, covariance: Any, scale: Any) -> jax.Array:
     """Log density of normal vectors plus SL(scale² I), at a distance from their mean.
 
     To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the scale.
@@ -117,14 +117,12 @@ def normal_mixture(away: Any, covariance: Any, scale: Any, nodes: int = MIXING_N
         Or one of each record, (*batch, d, d).
     scale : array_like
         Standard deviation of the noise in a column: a number, or one a record.
-    nodes : int
-        Of `mixing_rule`.
 
     Returns
     -------
     array (*batch)
     """
-    w, log_weights = mixing_rule(nodes)
+    w, log_weights = mixing_rule(MIXING_NODES)
     if jnp.ndim(scale) or covariance.ndim > 2:
         return _mixture_one_by_one(away, covariance, scale, w, log_weights)
     d = away.shape[-1]

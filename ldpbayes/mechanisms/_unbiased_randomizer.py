@@ -85,9 +85,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
                 raise ValueError(f"matrix must have {what}, to {PRECISION:g}; it misses that by {wrong:.3g}")
 
     @classmethod
-    def optimal(
-        cls, prior: Any, epsilon: float, *, nodes: int | ArrayLike = NODES, outputs: ArrayLike | None = None
-    ) -> "UnbiasedRandomizer":
+    def optimal(cls, prior: Any, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
         """The unbiased randomizer of least mean squared error E[(z − x)²] under a prior of the labels.
 
         Parameters
@@ -101,8 +99,6 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             node to its last, by default 25. The others are rounded to these at random, which adds at most a quarter of
             the squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
             quarter of a minute.
-        outputs : array_like, optional
-            What may be released; see `ldpbayes.mechanisms.optimal_unbiased`.
 
         Returns
         -------
@@ -112,8 +108,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         Raises
         ------
         ValueError
-            If the budget is not positive, `prior` is no histogram, all of its mass is beyond one end of the nodes, or
-            the outputs do not reach far enough.
+            If the budget is not positive, `prior` is no histogram, or all of its mass is beyond one end of the nodes.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -121,7 +116,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         else:
             rows = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
             increasing("nodes", rows, 2)
-        laws = optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon, outputs)
+        laws = optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -215,38 +214,20 @@ def _for_squared_error(xp: Any, epsilon: Any) -> Any:
     return root * (1 + 2 * fall) / (2 * (share**2 + share * root**2 + root**4))
 
 
-def _for_absolute_error(xp: Any, epsilon: Any) -> Any:
-    """1/(1 + exp(ε/2))."""
-    root = xp.exp(-epsilon / 2)
-    return root / (1 + root)
-
-
-_COSTS: dict[str, Callable[[Any, Any], Any]] = {"squared": _for_squared_error, "absolute": _for_absolute_error}
-
-
-def optimal_gamma(epsilon: ArrayLike, cost: str = "squared") -> Any:
-    """The γ of `Staircase` noise with the smallest expected cost, among all noise that keeps the budget ([GV]).
+def optimal_gamma(epsilon: ArrayLike) -> Any:
+    """The γ of `Staircase` noise with the smallest variance among all noise that keeps the budget ([GV]).
 
     Parameters
     ----------
     epsilon : array_like
         Budget, positive and finite; may be traced.
-    cost : {"squared", "absolute"}
-        Of the noise: its variance, or its mean absolute value.
 
     Returns
     -------
     array_like
         In (0, 1/2], a float for a number; 1/2 in the limit of a small budget.
-
-    Raises
-    ------
-    ValueError
-        If there is no such cost.
     """
-    if cost not in _COSTS:
-        raise ValueError(f"cost must be one of {', '.join(_COSTS)}, got {cost!r}")
     if not is_concrete(epsilon):
-        return _COSTS[cost](jnp, epsilon)
-    found = _COSTS[cost](np, np.asarray(epsilon, float))
+        return _for_squared_error(jnp, epsilon)
+    found = _for_squared_error(np, np.asarray(epsilon, float))
     return found if np.ndim(found) else float(found)

@@ -16,21 +16,19 @@ def gauss_legendre(order: int) -> tuple[np.ndarray, np.ndarray]:
     return np.polynomial.legendre.leggauss(order)
 
 
-def lagrange_from_legendre(order: int, moments: int | None = None) -> np.ndarray:
+def lagrange_from_legendre(order: int) -> np.ndarray:
     """Matrix that turns Legendre moments into weights at Gauss-Legendre nodes, exactly for polynomials.
 
     Parameters
     ----------
     order : int
         Number of nodes.
-    moments : int, optional
-        Number of moments used (at most ``order``, the default).
 
     Returns
     -------
-    ndarray (moments, order)
+    ndarray (order, order)
         C with ℓ_k(t) = Σ_n C[n, k] P_n(t).
     """
     t, w = gauss_legendre(order)
-    n = np.arange(moments or order)
-    return (n[:, None] + 0.5) * np.polynomial.legendre.legvander(t, len(n) - 1).T * w
+    n = np.arange(order)
+    return (n[:, None] + 0.5) * np.polynomial.legendre.legvander(t, order - 1).T * w

@@ -29,14 +29,14 @@ def _unit_rule(panels: int, order: int) -> tuple[np.ndarray, np.ndarray]:
     return ((np.arange(panels)[:, None] + (1 + t) / 2) / panels).ravel(), np.tile(w / (2 * panels), panels)
 
 
-def _tanh_sinh(nodes: int = 40, reach: float = 3.2) -> tuple[np.ndarray, np.ndarray]:
+def _tanh_sinh(nodes: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
     """The double-exponential rule on [0, 1], for integrands with powers at either end."""
     t = np.linspace(-reach, reach, 2 * nodes + 1)
     y = np.pi * np.sinh(t)
     return special.expit(y), reach / nodes * np.pi * np.cosh(t) * special.expit(y) * special.expit(-y)
 
 
-_GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh()
+_GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(40, 3.2)
 
 
 def log_density(xp: Any, radius: Any, dimension: int) -> Any:
