@@ -5,6 +5,7 @@ mend that. Maximum likelihood starts from the law of the released values instead
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -129,19 +130,15 @@ def _base_cut(sample: Sample, options: Options) -> Frequencies:
     return Frequencies("base_cut", np.where(estimate < threshold, 0.0, estimate))
 
 
-def _norm_sub(sample: Sample, options: Options) -> Frequencies:
-    return Frequencies("norm_sub", _project(_linear(sample)[0]))
-
-
-def _projection(sample: Sample, options: Options) -> Frequencies:
-    return Frequencies("projection", _project(_linear(sample)[0]))
+def _projected(method: str, sample: Sample, options: Options) -> Frequencies:
+    return Frequencies(method, _project(_linear(sample)[0]))
 
 
 _METHODS: dict[str, Callable[[Sample, Options], Frequencies]] = {
     "unbiased": _unbiased,
     "base_cut": _base_cut,
-    "norm_sub": _norm_sub,
-    "projection": _projection,
+    "norm_sub": functools.partial(_projected, "norm_sub"),
+    "projection": functools.partial(_projected, "projection"),
     "mle": maximum_likelihood,
 }
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import biject_to
-from numpyro.infer.util import compute_log_probs, constrain_fn, potential_energy
+from numpyro.infer.util import compute_log_probs, potential_energy
 from numpyro.primitives import Messenger
 
 from ldpbayes.inference._certificate import panel_sketches
@@ -119,7 +119,7 @@ class Cut:
 
     def coordinates(self, parameters: dict[str, Any]) -> Any:
         """The numbers that the records see at unconstrained parameters, in the shape of the cut."""
-        return self.joined(_values(self.density, parameters) | {name: parameters[name] for name in self.moved})
+        return self.joined(self.density.constrained(parameters) | {name: parameters[name] for name in self.moved})
 
     def joined(self, values: dict[str, Any]) -> Any:
         """Values of the sites at which the model is cut, as one array."""
@@ -166,7 +166,7 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any], ma
     if panel_sketches(density):
         raise Uncut("a sketch on panels is among the data, which has a certificate of its own")
     count = sum(sites[name].records for name in observed)
-    values = jax.eval_shape(lambda u: _values(density, u), parameters)
+    values = jax.eval_shape(density.constrained, parameters)
     small = [name for name in values if values[name].size <= MOST_GROUPED and name not in parameters]
     small = [name for name in small if jnp.issubdtype(values[name].dtype, jnp.floating)]
     for between in (small, []):
@@ -196,12 +196,6 @@ def cut(density: Density, sites: dict[str, Site], parameters: dict[str, Any], ma
     return whole
 
 
-def _values(density: Density, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Values of the latent and the deterministic sites."""
-    with RUNNING:
-        return constrain_fn(density.model, density.args, density.kwargs, parameters, return_deterministic=True)
-
-
 def _seen(
     density: Density, observed: tuple[str, ...], between: list[str], parameters: dict[str, Any]
 ) -> tuple[list[str], list[frozenset[str]]]:
@@ -213,11 +207,11 @@ def _seen(
             sums = compute_log_probs(model, density.args, density.kwargs, {})[0]
         return sum(sums[name] for name in observed)
 
-    every = jax.eval_shape(lambda u: _values(density, u), parameters)
+    every = jax.eval_shape(density.constrained, parameters)
     latent, given = inputs_in_use(likelihood, parameters, {name: every[name] for name in between})
     behind = {name: frozenset([name]) for name in latent}
     for name in given:
-        behind[name] = frozenset(inputs_in_use(lambda u, name=name: _values(density, u)[name], parameters)[0])
+        behind[name] = frozenset(inputs_in_use(lambda u, name=name: density.constrained(u)[name], parameters)[0])
     seen = [name for name in behind if behind[name]]
     return seen, [behind[name] for name in seen]
 
