@@ -1,12 +1,12 @@
 """What is printed of a fit: lines about its releases, and the table of its posterior with the names of places in it."""
 
-import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ldpbayes.cli._releases import Named
+from ldpbayes.inference import arviz_
 
 __all__ = ["GROUPED", "few", "place_names", "summary"]
 
@@ -65,11 +65,6 @@ def summary(result: Any, model: str) -> str:
     model : str
         What the user gave as ``--model``.
     """
-    import arviz as az
-
-    # ArviZ 0.2x and 1.x name the interval's probability differently.
-    old = "hdi_prob" in inspect.signature(az.summary).parameters
-    interval = {"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}
     shown = [name for name in result["posterior"].data_vars if name not in INNER.get(model, ())]
     with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-        return az.summary(result, var_names=shown, **interval).to_string()
+        return arviz_.summary(result, shown)

@@ -22,9 +22,9 @@ from ldpbayes.inference._expanded import Expanded, expanded
 from ldpbayes.inference._expansion import Expansion, outside, passes_for, values_of
 from ldpbayes.inference._mode import Mode, NoMode
 from ldpbayes.inference._outcome import CHECKS, HOPELESS, MODERATE, NEGLIGIBLE, Outcome, errors_said, judged
-from ldpbayes.inference._result import arviz
 from ldpbayes.inference._search import ORDERS, SEARCHES, Search, evenly
 from ldpbayes.inference._tails import TOLERANCE
+from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.numerics._polynomial import Frame, Polynomial
 
 __all__ = ["by_expansion"]

@@ -108,7 +108,7 @@ def fit(
 
     Returns
     -------
-    arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
+    arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
         Groups posterior, sample_stats and observed_data (a sketch's nodes, whose weights are in constant_data; with
         posterior_predictive the values it was made from, or nothing where it has not kept them), and on request
         posterior_predictive and log_likelihood (of evenly spaced draws, where those of all would take more than

@@ -1,7 +1,5 @@
 """What a fit gives back: draws and statistics as ArviZ keeps them, and the problems that the chains have."""
 
-import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +8,9 @@ import numpyro
 
 from ldpbayes._warnings import LdpBayesWarning
 from ldpbayes.inference._density import Site
+from ldpbayes.inference.arviz_ import arviz, dataset, from_groups, group_names, with_draws
 
-__all__ = ["ADVICE", "ConvergenceWarning", "arviz", "convergence_problems", "inference_data", "labels"]
+__all__ = ["ADVICE", "ConvergenceWarning", "convergence_problems", "inference_data", "labels"]
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
@@ -28,14 +27,6 @@ NAMES = {
 
 class ConvergenceWarning(LdpBayesWarning):
     """The chains have not converged well enough to be trusted; the message names the parameters."""
-
-
-def arviz() -> Any:
-    """ArviZ; the warning that it is being refactored, given on import, is none of the user's concern."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        import arviz as az
-    return az
 
 
 def labels(
@@ -112,28 +103,21 @@ def inference_data(
 
     Returns
     -------
-    arviz.InferenceData (ArviZ 0.2x) or xarray.DataTree (ArviZ ≥ 1.0)
+    arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
     """
-    az = arviz()
     statistics = {NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
         statistics["lp"] = -statistics["lp"]
     if "n_steps" in statistics:
         statistics["tree_depth"] = np.log2(statistics["n_steps"]).astype(int) + 1
     some = {name: values for name, values in (*groups.items(), ("sample_stats", statistics)) if values}
-    # ArviZ takes groups as arguments before version 1.0, and then as one dict.
-    apart = "posterior" in inspect.signature(az.from_dict).parameters
-    named = {"dims": dims, "coords": coords or {}}
-    result = az.from_dict(**some, **named) if apart else az.from_dict(some, **named)
+    result = from_groups(some, dims, coords or {})
     for name in ("posterior", "sample_stats"):
         if name in some:
             library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
             result[name].attrs.update(library)
     for name, draws in (picked or {}).items():
-        if apart:
-            result.assign_coords(draw=draws, groups=name, inplace=True)
-        else:
-            result[name].dataset = result[name].to_dataset().assign_coords(draw=draws)
+        with_draws(result, name, draws)
     return result
 
 
@@ -150,11 +134,11 @@ def convergence_problems(result: Any) -> list[str]:
     list of str
     """
     az, problems = arviz(), []
-    diverging = np.asarray(result["sample_stats"]["diverging"]) if "sample_stats" in _groups(result) else np.zeros(0)
+    sampled = "sample_stats" in group_names(result)
+    diverging = np.asarray(result["sample_stats"]["diverging"]) if sampled else np.zeros(0)
     if np.any(diverging):
         problems.append(f"{int(np.sum(diverging))} of {diverging.size} draws diverged")
-    posterior = result["posterior"]
-    posterior = posterior.to_dataset() if hasattr(posterior, "to_dataset") else posterior
+    posterior = dataset(result["posterior"])
     draws, chains = posterior.sizes["draw"], posterior.sizes["chain"]
     if draws < 4:
         return problems
@@ -177,7 +161,3 @@ def _above(value: float, limit: float) -> str:
     """A number with as many decimals as show that it is above a limit."""
     texts = (f"{value:.{decimals}f}" for decimals in range(3, 17))
     return next((text for text in texts if float(text) > limit), f"{value}")
-
-
-def _groups(result: Any) -> Any:
-    return result.groups() if callable(result.groups) else {name.strip("/") for name in result.groups}

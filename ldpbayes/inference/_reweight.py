@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ldpbayes.inference._result import arviz
+from ldpbayes.inference.arviz_ import psislw
 
 __all__ = ["Weights", "resampled", "smoothed_weights"]
 
@@ -54,18 +54,9 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0)
     log, shape = log_ratios - log_ratios.max(), 0.0
     if np.ptp(log_ratios) > np.log(EVEN):
-        log, shape = _psislw(log)  # a copy, which ArviZ writes into
+        log, shape = psislw(log)  # a copy, which ArviZ writes into
     log = log - np.logaddexp.reduce(log)
     return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
-
-
-def _psislw(log_ratios: np.ndarray) -> tuple[np.ndarray, Any]:
-    az = arviz()
-    if hasattr(az, "psislw"):
-        return az.psislw(log_ratios)
-    from arviz_stats.base import array_stats  # where ArviZ has it from version 1.0 on, of ratios turned over
-
-    return array_stats.psislw(-log_ratios)
 
 
 def resampled(tree: Any, log_weights: np.ndarray, key: jax.Array) -> Any:

@@ -23,7 +23,7 @@ from ldpbayes.inference._certificate import (
 from ldpbayes.inference._chains import Chains
 from ldpbayes.inference._density import Density, Site
 from ldpbayes.inference._mcmc import by_mcmc
-from ldpbayes.inference._result import arviz
+from ldpbayes.inference.arviz_ import arviz
 
 __all__ = ["Run", "SketchWarning", "by_chains", "by_numpyro", "sampled"]
 

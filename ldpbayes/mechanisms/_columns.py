@@ -63,7 +63,6 @@ class Columns:
     def split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
         rows = jnp.asarray(rows)
-        # not rows[..., index]: JAX 0.8.0 compiles the clipping of that wrongly where the rows are constants
         return rows[..., None] if self.columns is None else jnp.take(rows, np.array(self.index), axis=-1)
 
     def join(self, rows: jax.Array, part: jax.Array) -> jax.Array:

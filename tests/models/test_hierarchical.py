@@ -8,6 +8,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS, Predictive, util
 
 import ldpbayes as ldp
+from ldpbayes.inference.arviz_ import dataset
 from ldpbayes.models import hierarchical
 
 NAMES = ["mu", "tau", "sigma", "theta"]
@@ -32,8 +33,7 @@ def test_chains_mix_whether_regions_are_large_or_small_and_far_apart_or_alike(co
     posterior = ldp.fit(
         hierarchical(), regions(count, tau, 1), seed=1, num_warmup=500, num_samples=500, progress_bar=False
     )
-    draws = posterior["posterior"]
-    draws = draws.to_dataset() if hasattr(draws, "to_dataset") else draws  # ArviZ 1.0 has trees
+    draws = dataset(posterior["posterior"])
     for name in NAMES:
         assert float(az.rhat(draws[[name]])[name].max()) <= 1.01
         for method in ("bulk", "tail"):
