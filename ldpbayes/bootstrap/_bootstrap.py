@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._checks import at_least, checked
+from ldpbayes._checks import at_least
 from ldpbayes._warnings import warn
 from ldpbayes.bootstrap._bias import BiasCorrection
 from ldpbayes.bootstrap._function import FunctionEstimator, WithSimulator, WithTarget, check_count, check_function
@@ -49,7 +49,7 @@ def parametric_bootstrap(
     target: Callable[[Any], Any] | None = None,
     correction: BiasCorrection | None = None,
     kind: Any = "percentile",
-    memory: float = 2.0**28,
+    batch_size: int | None = None,
 ) -> BootstrapEstimate:
     """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
@@ -77,8 +77,8 @@ def parametric_bootstrap(
         `OneStep()`, or `Matched()` where clamping or noise biases more than a step removes. By default none.
     kind : str or Interval
         Of the result's intervals; see `BootstrapEstimate.interval`.
-    memory : float
-        Bytes that the replicates may take together, roughly; they run in chunks.
+    batch_size : int, optional
+        How many replicates run at once, by default 50; fewer take less memory. It changes no replicate.
 
     Returns
     -------
@@ -99,7 +99,8 @@ def parametric_bootstrap(
         reads other data than it is given; or an argument is out of range.
     """
     draws = at_least(2, "draws", draws)
-    checked("memory", memory, "a positive number of bytes", lambda a: (a.ndim == 0) & (a > 0))
+    if batch_size is not None:
+        batch_size = at_least(1, "batch_size", batch_size)
     interval_kind(kind)
     if correction is not None and not isinstance(correction, BiasCorrection):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
@@ -112,7 +113,7 @@ def parametric_bootstrap(
         vector, unravel = ravel_pytree(reported)
         flat = np.asarray(vector, float)
         keys = jax.random.split(jax.random.key(seed), draws)
-        run = functools.partial(replicates, used, keys=keys, memory=memory)
+        run = functools.partial(replicates, used, keys=keys, batch_size=batch_size)
         if correction is None:
             params, made = flat, run(found.params)
         else:

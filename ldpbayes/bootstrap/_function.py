@@ -1,7 +1,6 @@
 """A user's own private estimator and simulator: two functions, looked at before they are run."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from jax.extend import core
 from ldpbayes._pytree import pytree, static
 from ldpbayes.bootstrap._private_estimator import Estimated, PrivateEstimator
 
-__all__ = ["FunctionEstimator", "WithSimulator", "WithTarget", "check_count", "check_function", "largest"]
+__all__ = ["FunctionEstimator", "WithSimulator", "WithTarget", "check_count", "check_function"]
 
 
 @pytree
@@ -237,35 +236,3 @@ def _constants(closed: Any) -> Iterator[Any]:
         yield from (v.val for v in eqn.invars if isinstance(v, core.Literal) and np.ndim(v.val))
         for inner in _inner(eqn):
             yield from _constants(inner)
-
-
-def largest(closed: Any, varying: int) -> int:
-    """Bytes of the largest array that a function makes anew where one argument varies.
-
-    Parameters
-    ----------
-    closed : ClosedJaxpr
-        The traced function.
-    varying : int
-        How many of its last inputs vary; what follows from the others alone is computed once.
-    """
-    jaxpr = getattr(closed, "jaxpr", closed)
-    return _largest(jaxpr, set(jaxpr.invars[len(jaxpr.invars) - varying :]))
-
-
-def _largest(jaxpr: Any, varying: set) -> int:
-    most = 0
-    for eqn in jaxpr.eqns:
-        moved = [not isinstance(v, core.Literal) and v in varying for v in eqn.invars]
-        if not any(moved):
-            continue
-        varying.update(eqn.outvars)
-        sizes = [8 * math.prod(v.aval.shape) for v in eqn.outvars if hasattr(v.aval, "shape")]
-        for inner in _inner(eqn):
-            inputs = getattr(inner, "jaxpr", inner).invars
-            # of functions that are called the inputs are the equation's own, at the end where there are more
-            which = moved[-len(inputs) :] if len(inputs) <= len(moved) else [True] * len(inputs)
-            inside = {v for v, moves in zip(inputs, which, strict=True) if moves}
-            sizes.append(_largest(getattr(inner, "jaxpr", inner), inside))
-        most = max(most, *sizes)
-    return most

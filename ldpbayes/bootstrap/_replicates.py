@@ -1,18 +1,18 @@
-"""Replicates of a private estimate, compiled once for all estimators of a structure, in chunks that fit the memory."""
+"""Replicates of a private estimate, compiled once for all estimators of a structure, some at a time."""
 
 import functools
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes.bootstrap._function import largest
 from ldpbayes.bootstrap._private_estimator import Estimated, PrivateEstimator
 
 __all__ = ["Replicates", "estimated", "replicates"]
 
-COPIES = 4  # of its largest array that a replicate may hold at a time
+BATCH_SIZE = 50
 
 
 class Replicates(NamedTuple):
@@ -57,8 +57,8 @@ def estimated(estimator: PrivateEstimator, released: Any) -> tuple[Estimated, An
     return found, estimator.target(found.params)
 
 
-@functools.partial(jax.jit, static_argnames="memory")
-def replicates(estimator: PrivateEstimator, params: Any, keys: jax.Array, memory: float) -> Replicates:
+@functools.partial(jax.jit, static_argnames="batch_size")
+def replicates(estimator: PrivateEstimator, params: Any, keys: jax.Array, batch_size: int | None = None) -> Replicates:
     """Replicates at some parameters.
 
     Parameters
@@ -69,11 +69,13 @@ def replicates(estimator: PrivateEstimator, params: Any, keys: jax.Array, memory
         With which data are simulated.
     keys : array (draws,) of keys
         One a replicate.
-    memory : float
-        Bytes that they may take together, roughly.
+    batch_size : int, optional
+        How many run at once; by default `BATCH_SIZE`.
     """
-    most = largest(jax.make_jaxpr(_one)(estimator, params, keys[0]), varying=1)
-    batch = int(max(1, min(len(keys), memory // (COPIES * max(most, 1)))))
-    one = functools.partial(_one, estimator, params)
-    # within one batch nothing is carried from one replicate to the next, so that what they share is computed once
-    return jax.vmap(one)(keys) if batch >= len(keys) else lax.map(one, keys, batch_size=batch)
+    draws = len(keys)
+    batches = -(-draws // (BATCH_SIZE if batch_size is None else batch_size))
+    size = -(-draws // batches)
+    # the last batch is filled up with the first keys, so that all have one size, for which the replicate is compiled
+    filled = keys[np.arange(batches * size) % draws].reshape(batches, size)
+    made = lax.map(jax.vmap(functools.partial(_one, estimator, params)), filled)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], made)

@@ -92,10 +92,11 @@ def test_standard_errors_by_formula_are_those_of_the_replicates():
     np.testing.assert_allclose(found.formula_error, found.standard_error, rtol=0.145)
 
 
-def test_chunks_and_seeds():
+def test_a_replicate_depends_on_the_seed_and_its_number_but_not_on_the_batch_it_runs_in():
     release, found = made()
-    again = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, memory=50_000.0)
-    np.testing.assert_allclose(again.draws, found.draws, rtol=1e-9)
+    for size in (7, 2000):
+        again = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, batch_size=size)
+        np.testing.assert_allclose(again.draws, found.draws, rtol=1e-9)
     other = ldp.parametric_bootstrap(ESTIMATOR, release, draws=999, seed=1)
     assert (other.draws != found.draws).all()
 
@@ -128,7 +129,7 @@ def test_estimators_are_arguments_of_compiled_functions(x64):
         estimator = bootstrap.SufficientStatistics(
             FAMILY, ldp.LaplaceMechanism(epsilon, columns=FAMILY.columns, sensitivity=2.25), COUNT
         )
-        return replicates(estimator, params, keys, 1e6).target
+        return replicates(estimator, params, keys).target
 
     alone = [of_budget(epsilon) for epsilon in (0.5, 2.0)]
     together = jax.vmap(of_budget)(jnp.array([0.5, 2.0]))
@@ -136,7 +137,7 @@ def test_estimators_are_arguments_of_compiled_functions(x64):
     compiled = replicates._cache_size()
     for epsilon in (0.3, 0.4):
         other = bootstrap.sufficient_statistics(bootstrap.Gaussian(-5.0, 3.0), count=COUNT, epsilon=epsilon)
-        replicates(other, params, keys, 1e6)
+        replicates(other, params, keys)
     assert replicates._cache_size() <= compiled + 1
 
 
@@ -323,7 +324,7 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
             "was made by",
         ),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], draws=1), ValueError, "draws"),
-        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], memory=0), ValueError, "memory"),
+        (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], batch_size=0), ValueError, "batch_size"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], kind="bca"), ValueError, "kind must be one of"),
         (lambda: ldp.parametric_bootstrap(ESTIMATOR, made()[0], correction="one step"), TypeError, "OneStep"),
         (lambda: ldp.parametric_bootstrap("mean", made()[0]), TypeError, "estimator"),
