@@ -1,11 +1,17 @@
-"""Computations whose results are kept in `values.json`: log densities, estimates and guarantees.
+"""Computations whose results are kept in `values.json`: log densities, estimates, replicates and guarantees.
 
-Only the public top level of `ldpbayes` is used, so that the same file runs with earlier and later versions. Records and
-released values come from NumPy's generators: what is recorded does not depend on how a mechanism draws. Everything is
-computed in double precision.
+Only public names of `ldpbayes` and its folders are used, so that the same file runs with earlier and later versions.
+Records and released values come from NumPy's generators: they do not depend on how a mechanism draws. The bootstrap
+cases alone draw with JAX, from fixed seeds. Everything is computed in double precision.
+
+``python tests/recorded/cases.py --record "bootstrap" "learning, prior"`` writes the numbers of all cases whose names
+begin with one of these words, and adds specs and statements of mechanisms that have none yet.
 """
 
 import functools
+import json
+import pathlib
+import sys
 import warnings
 
 import jax
@@ -16,14 +22,15 @@ import numpyro.distributions as dist
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
-from ldpbayes import losses, models
+from ldpbayes import bootstrap, estimation, learning, likelihood, mechanisms, models, noise, privacy
+from ldpbayes.estimation import losses
 
 
 def compute(*cases: str) -> dict[str, list[float]]:
     """Numbers by name, "case: what"; all of them, or those of the cases that are named."""
     found = {}
     with jax.enable_x64(True), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ldp.EstimationWarning)
+        warnings.simplefilter("ignore", ldp.LdpBayesWarning)
         for case in cases or [case for group in _GROUPS for case in _table(group)]:
             for what, numbers in _table(case.split(", ")[0])[case]().items():
                 found[f"{case}: {what}"] = np.asarray(numbers, float).ravel().tolist()
@@ -40,12 +47,17 @@ def specs() -> dict[str, dict]:
     return {name: {"spec": m.spec(), "repr": repr(m)} for name, m in _mechanisms().items()}
 
 
-_GROUPS = ("guarantee", "density", "model", "estimate", "frequencies")
+_GROUPS = ("guarantee", "density", "model", "estimate", "frequencies", "bootstrap", "learning", "design")
 
 
 @functools.cache
 def _table(group):
     """Functions without arguments, by the names of their cases, which begin with the group: they return numbers."""
+    if group == "learning":
+        fits = {name: functools.partial(_linear_fit, *given) for name, given in _linear_fits().items()}
+        return {f"learning, {name}": function for name, function in (fits | _label_priors()).items()}
+    if group == "design":
+        return {f"design, {name}": function for name, function in _designs().items()}
     if group == "guarantee":
         return {name: functools.partial(_guarantee, name) for name in _guarantees()}
     function, arguments = {
@@ -53,6 +65,7 @@ def _table(group):
         "model": (_joint_density, _joint_densities),
         "estimate": (_estimate, _estimates),
         "frequencies": (_frequencies, _histograms),
+        "bootstrap": (_bootstrap, _bootstraps),
     }[group]
     table = {f"{group}, {name}": functools.partial(function, *given) for name, given in arguments().items()}
     if group == "estimate":
@@ -74,33 +87,56 @@ def _mechanisms():
         "Laplace, personal budgets": ldp.LaplaceMechanism(budgets, 0, 1.0),
         "Gaussian": ldp.GaussianMechanism(1.0, 1e-5, -2, 3),
         "Gaussian, personal budgets": ldp.GaussianMechanism(budgets, 1e-3, 0.0, 4.0),
-        "symmetric": ldp.SymmetricLaplaceMechanism(0.8, -2, 3),
-        "symmetric, personal scales": ldp.SymmetricLaplaceMechanism(
+        "symmetric": mechanisms.SymmetricLaplaceMechanism(0.8, -2, 3),
+        "symmetric, personal scales": mechanisms.SymmetricLaplaceMechanism(
             [0.5, 2.0, 2.0], [-1.0, -1.0], [1.0, 2.0], 3, (0, 2)
         ),
-        "symmetric, named columns": ldp.SymmetricLaplaceMechanism(0.8, 0, 1, names, ("age", "income")),
-        "symmetric, eight columns": ldp.SymmetricLaplaceMechanism(2.0, 0, 1, 8),
-        "zero-inflated": ldp.ZeroInflatedLaplaceMechanism(0.1, 1.5, -1, 1),
-        "zero-inflated, rows": ldp.ZeroInflatedLaplaceMechanism(0.25, 0.7, -1, 1, 3),
-        "zero-inflated, named columns": ldp.ZeroInflatedLaplaceMechanism(
+        "symmetric, named columns": mechanisms.SymmetricLaplaceMechanism(0.8, 0, 1, names, ("age", "income")),
+        "symmetric, eight columns": mechanisms.SymmetricLaplaceMechanism(2.0, 0, 1, 8),
+        "zero-inflated": mechanisms.ZeroInflatedLaplaceMechanism(0.1, 1.5, -1, 1),
+        "zero-inflated, rows": mechanisms.ZeroInflatedLaplaceMechanism(0.25, 0.7, -1, 1, 3),
+        "zero-inflated, named columns": mechanisms.ZeroInflatedLaplaceMechanism(
             0.25, 0.835, 0, [1.0, 2.0], columns=names, perturbed=("age", "income")
         ),
-        "zero-inflated, personal": ldp.ZeroInflatedLaplaceMechanism([0.1, 0.2, 0.3], budgets, 0, 1),
-        "independent": ldp.IndependentLaplaceMechanism(0.4, -0.5, 0.5),
-        "independent, rows": ldp.IndependentLaplaceMechanism(0.9, -0.5, 0.5, names, ("income", "ill")),
+        "zero-inflated, personal": mechanisms.ZeroInflatedLaplaceMechanism([0.1, 0.2, 0.3], budgets, 0, 1),
+        "independent": mechanisms.IndependentLaplaceMechanism(0.4, -0.5, 0.5),
+        "independent, rows": mechanisms.IndependentLaplaceMechanism(0.9, -0.5, 0.5, names, ("income", "ill")),
         "randomized response": ldp.RandomizedResponse(1.0, 2),
         "randomized response, personal budgets": ldp.RandomizedResponse([0.5, 2.0, np.inf], 6),
         "optimal unary encoding": ldp.OptimalUnaryEncoding(2.0, 10),
         "optimal unary encoding, personal budgets": ldp.OptimalUnaryEncoding(budgets, 4),
-        "symmetric unary encoding": ldp.SymmetricUnaryEncoding(1.0, 5),
-        "symmetric unary encoding, personal budgets": ldp.SymmetricUnaryEncoding(budgets, 5),
-        "subset selection": ldp.SubsetSelection(1.0, 12),
-        "subset selection, size given": ldp.SubsetSelection(budgets, 12, 3),
-        "local hashing": ldp.LocalHashing(1.5, 100),
-        "local hashing, range given": ldp.LocalHashing(budgets, 100, 2),
-        "Hadamard response": ldp.HadamardResponse(1.0, 7),
-        "Hadamard response, personal budgets": ldp.HadamardResponse(budgets, 20),
+        "symmetric unary encoding": mechanisms.SymmetricUnaryEncoding(1.0, 5),
+        "symmetric unary encoding, personal budgets": mechanisms.SymmetricUnaryEncoding(budgets, 5),
+        "subset selection": mechanisms.SubsetSelection(1.0, 12),
+        "subset selection, size given": mechanisms.SubsetSelection(budgets, 12, 3),
+        "local hashing": mechanisms.LocalHashing(1.5, 100),
+        "local hashing, range given": mechanisms.LocalHashing(budgets, 100, 2),
+        "Hadamard response": mechanisms.HadamardResponse(1.0, 7),
+        "Hadamard response, personal budgets": mechanisms.HadamardResponse(budgets, 20),
+        "additive, a law of noise": mechanisms.AdditiveMechanism(noise.Laplace(2.0), -1.0, 4.0),
+        "discrete Laplace": mechanisms.DiscreteLaplaceMechanism(2.0, 0, 10),
+        "discrete Laplace, a statistic": mechanisms.DiscreteLaplaceMechanism(2.0, sensitivity=1.0),
+        "discrete Gaussian": mechanisms.DiscreteGaussianMechanism(3.0, 0, 10),
+        "discrete Gaussian, rows": mechanisms.DiscreteGaussianMechanism(3.0, 0, 2, names, ("age", "ill")),
+        "staircase": mechanisms.StaircaseMechanism(2.0, -1.0, 2.0),
+        "staircase, gamma given": mechanisms.StaircaseMechanism(budgets, -1.0, 2.0, 0.8),
+        "linear records": mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.5, names),
+        "linear statistics": mechanisms.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 2.0, 2),
+        "linear statistics, central": mechanisms.LinearStatisticsMechanism(
+            1.0, 1e-6, 1.0, 2.0, names, trust_model="central", count=500
+        ),
+        "logistic records": mechanisms.LogisticRecordsMechanism(2.0, 1e-4, 1.0, names, 0.3),
+        "logistic statistics": mechanisms.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, names),
+        "logistic statistics, ratios": mechanisms.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, 3, ratios=(1.0, 0.5)),
+        "RP with prior": mechanisms.RPWithPrior(1.3, (-1.0, 3.0), 0.2),
+        "RP with prior, uniform outside": mechanisms.RPWithPrior(budgets, (-1.0, 3.0), 0.2, "uniform"),
+        "RR on bins": mechanisms.RROnBins(1.0, [0.0, 1.0, 2.5, 4.0], [0.6, 1.7, 3.1]),
+        "unbiased randomizer": mechanisms.UnbiasedRandomizer(1.0, *_TWO_OUTPUTS),
     }
+
+
+# Two labels, two outputs and p(output | label): each row has its label as mean, and ratios are e at most.
+_TWO_OUTPUTS = ([0.0, 1.0], [-1.0, 2.0], [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
 
 
 @functools.cache
@@ -163,8 +199,11 @@ def _number_densities():
     counts = ldp.LaplaceMechanism(1.0, 0, 10)
     gaussian = ldp.GaussianMechanism(1.0, 1e-3, -2, 3)
     gaussian_above = ldp.GaussianMechanism(2.0, 1e-4, 0, 5)
-    symmetric, independent = ldp.SymmetricLaplaceMechanism(1.1, -2, 3), ldp.IndependentLaplaceMechanism(1.1, -2, 3)
-    inflated = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.9, -2, 3)
+    symmetric, independent = (
+        mechanisms.SymmetricLaplaceMechanism(1.1, -2, 3),
+        mechanisms.IndependentLaplaceMechanism(1.1, -2, 3),
+    )
+    inflated = mechanisms.ZeroInflatedLaplaceMechanism(0.2, 0.9, -2, 3)
     at_bounds = np.array([-3.1, -2.0, -0.4, 3.0, 4.7])
     channel, closed_form = {"method": "channel"}, {"method": "closed_form"}
     return {
@@ -206,7 +245,7 @@ def _number_densities():
         "mixture, symmetric": (_mixture, 0.3, symmetric, z),
         "normal, independent": (_normal, 0.4, independent, z),
         "Student, independent": (lambda m: dist.StudentT(4.0, m, 1.1), 0.4, independent, z),
-        "exponential, symmetric": (_exponential, 0.8, ldp.SymmetricLaplaceMechanism(1.1, 0, 5), z),
+        "exponential, symmetric": (_exponential, 0.8, mechanisms.SymmetricLaplaceMechanism(1.1, 0, 5), z),
         "normal, zero-inflated": (_normal, 0.4, inflated, at_bounds),
         "normal, zero-inflated, channel": (_normal, 0.4, inflated, at_bounds, channel),
         "mixture, zero-inflated": (_mixture, 0.3, inflated, at_bounds),
@@ -214,13 +253,13 @@ def _number_densities():
         "normal, zero-inflated, personal": (
             _normal,
             0.4,
-            ldp.ZeroInflatedLaplaceMechanism([0.1, 0.2, 0.3, 0.4, 0.5], budgets, -2, 3),
+            mechanisms.ZeroInflatedLaplaceMechanism([0.1, 0.2, 0.3, 0.4, 0.5], budgets, -2, 3),
             at_bounds,
         ),
         "normal, symmetric, some public": (
             _normal,
             0.4,
-            ldp.SymmetricLaplaceMechanism([0.5, 0.0, 0.0, 0.0, 2.0], -2, 3),
+            mechanisms.SymmetricLaplaceMechanism([0.5, 0.0, 0.0, 0.0, 2.0], -2, 3),
             near,
         ),
     }
@@ -242,7 +281,7 @@ def _row_densities():
     z = np.round(rng.normal(0, 1.5, (4, 3)), 3)
     scales = np.array([0.3, 0.6, 1.0, 2.0])
     names = ("age", "income", "ill")
-    symmetric, inflated = ldp.SymmetricLaplaceMechanism, ldp.ZeroInflatedLaplaceMechanism
+    symmetric, inflated = mechanisms.SymmetricLaplaceMechanism, mechanisms.ZeroInflatedLaplaceMechanism
     return {
         "rows, symmetric": (_normal_rows, 0.3, symmetric(0.9, -5, 5, 3), z),
         "wider rows, symmetric": (_wider_normal_rows, 1.3, symmetric(0.9, -5, 5, 3), z),
@@ -309,21 +348,26 @@ def _category_densities():
         ),
         "a law a record, optimal unary encoding": (law_a_record, 0.7, ldp.OptimalUnaryEncoding(budgets, 5), bits),
         "Bernoulli, optimal unary encoding": (dist.Bernoulli, 0.3, ldp.OptimalUnaryEncoding(1.0, 2), pairs),
-        "categories, symmetric unary encoding": (_categories, 0.7, ldp.SymmetricUnaryEncoding(1.0, 5), bits),
-        "categories, subset selection": (_categories, 0.7, ldp.SubsetSelection(1.0, 5, 2), subsets.astype(int)),
+        "categories, symmetric unary encoding": (_categories, 0.7, mechanisms.SymmetricUnaryEncoding(1.0, 5), bits),
+        "categories, subset selection": (_categories, 0.7, mechanisms.SubsetSelection(1.0, 5, 2), subsets.astype(int)),
         "categories, subset selection, personal budgets": (
             _categories,
             0.7,
-            ldp.SubsetSelection(budgets, 5, 2),
+            mechanisms.SubsetSelection(budgets, 5, 2),
             subsets.astype(int),
         ),
-        "categories, local hashing": (_categories, 0.7, ldp.LocalHashing(1.0, 5, 3), hashes),
-        "categories, local hashing, personal budgets": (_categories, 0.7, ldp.LocalHashing(budgets, 5, 3), hashes),
-        "categories, Hadamard response": (_categories, 0.7, ldp.HadamardResponse(1.0, 5), columns),
+        "categories, local hashing": (_categories, 0.7, mechanisms.LocalHashing(1.0, 5, 3), hashes),
+        "categories, local hashing, personal budgets": (
+            _categories,
+            0.7,
+            mechanisms.LocalHashing(budgets, 5, 3),
+            hashes,
+        ),
+        "categories, Hadamard response": (_categories, 0.7, mechanisms.HadamardResponse(1.0, 5), columns),
         "categories, Hadamard response, personal budgets": (
             _categories,
             0.7,
-            ldp.HadamardResponse(budgets, 5),
+            mechanisms.HadamardResponse(budgets, 5),
             columns,
         ),
     }
@@ -402,8 +446,8 @@ def _joint_densities():
         ("logistic regression", lambda eta: dist.Bernoulli(logits=eta), 0.3),
         ("normal regression", lambda eta: dist.Normal(eta, 0.7), 0.0),
     ):
-        for noise, release in (("zero-inflated", rows), ("symmetric", _symmetric_rows())):
-            found[f"{name}, {noise}"] = _regression(response, intercept, release), {"slopes": [1.0, -2.0]}
+        for kind, release in (("zero-inflated", rows), ("symmetric", _symmetric_rows())):
+            found[f"{name}, {kind}"] = _regression(response, intercept, release), {"slopes": [1.0, -2.0]}
     found["regression, 9 scales, 5 nodes"] = (
         _regression(lambda eta: dist.Bernoulli(logits=eta), 0.3, rows, scales=9, nodes=5),
         {"slopes": [1.0, -2.0]},
@@ -439,7 +483,8 @@ def _regression(response, intercept, release, **options):
     def model():
         slopes = numpyro.sample("slopes", dist.ImproperUniform(dist.constraints.real_vector, (), (2,)))
         covariates = dist.MultivariateNormal(jnp.array([0.1, -0.1]), np.array([[0.1, 0.03], [0.03, 0.08]]))
-        law = ldp.PrivatizedRegression(covariates, response, slopes, release.mechanism, intercept, **options)
+        rows = likelihood.RegressionRows(covariates, response, slopes, intercept, place=2, **options)
+        law = ldp.Privatized(rows, release.mechanism)
         numpyro.sample("z", law.expand([len(release)]), obs=release.values)
 
     return model
@@ -454,21 +499,21 @@ def _number_releases():
     """300 released numbers by the kind of noise, and released counts."""
     rng = np.random.default_rng(3)
     x = np.clip(rng.normal(0.5, 1.2, 300), -2, 3)
-    mechanisms = {
+    made = {
         "Laplace": ldp.LaplaceMechanism(1.5, -2, 3),
         "Gaussian": ldp.GaussianMechanism(1.0, 1e-3, -2, 3),
-        "symmetric": ldp.SymmetricLaplaceMechanism(1.1, -2, 3),
-        "independent": ldp.IndependentLaplaceMechanism(1.1, -2, 3),
-        "zero-inflated": ldp.ZeroInflatedLaplaceMechanism(0.2, 0.9, -2, 3),
+        "symmetric": mechanisms.SymmetricLaplaceMechanism(1.1, -2, 3),
+        "independent": mechanisms.IndependentLaplaceMechanism(1.1, -2, 3),
+        "zero-inflated": mechanisms.ZeroInflatedLaplaceMechanism(0.2, 0.9, -2, 3),
     }
-    noise = {
+    drawn = {
         "Laplace": rng.laplace(0, 5 / 1.5, 300),
-        "Gaussian": rng.normal(0, mechanisms["Gaussian"].scale, 300),
+        "Gaussian": rng.normal(0, made["Gaussian"].scale, 300),
         "symmetric": rng.laplace(0, 1.1 / np.sqrt(2), 300),
         "independent": rng.laplace(0, 1.1 / np.sqrt(2), 300),
         "zero-inflated": rng.laplace(0, 0.9 / np.sqrt(2), 300) * (rng.random(300) > 0.2),
     }
-    found = {name: ldp.Release(x + noise[name], mechanism) for name, mechanism in mechanisms.items()}
+    found = {name: ldp.Release(x + drawn[name], mechanism) for name, mechanism in made.items()}
     counts = np.minimum(rng.poisson(3.2, 300), 10) + rng.laplace(0, 10, 300)
     return found | {"counts": ldp.Release(counts, ldp.LaplaceMechanism(1.0, 0, 10))}
 
@@ -495,18 +540,18 @@ def _category_releases():
             rng.random((300, 5)) < np.where(own, 0.5, 0.27),
         ),
         "symmetric unary encoding": (
-            ldp.SymmetricUnaryEncoding(budgets, 5),
+            mechanisms.SymmetricUnaryEncoding(budgets, 5),
             rng.random((300, 5)) < np.where(own, 0.65, 0.35),
         ),
         "subset selection": (
-            ldp.SubsetSelection(1.0, 5, 2),
+            mechanisms.SubsetSelection(1.0, 5, 2),
             np.argsort(np.argsort(chosen, axis=1), axis=1) < 2,
         ),
         "local hashing": (
-            ldp.LocalHashing(1.0, 100, 4),
+            mechanisms.LocalHashing(1.0, 100, 4),
             np.column_stack([rng.integers(0, 2**32, 300), rng.integers(0, 4, 300)]),
         ),
-        "Hadamard response": (ldp.HadamardResponse(1.0, 5), rng.integers(0, 8, 300)),
+        "Hadamard response": (mechanisms.HadamardResponse(1.0, 5), rng.integers(0, 8, 300)),
     }
     return {name: ldp.Release(values.astype(np.uint32), mechanism) for name, (mechanism, values) in released.items()}
 
@@ -549,7 +594,9 @@ def _noise(rng, count, scale):
 def _rows():
     """400 and 200 rows released with zero-inflated noise, and the 400 original ones."""
     rng = np.random.default_rng(7)
-    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.2, -0.5, 0.5, ("age", "income", "ill"), ("age", "income"))
+    mechanism = mechanisms.ZeroInflatedLaplaceMechanism(
+        0.3, 0.2, -0.5, 0.5, ("age", "income", "ill"), ("age", "income")
+    )
     originals = [_originals(rng, count) for count in (400, 200)]
     releases = [
         ldp.Release(rows + _noise(rng, len(rows), 0.2) * (rng.random((len(rows), 1)) > 0.3), mechanism)
@@ -562,7 +609,7 @@ def _rows():
 def _symmetric_rows():
     rng = np.random.default_rng(8)
     return ldp.Release(
-        _originals(rng, 400) + _noise(rng, 400, 0.2), ldp.SymmetricLaplaceMechanism(0.2, -0.5, 0.5, 3, (0, 1))
+        _originals(rng, 400) + _noise(rng, 400, 0.2), mechanisms.SymmetricLaplaceMechanism(0.2, -0.5, 0.5, 3, (0, 1))
     )
 
 
@@ -571,7 +618,7 @@ def _independent_rows():
     rng = np.random.default_rng(9)
     rows = _originals(rng, 400)
     rows[:, :2] += rng.laplace(0, 0.2 / np.sqrt(2), (400, 2))
-    return ldp.Release(rows, ldp.IndependentLaplaceMechanism(0.2, -0.5, 0.5, 3, (0, 1)))
+    return ldp.Release(rows, mechanisms.IndependentLaplaceMechanism(0.2, -0.5, 0.5, 3, (0, 1)))
 
 
 @functools.cache
@@ -581,7 +628,7 @@ def _continuous_rows():
     rows = _originals(rng, 400)
     rows[:, 2] = 0.3 + rows[:, :2] @ [1.0, -2.0] + rng.normal(0, 0.5, 400)
     released = rows + _noise(rng, 400, 0.2) * (rng.random((400, 1)) > 0.3)
-    return ldp.Release(released, ldp.ZeroInflatedLaplaceMechanism(0.3, 0.2, -0.5, 0.5, 3, (0, 1))), rows
+    return ldp.Release(released, mechanisms.ZeroInflatedLaplaceMechanism(0.3, 0.2, -0.5, 0.5, 3, (0, 1))), rows
 
 
 @functools.cache
@@ -589,7 +636,7 @@ def _unit_numbers():
     """400 numbers between 0 and 1, released with zero-inflated noise."""
     rng = np.random.default_rng(11)
     noise = rng.laplace(0, 0.5 / np.sqrt(2), 400) * (rng.random(400) > 0.3)
-    return ldp.Release(rng.random(400) + noise, ldp.ZeroInflatedLaplaceMechanism(0.3, 0.5, 0, 1))
+    return ldp.Release(rng.random(400) + noise, mechanisms.ZeroInflatedLaplaceMechanism(0.3, 0.5, 0, 1))
 
 
 @functools.cache
@@ -622,7 +669,7 @@ def _estimates():
         "logistic, independent": (losses.logistic(), _independent_rows(), "independent"),
         "logistic, dr, no support, one draw": (losses.logistic(), binary, "dr", {"support": None, "draws": 1}),
         "logistic, dr, wider support, seed 3": (losses.logistic(), binary, "dr", {"support": (-1, 1), "seed": 3}),
-        "logistic, dr, in a ball": (losses.logistic(), binary, "dr", {"space": ldp.Ball(0.0, 1.5)}),
+        "logistic, dr, in a ball": (losses.logistic(), binary, "dr", {"space": estimation.Ball(0.0, 1.5)}),
         "squared, age on income, naive": (losses.squared("age", features=("income",)), binary, "naive"),
         "squared, oracle": (losses.squared(), rows, "oracle"),
         "absolute, combined": (losses.absolute(), released, "combined"),
@@ -659,3 +706,220 @@ def _histograms():
     found["local hashing, unbiased"] = releases["local hashing"], "unbiased"
     found["Hadamard response, unbiased"] = releases["Hadamard response"], "unbiased"
     return found
+
+
+# --- replicates of private estimates
+
+
+def _bootstrap(released):
+    result = ldp.parametric_bootstrap(*released(), draws=20, seed=0)
+    return {"parameters": result.params, "replicates": result.draws}
+
+
+def _bootstraps():
+    """A function that returns (estimator, release), by name: 200 records, released by the estimator with seed 0."""
+    rng = np.random.default_rng(12)
+    covariance = np.array([[1.0, 0.4], [0.4, 0.5]])
+    numbers = rng.normal(0.5, 1.2, 200)
+    positive = rng.gamma(2.5, 0.6, 200)
+    shares = rng.beta(2.0, 3.0, 200)
+    counts = rng.poisson(3.2, 200)
+    yes = (rng.random(200) < 0.3).astype(float)
+    categories = rng.choice(3, 200, p=[0.5, 0.3, 0.2])
+    rows = rng.multivariate_normal([0.3, -0.2], covariance, 200)
+    families = {
+        "Bernoulli": (bootstrap.Bernoulli(), yes),
+        "Beta": (bootstrap.Beta(0.05, 0.95), shares),
+        "Binomial": (bootstrap.Binomial(8), np.minimum(counts, 8)),
+        "Exponential": (bootstrap.Exponential(6.0), positive),
+        "Gamma": (bootstrap.Gamma(0.1, 6.0), positive),
+        "GammaRate": (bootstrap.GammaRate(2.5, 0.1, 6.0), positive),
+        "Gaussian": (bootstrap.Gaussian(-4.0, 5.0), numbers),
+        "GaussianMean": (bootstrap.GaussianMean(1.2, -4.0, 5.0), numbers),
+        "Multinomial": (bootstrap.Multinomial(3), categories),
+        "MultivariateNormal": (bootstrap.MultivariateNormal([-4.0, -4.0], [4.0, 4.0]), rows),
+        "Poisson": (bootstrap.Poisson(12), counts),
+    }
+    estimators = {
+        name: (bootstrap.sufficient_statistics(family, count=200, epsilon=4.0), data)
+        for name, (family, data) in families.items()
+    }
+    estimators["Gaussian, Gaussian noise, clamping accounted for"] = (
+        bootstrap.sufficient_statistics(
+            bootstrap.Gaussian(-1.0, 2.0), count=200, epsilon=4.0, delta=1e-4, account_for_clamping=True
+        ),
+        numbers,
+    )
+    estimators["least squares"] = (
+        bootstrap.least_squares(lower=[-4.0, -4.0], upper=[4.0, 4.0], count=200, epsilon=8.0),
+        rows,
+    )
+    estimators["one posterior sample"] = (
+        bootstrap.one_posterior_sample(bootstrap.Bernoulli(), count=200, epsilon=2.0, lower=0.05, upper=0.95),
+        yes,
+    )
+    found = {name: (functools.partial(_released, *given),) for name, given in estimators.items()}
+    return found | {"M-estimator": (_m_estimator,), "maximum likelihood": (_maximum_likelihood,)}
+
+
+def _released(estimator, data):
+    return estimator, estimator.release(data, seed=0)
+
+
+def _m_estimator():
+    release = _unit_numbers()
+    options = {"simulator": _uniform_numbers, "start": 0.0, "draws": 1}
+    return bootstrap.m_estimator(_square, release, "dr", **options), release
+
+
+def _maximum_likelihood():
+    return bootstrap.maximum_likelihood(models.warner(), _yes_or_no()), _yes_or_no()
+
+
+def _uniform_numbers(key, theta):
+    """400 numbers whose mean square is theta."""
+    return jax.random.uniform(key, (400,), maxval=jnp.sqrt(3 * jnp.maximum(theta, 0.0)))
+
+
+# --- predictors of released labels
+
+
+def _linear_fit(release, options):
+    fit = learning.linear_fit(_label_data()[0], release, **options)
+    return {"parameters": fit.params, "errors": fit.standard_error, "penalty": [fit.penalty], "loss": [fit.loss]}
+
+
+@functools.cache
+def _label_data():
+    """Two features of 300 records, and labels before the release."""
+    rng = np.random.default_rng(13)
+    features = rng.normal(size=(300, 2))
+    return features, 0.5 + features @ [1.0, -0.5] + rng.normal(0, 0.6, 300)
+
+
+@functools.cache
+def _label_releases():
+    rng = np.random.default_rng(14)
+    features, labels = _label_data()
+    clipped = np.clip(labels, -2, 3)
+    yes = rng.random(300) < 1 / (1 + np.exp(-(0.2 + features @ [1.0, -0.5])))
+    counts = np.minimum(rng.poisson(np.exp(0.5 + features @ [0.4, -0.2])), 10)
+    anywhere = rng.uniform(-2.4, 3.4, 300)
+    near = clipped + rng.uniform(-0.4, 0.4, 300)
+    return {
+        "Laplace": ldp.Release(clipped + rng.laplace(0, 5 / 3, 300), ldp.LaplaceMechanism(3.0, -2, 3)),
+        "RP with prior": ldp.Release(
+            np.where(rng.random(300) < 0.7, near, anywhere), mechanisms.RPWithPrior(2.5, (-2.0, 3.0), 0.4)
+        ),
+        "randomized response": ldp.Release(
+            np.where(rng.random(300) < 0.8, yes, ~yes).astype(int), ldp.RandomizedResponse(np.log(4), 2)
+        ),
+        "counts": ldp.Release(counts + rng.laplace(0, 10 / 4, 300), ldp.LaplaceMechanism(4.0, 0, 10)),
+    }
+
+
+def _linear_fits():
+    """(release, options of `linear_fit`) by name."""
+    releases = _label_releases()
+    likelihood_of = learning.MarginalLikelihood
+    return {
+        "normal, Laplace": (releases["Laplace"], {}),
+        "normal, Laplace, a penalty": (releases["Laplace"], {"penalty": 2.0}),
+        "squared error, Laplace": (releases["Laplace"], {"objective": learning.SquaredError()}),
+        "normal, RP with prior": (releases["RP with prior"], {"penalty": 1.0}),
+        "Bernoulli, randomized response": (
+            releases["randomized response"],
+            {"objective": likelihood_of(learning.bernoulli)},
+        ),
+        "Poisson, Laplace": (releases["counts"], {"objective": likelihood_of(learning.poisson), "penalty": 1.0}),
+    }
+
+
+def _label_priors():
+    release = _label_releases()["Laplace"]
+    options = {"smooth": {}, "12 bins": {"bins": 12}, "as released": {"deconvolved": False}}
+    return {f"prior, {name}": functools.partial(_label_prior, release, given) for name, given in options.items()}
+
+
+def _label_prior(release, options):
+    return estimation.label_prior(release, **options)._asdict()
+
+
+# --- mechanisms and noise chosen to be best, and what they need
+
+
+def _designs():
+    """Functions without arguments by name."""
+    prior = np.linspace(0.0, 4.0, 9), np.exp(-np.linspace(0.0, 2.0, 8)) / 1.8
+    values, probabilities = [0.0, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1]
+    nodes = [0.0, 0.5, 1.5, 2.0, 4.0]
+    gammas = [0.2, 1.0, 4.0]
+    bounds = [-1.0, 0.0], [1.0, 2.0]
+    return {
+        "bins": lambda: mechanisms.optimal_bins(values, probabilities, 1.2)._asdict(),
+        "unbiased": lambda: mechanisms.optimal_unbiased(values, probabilities, 1.2)._asdict(),
+        "unbiased, outputs given": lambda: mechanisms.optimal_unbiased(
+            values, probabilities, 1.2, np.linspace(-5, 9, 29)
+        )._asdict(),
+        "interval": lambda: {"ends": mechanisms.optimal_interval(prior, 1.5, 0.3)},
+        "half width": lambda: _half_width(mechanisms.optimal_half_width(prior, 1.5)),
+        "half width, interval chosen": lambda: _half_width(
+            mechanisms.optimal_half_width(prior, 1.5, interval=mechanisms.optimal_interval)
+        ),
+        "explained variance": lambda: {"share": mechanisms.explained_variance(prior, 1.5, (0.5, 3.0), 0.3)},
+        "kept probability": lambda: {"probability": mechanisms.kept_probability(prior, 1.5, 0.3, (0.5, 3.0))},
+        "RR on bins": lambda: _fields(mechanisms.RROnBins.optimal(prior, 2.0), "edges", "outputs"),
+        "unbiased randomizer": lambda: _fields(
+            mechanisms.UnbiasedRandomizer.optimal(prior, 1.3, nodes=nodes), "nodes", "outputs", "matrix"
+        ),
+        "gamma": lambda: {
+            "squared": [noise.optimal_gamma(e) for e in gammas],
+            "absolute": [noise.optimal_gamma(e, "absolute") for e in gammas],
+        },
+        "zero-inflated": lambda: _zero_inflated(1.0, 0.3, 0.2, (-1.0, 1.0)),
+        "zero-inflated, rows": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds),
+        "zero-inflated, attributes": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds, unit="attribute"),
+        "zero-inflated, rows, exact": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds, exact=True),
+        "gaussian scale": lambda: {"scale": privacy.gaussian_scale([0.1, 1.0, 5.0], 1e-5, 2.0)},
+        "gaussian beside response": lambda: {"scale": privacy.gaussian_beside_response(2.0, 1e-4, [0.5, 1.0])},
+        "sensitivities": lambda: {
+            "linear": [privacy.linear_sensitivity(d, 1.5, 2.0, (1.0, 0.7, 0.4)) for d in (1, 2, 5)],
+            "linear bound": privacy.linear_sensitivity_bound(1.5, 2.0, (1.0, 0.7, 0.4)),
+            "logistic": [privacy.logistic_sensitivity(d, 1.5, (1.0, 0.6)) for d in (1, 2, 5)],
+            "logistic bound": privacy.logistic_sensitivity_bound(1.5, (1.0, 0.6)),
+        },
+    }
+
+
+def _half_width(chosen):
+    return {"half width": chosen.half_width, "interval": chosen.interval, "explained": chosen.explained}
+
+
+def _fields(mechanism, *names):
+    return {name: getattr(mechanism, name) for name in names}
+
+
+def _zero_inflated(*given, **options):
+    found = privacy.zil_parameters(*given, **options)._asdict()
+    return {"tradeoff": found.pop("tradeoff")([0.01, 0.05, 0.3])} | found
+
+
+# --- recording
+
+
+def _record(path, beginnings):
+    """Numbers of the cases whose names begin so are written; specs and statements are added where they are missing."""
+    recorded = json.loads(path.read_text())
+    with jax.enable_x64(True):
+        cases = [case for group in _GROUPS for case in _table(group) if case.startswith(tuple(beginnings))]
+    kept = {key: value for key, value in recorded["numbers"].items() if key.rsplit(": ", 1)[0] not in cases}
+    recorded["numbers"] = kept | (compute(*cases) if cases else {})
+    recorded["specs"] = specs() | recorded["specs"]
+    recorded["statements"] = statements() | recorded["statements"]
+    path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["--record"]:
+        sys.exit(__doc__)
+    _record(pathlib.Path(__file__).parent / "values.json", sys.argv[2:])
