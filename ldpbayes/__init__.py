@@ -3,47 +3,28 @@
 Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
 sampling noise and the privacy noise. Importing the package changes no JAX setting.
 
-What an analyst types every day is here. What an extender needs (protocols, registries, result types) is in the modules
-`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation` and `bootstrap`; `learning`,
-`models`, `studies` and `plots` come when they are first asked for.
+What an analyst types every day is here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`,
+`data`, `likelihood`, `inference`, `estimation`, `bootstrap`, `learning`, `models`, `studies` and `plots`.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ldpbayes import bootstrap, noise, privacy
-from ldpbayes._compiled_code import keep_compiled_code
-from ldpbayes._warnings import LdpBayesWarning
-from ldpbayes.bootstrap import BootstrapEstimate, BootstrapWarning, parametric_bootstrap
-from ldpbayes.data import Release, ReleaseWarning, Sketch
-from ldpbayes.estimation import Ball, Box, EstimationWarning, MEstimate, frequencies, losses, m_estimate
-from ldpbayes.inference import (
-    ConvergenceWarning,
-    Expansion,
-    ExpansionWarning,
-    SketchWarning,
-    expand,
-    fit,
-    observe,
-    privatize,
-)
-from ldpbayes.likelihood import Privatized, RegressionRows, register_closed_form
+from ldpbayes import data, estimation, inference, likelihood, mechanisms, noise, privacy
+from ldpbayes._core.checks import LdpBayesWarning
+from ldpbayes._core.tracing import keep_compiled_code
+from ldpbayes.data import Release, Sketch
+from ldpbayes.estimation import frequencies, losses, m_estimate
+from ldpbayes.inference import expand, fit, observe, privatize
+from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import (
-    AdditiveMechanism,
     DiscreteGaussianMechanism,
     DiscreteLaplaceMechanism,
     GaussianMechanism,
     HadamardResponse,
-    IndependentLaplaceMechanism,
     LaplaceMechanism,
-    LinearRecordsMechanism,
-    LinearStatisticsMechanism,
     LocalHashing,
-    LogisticRecordsMechanism,
-    LogisticStatisticsMechanism,
-    Mechanism,
     OptimalUnaryEncoding,
-    PureProtocol,
     RandomizedResponse,
     RPWithPrior,
     RROnBins,
@@ -53,89 +34,62 @@ from ldpbayes.mechanisms import (
     SymmetricUnaryEncoding,
     UnbiasedRandomizer,
     ZeroInflatedLaplaceMechanism,
-    mechanism,
-    mechanism_from_spec,
-    mechanism_names,
-    register,
 )
 
-if TYPE_CHECKING:  # editors and type checkers see what comes when it is first asked for
+if TYPE_CHECKING:  # editors and type checkers see the lazy names too
+    from ldpbayes import bootstrap as bootstrap
     from ldpbayes import learning as learning
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
     from ldpbayes import plots as plots
     from ldpbayes import studies as studies
+    from ldpbayes.bootstrap import parametric_bootstrap as parametric_bootstrap
 
 __all__ = [
-    "AdditiveMechanism",
-    "Ball",
-    "BootstrapEstimate",
-    "BootstrapWarning",
-    "Box",
-    "ConvergenceWarning",
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",
-    "EstimationWarning",
-    "Expansion",
-    "ExpansionWarning",
     "GaussianMechanism",
     "HadamardResponse",
-    "IndependentLaplaceMechanism",
     "LaplaceMechanism",
     "LdpBayesWarning",
-    "LinearRecordsMechanism",
-    "LinearStatisticsMechanism",
     "LocalHashing",
-    "LogisticRecordsMechanism",
-    "LogisticStatisticsMechanism",
-    "MEstimate",
-    "Mechanism",
     "OptimalUnaryEncoding",
     "Privatized",
-    "PureProtocol",
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
-    "RegressionRows",
     "Release",
-    "ReleaseWarning",
     "Sketch",
-    "SketchWarning",
     "StaircaseMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
     "UnbiasedRandomizer",
     "ZeroInflatedLaplaceMechanism",
-    "bootstrap",
     "expand",
     "fit",
     "frequencies",
     "keep_compiled_code",
     "losses",
     "m_estimate",
-    "mechanism",
-    "mechanism_from_spec",
-    "mechanism_names",
-    "noise",
     "observe",
     "parametric_bootstrap",
-    "privacy",
     "privatize",
-    "register",
-    "register_closed_form",
 ]
 
 __version__ = "0.1.0"
 
-_LAZY = ("learning", "models", "plots", "studies")
-_MODULES = ("data", "estimation", "inference", "likelihood", "mechanisms")
+_FOLDERS = (data, estimation, inference, likelihood, mechanisms, noise, privacy)
+_LAZY_FOLDERS = ("bootstrap", "learning", "models", "plots", "studies")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name in _LAZY_FOLDERS:
         return importlib.import_module(f"ldpbayes.{name}")
+    if name == "parametric_bootstrap":
+        return importlib.import_module("ldpbayes.bootstrap").parametric_bootstrap
     raise AttributeError(f"module 'ldpbayes' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, *_LAZY, "__version__"})
+    folders = (folder.__name__.removeprefix("ldpbayes.") for folder in _FOLDERS)
+    return sorted({*__all__, *folders, *_LAZY_FOLDERS, "__version__"})

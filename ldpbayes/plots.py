@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._extras import missing
+from ldpbayes._core.checks import missing
 
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate

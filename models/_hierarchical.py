@@ -1,16 +1,131 @@
-"""Group means with partial pooling, each group released under its own budget."""
+"""Means of groups that are drawn from one law."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from numpyro.distributions import biject_to, constraints, transforms
 
 from ldpbayes import Release, Sketch, observe
-from ldpbayes.models._kinds import check_kind
-from ldpbayes.models._pooled import Pooled, rough_means
-from ldpbayes.models._shown import shows_priors
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.data import ExpandedSketch
+from ldpbayes.mechanisms.protocol import joined_mechanism
+from ldpbayes.models._printing import check_kind, shows_priors
 
-__all__ = ["hierarchical"]
+
+class Pooled(dist.Normal):
+    """A normal law, which samplers see in coordinates that are nearly standard normal a posteriori.
+
+    Given mean and spread, a group's mean has the posterior Normal(w · center + (1 − w) · loc, w · error²) with the
+    weight w = scale² / (scale² + error²), if a normal estimate of it is all there is. Samplers see the mean less that
+    center, over that standard deviation. Where the estimate is sharp this is the centred form, and where it says
+    nothing the non-centred one; a rough estimate costs draws, but changes no posterior.
+
+    Parameters
+    ----------
+    loc, scale : float or array
+        Mean and standard deviation.
+    center : float or array
+        Rough estimate of the value.
+    precision : float or array
+        1 / error² of that estimate, 0 where there is none.
+
+    Notes
+    -----
+    Source: [PRS], whose partially non-centred form has such weights.
+    """
+
+    pytree_data_fields = ("support",)
+
+    def __init__(self, loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> None:
+        informed = jnp.square(scale) * jnp.asarray(precision)
+        weight = informed / (1 + informed)
+        self.support = _Seen(loc + weight * (jnp.asarray(center) - loc), scale / jnp.sqrt(1 + informed))
+        super().__init__(loc, scale, validate_args=False)
+
+
+class _Seen(constraints.greater_than):
+    """The real line in other coordinates.
+
+    It is what is greater than −∞: of such a support, unlike of the real line, NumPyro expects that it may depend on
+    other sites.
+    """
+
+    def __init__(self, center: Any, scale: Any) -> None:
+        super().__init__(jnp.full(jnp.shape(center), -jnp.inf))
+        self.center, self.scale = center, scale
+
+    def feasible_like(self, prototype: Any) -> Any:
+        return jnp.zeros_like(prototype)
+
+    def tree_flatten(self) -> Any:
+        return (self.lower_bound, self.center, self.scale), (("lower_bound", "center", "scale"), {})
+
+    def eq(self, other: object, static: bool = False) -> Any:
+        return self is other
+
+
+@biject_to.register(_Seen)
+def _(support: _Seen) -> transforms.AffineTransform:
+    return transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
+
+
+def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:
+    """Mean of each group's records, and the precision of that estimate of a group's mean, before any clipping.
+
+    Parameters
+    ----------
+    releases : sequence of Release or Sketch
+        Of numbers, one a group.
+    spread : float
+        Standard deviation of the records within a group.
+
+    Returns
+    -------
+    center, precision : array (G,)
+        The precision is 0 for groups without values, with a budget a record, or under a mechanism whose values nothing
+        makes unbiased.
+    """
+    # What is known before anything is traced is computed then, and what is traced grows little with the groups.
+    with jax.ensure_compile_time_eval() if is_concrete(releases) else contextlib.nullcontext():
+        center, noise, count = jnp.zeros(len(releases)), jnp.ones(len(releases)), jnp.zeros(len(releases))
+        kinds: dict[Hashable, list[int]] = {}
+        for group, release in enumerate(releases):
+            if _is_estimate(release):
+                kinds.setdefault(jax.tree.structure(release.mechanism), []).append(group)
+        for groups in map(np.array, kinds.values()):
+            sums, sizes = zip(*(_sum_and_size(releases[group]) for group in groups), strict=True)
+            mechanism: Any = joined_mechanism([releases[group].mechanism for group in groups])
+            origin, one, size = mechanism.unbiased(0.0), mechanism.unbiased(1.0), jnp.stack(sizes)
+            # It is linear, so that the mean of unbiased values is the unbiased mean.
+            mean = origin + (one - origin) * jnp.stack(sums) / size
+            center, count = center.at[groups].set(mean), count.at[groups].set(size)
+            noise = noise.at[groups].set(jnp.square(one - origin) * mechanism.moments(mean)[1])
+    return center, count / (jnp.square(spread) + noise)
+
+
+def _is_estimate(release: Any) -> bool:
+    """Whether there are values, made under one budget, whose mean estimates that of the records."""
+    if isinstance(release, ExpandedSketch) or (isinstance(release, Release) and release.values is None):
+        return False
+    try:
+        release.mechanism.unbiased(0.0)
+    except ValueError:
+        return False
+    return release.mechanism.batch_shape == ()
+
+
+def _sum_and_size(release: Any) -> tuple[Any, Any]:
+    """Sum and number of the values, which all sketches of the same records have in common, unlike their squares."""
+    if isinstance(release, Sketch):
+        return jnp.dot(release.weights, jnp.asarray(release.nodes, float)), jnp.sum(release.weights)
+    return jnp.sum(jnp.asarray(release.values, float)), jnp.asarray(release.count, float)
 
 
 @shows_priors()

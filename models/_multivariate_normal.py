@@ -7,10 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
-from ldpbayes.models._kinds import check_kind
-from ldpbayes.models._shown import shows_priors
-
-__all__ = ["multivariate_normal"]
+from ldpbayes.models._printing import check_kind, shows_priors
 
 
 @shows_priors()

@@ -15,7 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.inference._result import ADVICE, convergence_problems, inference_data
+from ldpbayes.inference.result import ADVICE, convergence_problems, inference_data
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -93,7 +93,7 @@ def test_mechanisms_are_listed_with_their_parameters(capsys):
 def test_the_json_listing_names_every_registered_mechanism(capsys):
     assert cli.main(["mechanisms", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == ldp.mechanism_names()
+    assert [row["name"] for row in rows] == ldp.mechanisms.mechanism_names()
     gaussian = next(row for row in rows if row["name"] == "gaussian")
     assert [p["name"] for p in gaussian["parameters"]][:4] == ["epsilon", "delta", "lower", "upper"]
 
@@ -217,7 +217,7 @@ def test_advice_on_divergences_is_of_options(capsys):
     data = {"posterior": {"mu": draws}, "sample_stats": {"diverging": draws > 3}}
     (problem,) = convergence_problems(inference_data(data, {}))
     with cli._plain_warnings() as said:
-        warnings.warn(problem + ADVICE, ldp.ConvergenceWarning, stacklevel=1)
+        warnings.warn(problem + ADVICE, ldp.inference.ConvergenceWarning, stacklevel=1)
     assert "draws diverged; give more --warmup and --samples, or --target-accept 0.9" in capsys.readouterr().err
     assert len(said) == 1
 
@@ -228,7 +228,7 @@ def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
     assert "--model warner is not for groups: give it one RELEASE" in err
 
 
-@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")
 def test_a_release_that_its_mechanism_hardly_made_is_warned_of_once_and_exits_with_3(tmp_path, capsys):
     ldp.Release(np.arange(1000) < 900, ldp.RandomizedResponse(0.5)).save(tmp_path / "wrong.npz")
     code = cli.main(["fit", str(tmp_path / "wrong.npz"), "--model", "warner", "--quiet", *FEW])
@@ -312,8 +312,8 @@ def test_the_demo_prints_its_table_and_writes_its_files(tmp_path, capsys):
 def regression_files(tmp_path):
     rng = np.random.default_rng(2)
     rows = np.column_stack([rng.uniform(-0.6, 0.6, (300, 2)), rng.integers(0, 2, 300)])
-    sums = ldp.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=("a", "b", "y"))
-    numeric = ldp.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=("a", "b", "y"))
+    sums = ldp.mechanisms.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=("a", "b", "y"))
+    numeric = ldp.mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=("a", "b", "y"))
     files = []
     for mechanism, given in ((numeric, rows), (sums, sums.statistics(rows))):
         files.append(tmp_path / f"{mechanism.name}.npz")

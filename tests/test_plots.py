@@ -8,7 +8,8 @@ import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 from ldpbayes.plots import COLOURS, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
-from ldpbayes.privacy import Guarantee, SymmetricLaplaceTradeoff, approximate_tradeoff  # noqa: E402
+from ldpbayes.privacy import Guarantee, approximate_tradeoff  # noqa: E402
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():

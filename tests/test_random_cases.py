@@ -21,11 +21,11 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood._law_of_nodes import law_of_nodes
+from ldpbayes.likelihood.nodes import law_of_nodes
 from tests.brute_force import log_marginal, log_row_marginal
 
 # some values are so far out that no records explain them
-pytestmark = pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")
 
 N, CATEGORIES = 4, 3
 # name → ranges of the parameters (of numbers in units of the mechanism's range), NumPyro's law, SciPy's
@@ -66,7 +66,7 @@ NUMBERS = {
     "laplace": lambda e, low, high: ldp.LaplaceMechanism(e, low, high),
     "gaussian": lambda e, low, high: ldp.GaussianMechanism(e, 1e-4, low, high),
     "symmetric": lambda e, low, high: ldp.SymmetricLaplaceMechanism((high - low) / e, low, high),
-    "independent": lambda e, low, high: ldp.IndependentLaplaceMechanism((high - low) / e, low, high),
+    "independent": lambda e, low, high: ldp.mechanisms.IndependentLaplaceMechanism((high - low) / e, low, high),
     "zero-inflated": lambda e, low, high: ldp.ZeroInflatedLaplaceMechanism(
         0.1 + 0.5 / (1 + e), (high - low) / e, low, high
     ),

@@ -9,13 +9,13 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, TotalSketch
-from ldpbayes.data._groups import SideBySide, joined_sketch
+from ldpbayes.data.category_sketches import SideBySide, joined_sketch
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 PERSONAL = ldp.LaplaceMechanism(np.linspace(0.3, 4, 24_000), -5, 5)
 ROWS = ldp.GaussianMechanism(1.0, 1e-6, [0] * 20, [1] * 20, columns=[f"<x{j}>" for j in range(20)])
 BITS = ldp.OptimalUnaryEncoding(1.0, 5)
-STATISTICS = ldp.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 2.0, 2)
+STATISTICS = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 2.0, 2)
 RNG = np.random.default_rng(0)
 
 
@@ -30,7 +30,7 @@ ROW_SKETCH = MomentSketch.of(RNG.normal(size=(5_000, 20)), ROWS)
 SHOWN = [
     (PERSONAL, "LaplaceMechanism(epsilon=<24,000 values in [0.3, 4]>, lower=-5.0, upper=5.0)"),
     (
-        ldp.AdditiveMechanism(ldp.noise.Laplace(np.linspace(1, 2, 2_000)), 0, 1),
+        ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(np.linspace(1, 2, 2_000)), 0, 1),
         "AdditiveMechanism(noise=Laplace(scale=<2,000 values in [1, 2]>), lower=0.0, upper=1.0)",
     ),
     (ldp.LaplaceMechanism(1.0, sensitivity=2.0), "LaplaceMechanism(epsilon=1.0, sensitivity=2.0)"),
@@ -131,7 +131,7 @@ def rows(thing):
 
 
 def test_notebooks_show_what_was_promised_and_what_is_doubted():
-    with pytest.warns(ldp.ReleaseWarning):
+    with pytest.warns(ldp.data.ReleaseWarning):
         doubtful = ldp.Release(np.full(1_000, 500.0), LAPLACE)
     statement = LAPLACE.guarantee.statement()
     assert rows(doubtful) == {

@@ -8,11 +8,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes.bootstrap._bootstrap import names_of
-from ldpbayes.bootstrap._least_squares import LeastSquares
-from ldpbayes.bootstrap._normal_estimate import NormalEstimate
+from ldpbayes.bootstrap._estimators import NormalEstimate
 from ldpbayes.bootstrap._sufficient_statistics import SufficientStatistics
-
-__all__ = ["fisher"]
+from ldpbayes.bootstrap.regression import LeastSquares
 
 Known = SufficientStatistics | LeastSquares
 """Estimators with a formula for the asymptotic covariance."""

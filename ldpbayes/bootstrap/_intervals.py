@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KINDS", "Interval", "Percentile", "Pivotal", "Studentised", "Transformed", "interval_kind"]
-
-
 FAR = 1e300  # on a transformed scale; quantiles between two infinite numbers are none
 
 

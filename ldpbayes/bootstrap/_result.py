@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ldpbayes._checks import checked
-from ldpbayes._warnings import LdpBayesWarning
+from ldpbayes._core.checks import LdpBayesWarning, checked
 from ldpbayes.bootstrap._intervals import interval_kind
 from ldpbayes.estimation import Estimate
-from ldpbayes.estimation._estimate import table, tails
+from ldpbayes.estimation.estimates import table, tails
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["BootstrapEstimate", "BootstrapWarning", "tail_probabilities"]
 
 SIDES = ("both", "lower", "upper")
 

@@ -8,16 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._checks import at_least
-from ldpbayes._pytree import pytree, static
-from ldpbayes._tracing import is_concrete
-from ldpbayes.bootstrap._private_estimator import Estimated
-from ldpbayes.bootstrap._released_statistic import OfReleasedStatistic, check_additive
-from ldpbayes.bootstrap.families import Family, OnTheLine
+from ldpbayes._core.checks import at_least
+from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.bootstrap._estimators import Estimated, OfReleasedStatistic, check_additive
+from ldpbayes.bootstrap._family import Family, OnTheLine
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
-from ldpbayes.mechanisms._additive import Additive
-
-__all__ = ["SufficientStatistics", "sufficient_statistics"]
+from ldpbayes.mechanisms.additive import Additive
 
 
 @pytree

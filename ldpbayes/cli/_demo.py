@@ -17,11 +17,10 @@ import numpyro
 import numpyro.distributions as dist
 from scipy import stats
 
-from ldpbayes import LaplaceMechanism, Mechanism, RandomizedResponse, Release, fit, models
-from ldpbayes._extras import missing
+from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
+from ldpbayes._core.checks import missing
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares, pyplot
-
-__all__ = ["Demo", "draw", "fair", "load_fair", "load_randhie", "randhie", "table", "write"]
 
 EPSILONS = (0.5, 1.0, 2.0)
 VISITS = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)

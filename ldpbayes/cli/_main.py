@@ -19,17 +19,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ldpbayes._checks import is_integer
-from ldpbayes._extras import require
-from ldpbayes.cli._bootstrap import bootstrapped
-from ldpbayes.cli._input import BadInput, as_sketch, blaming, load_model
-from ldpbayes.cli._models import described_models
+from ldpbayes._core.checks import is_integer, require
+from ldpbayes.cli._commands import GROUPED, LAWS, bootstrapped, few, load_features, place_names, regressed, summary
+from ldpbayes.cli._input import BadInput, as_sketch, blaming, described_models, load_model
 from ldpbayes.cli._parser import parser
-from ldpbayes.cli._regress import LAWS, load_features, regressed
 from ldpbayes.cli._releases import load_releases
-from ldpbayes.cli._summary import GROUPED, few, place_names, summary
-
-__all__ = ["main"]
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 TYPED = "; give more --warmup and --samples, or --target-accept 0.9"
@@ -76,7 +70,8 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 def _parameters() -> list[str]:
     """Names of the parameters of all mechanisms."""
-    from ldpbayes.mechanisms import mechanism_class, mechanism_names
+    from ldpbayes.mechanisms import mechanism_names
+    from ldpbayes.mechanisms.registry import mechanism_class
 
     fields = [dataclasses.fields(cls) for cls in map(mechanism_class, mechanism_names())]  # type: ignore[arg-type]
     return sorted({field.name for each in fields for field in each if field.init})
@@ -151,7 +146,7 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
         if not args.quiet:
             print(text, flush=True)
 
-    from ldpbayes.mechanisms._statements import statements
+    from ldpbayes.mechanisms.protocol import statements
 
     data: list[Any] = []
     notes: list[str] = []
@@ -211,7 +206,8 @@ def _regress(args: argparse.Namespace) -> int:
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
-    from ldpbayes.mechanisms import mechanism_class, mechanism_names
+    from ldpbayes.mechanisms import mechanism_names
+    from ldpbayes.mechanisms.registry import mechanism_class
 
     rows: list[dict[str, Any]] = []
     for name in mechanism_names():
@@ -291,7 +287,7 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
     from ldpbayes import LdpBayesWarning
-    from ldpbayes.inference._result import ADVICE
+    from ldpbayes.inference.result import ADVICE
 
     said: set[str] = set()
     with warnings.catch_warnings():
@@ -318,7 +314,7 @@ def _exit_code(results: Iterable[Any]) -> int:
 
 def _use_compilation_cache(args: argparse.Namespace) -> None:
     """Keep compiled code between runs, unless the user does not want that."""
-    from ldpbayes._compiled_code import keep_compiled_code
+    from ldpbayes._core.tracing import keep_compiled_code
 
     if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
         keep_compiled_code()

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._releases import option, parameter
 
-__all__ = ["parser"]
-
 EXIT_CODES = """exit codes:
   0  done
   1  an optional dependency is missing, or another problem at run time

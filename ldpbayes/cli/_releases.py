@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ldpbayes.cli._csv import CSV, Table
 from ldpbayes.cli._input import BadInput, guess
-from ldpbayes.cli._table import CSV, Table
 
 if TYPE_CHECKING:
     from ldpbayes import Release
 
-__all__ = ["Named", "load_release", "load_releases", "option", "parameter"]
 
 FILES = (".npz", ".parquet")
 COLUMN = "@"
@@ -114,7 +113,8 @@ def _file(path: pathlib.Path) -> "Release":
 
 def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
-    from ldpbayes import Release, mechanism_from_spec
+    from ldpbayes import Release
+    from ldpbayes.mechanisms import mechanism_from_spec
 
     table = Table(path)
     if args.mechanism is None:
@@ -189,7 +189,8 @@ def _located(error: str, table: Table, personal: dict[str, str], records: np.nda
 
 def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
     """Those of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
-    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_class, mechanism_names
+    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_names
+    from ldpbayes.mechanisms.registry import mechanism_class
 
     try:
         cls: Any = mechanism_class(args.mechanism)

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ldpbayes._extras import missing
-
-__all__ = ["read_release", "write_release"]
+from ldpbayes._core.checks import missing
 
 SPEC_KEY = "ldpbayes.mechanism"
 """Where the schema metadata of a Parquet file has the spec."""

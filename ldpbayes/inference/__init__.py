@@ -1,10 +1,12 @@
 """Posteriors: releases, the handlers that bring them into a NumPyro model, and `fit`."""
 
-from ldpbayes.inference._expand import expand
 from ldpbayes.inference._expansion import Expansion
-from ldpbayes.inference._fit import ConvergenceWarning, ExpansionWarning, SketchWarning, fit
+from ldpbayes.inference._fit import ExpansionWarning, fit
 from ldpbayes.inference._observe import observe
 from ldpbayes.inference._privatize import privatize
+from ldpbayes.inference._sampled import SketchWarning
+from ldpbayes.inference._surrogates import expand
+from ldpbayes.inference.result import ConvergenceWarning
 
 __all__ = [
     "ConvergenceWarning",

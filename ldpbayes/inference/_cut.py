@@ -19,11 +19,9 @@ from numpyro.distributions import biject_to
 from numpyro.infer.util import compute_log_probs, potential_energy
 from numpyro.primitives import Messenger
 
-from ldpbayes.inference._certificate import panel_sketches
-from ldpbayes.inference._density import RUNNING, Density, Site
-from ldpbayes.inference._programs import inputs_in_use
-
-__all__ = ["MANY", "SEVERAL", "Cut", "Given", "Uncut", "cut"]
+from ldpbayes.inference.certificate import panel_sketches
+from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.programs import inputs_in_use
 
 MANY = 1000  # records from which on an observed site is worth expanding
 SEVERAL = 10  # records from which on it is where an expansion is asked for

@@ -6,11 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ldpbayes._checks import is_integer
+from ldpbayes._core.checks import is_integer
 from ldpbayes.inference._tails import Rays
-from ldpbayes.numerics._polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
-
-__all__ = ["Expansion", "outside", "passes_for", "values_of"]
+from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
 
 SPARE = 16  # points at which a polynomial is fitted, beyond twice the coefficients of an entry of its gradient
 OUTSIDE = 2.0  # standard deviations beyond the typical distance √r, where at most one draw in 300 is of a normal law

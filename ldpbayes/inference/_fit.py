@@ -1,5 +1,6 @@
-"""`fit`: a posterior by MCMC in double precision, checked for convergence and for the sketch's accuracy."""
+"""Sampling the posterior of a model of released values."""
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -9,26 +10,78 @@ from typing import Any
 
 import jax
 from numpyro.infer import NUTS
+from numpyro.primitives import Messenger
 
-from ldpbayes._checks import at_least, checked
-from ldpbayes._warnings import LdpBayesWarning, warn
+from ldpbayes._core.checks import LdpBayesWarning, at_least, checked, warn
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.inference._by_expansion import by_expansion
-from ldpbayes.inference._by_sketch import by_sketch, counted, expanded_sketches
-from ldpbayes.inference._certificate import leaves
-from ldpbayes.inference._chains import takes
-from ldpbayes.inference._density import Density, density_of, sites_of
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
-from ldpbayes.inference._outcome import Outcome
 from ldpbayes.inference._privatize import privatize
-from ldpbayes.inference._programs import trace
-from ldpbayes.inference._promised import UNKNOWN, mechanisms_of
-from ldpbayes.inference._result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
-from ldpbayes.inference._sampled import Run, SketchWarning, by_chains, by_numpyro, sampled
-from ldpbayes.mechanisms._statements import statements
+from ldpbayes.inference._sampled import Run, by_chains, by_numpyro, sampled
+from ldpbayes.inference._surrogates import Outcome, by_expansion, by_sketch, counted, expanded_sketches
+from ldpbayes.inference.certificate import leaves
+from ldpbayes.inference.chains import takes
+from ldpbayes.inference.density import Density, Site, density_of, sites_of
+from ldpbayes.inference.programs import trace
+from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
+from ldpbayes.mechanisms.protocol import statements
 
-__all__ = ["ConvergenceWarning", "ExpansionWarning", "SketchWarning", "fit"]
+UNKNOWN = (
+    "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
+    "was released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms "
+    "of its sites with ldpbayes.privatize."
+)
+
+
+def mechanisms_of(model: Callable, data: Any, sites: Mapping[str, Site]) -> list[Any]:
+    """Mechanisms, one a release.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model.
+    data : pytree
+        Its arguments.
+    sites : dict of str to Site
+        Of the model with these arguments.
+    """
+    releases = {id(each): each for each in (*leaves(data), *_closed_over(model)) if isinstance(each, (Release, Sketch))}
+    own = [site.mechanism for site in sites.values() if site.mechanism is not None]
+    made = [getattr(each, "mechanisms", (each.mechanism,)) for each in releases.values()]
+    return [mechanism for mechanisms in made for mechanism in mechanisms] + own
+
+
+def _closed_over(model: Any) -> list[Any]:
+    """What a model has without being given it: defaults, and variables of the functions around it and of its module."""
+    found, ahead, known = list[Any](), [model], set[int]()
+    while ahead:
+        function = ahead.pop()
+        if id(function) in known:
+            continue
+        known.add(id(function))
+        values: list[Any] = []
+        if isinstance(function, functools.partial):
+            values = [function.func, *function.args, *function.keywords.values()]
+        elif isinstance(function, Messenger):  # a handler, such as `privatize`
+            values = [function.fn]
+        elif inspect.ismethod(function):
+            values = [function.__func__, *vars(function.__self__).values()]
+        elif inspect.isfunction(function):
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                variables = inspect.getclosurevars(function)
+                module = function.__module__
+                values = [*variables.nonlocals.values(), *(function.__defaults__ or ())]
+                values += [each for each in variables.globals.values() if _is_own(each, module)]
+        parts = leaves(values)
+        found += parts
+        ahead += parts
+    return found
+
+
+def _is_own(value: Any, module: str) -> bool:
+    """Whether a variable of a module is data, or a function that is defined there."""
+    return not inspect.isroutine(value) or value.__module__ == module
+
 
 GENERATED = 1 << 31  # folded into the key for what is generated from draws: a number that no chain has
 

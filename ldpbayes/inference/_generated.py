@@ -12,14 +12,12 @@ import numpyro.distributions as dist
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from ldpbayes._pytree import unchecked
+from ldpbayes._core.pytrees import unchecked
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
-from ldpbayes.inference._certificate import leaves
-from ldpbayes.inference._density import RUNNING, Density
-from ldpbayes.inference._programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference._search import evenly
-
-__all__ = ["Generated", "log_likelihoods", "released", "replicates"]
+from ldpbayes.inference.certificate import leaves
+from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
 
 ROOM = 1 << 28  # bytes that what is generated may take
 

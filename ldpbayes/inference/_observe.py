@@ -11,17 +11,16 @@ import numpyro.distributions as dist
 from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from ldpbayes._tracing import is_concrete
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import ExpandedSketch, PanelSketch, Release, Sketch
-from ldpbayes.data._groups import joined_sketch
-from ldpbayes.likelihood import Grouped, law_of_nodes, privatized
-from ldpbayes.likelihood._dispatch import is_own
-from ldpbayes.likelihood._privatized import law_of_records, unwrapped
-from ldpbayes.mechanisms import Additive, Mechanism
-from ldpbayes.mechanisms._joined import joined_mechanism
-from ldpbayes.noise import Omitted
-
-__all__ = ["observe"]
+from ldpbayes.data.category_sketches import joined_sketch
+from ldpbayes.likelihood import Grouped, law_of_nodes
+from ldpbayes.likelihood.dispatch import is_own
+from ldpbayes.likelihood.privatized import law_of_records, privatized, unwrapped
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.protocol import joined_mechanism
+from ldpbayes.noise.omitted import Omitted
 
 
 def observe(

@@ -8,14 +8,12 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
-from ldpbayes._tracing import is_concrete
-from ldpbayes._warnings import warn
+from ldpbayes._core.checks import warn
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import Release, ReleaseWarning, Sketch
-from ldpbayes.data._release import doubts_about
-from ldpbayes.likelihood._privatized import privatized, unwrapped
+from ldpbayes.data.release import doubts_about
+from ldpbayes.likelihood.privatized import privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism
-
-__all__ = ["check_site", "privatize"]
 
 
 def check_site(name: str, distribution: dist.Distribution, value: Any) -> tuple[Mechanism, np.ndarray] | None:

@@ -1,22 +1,286 @@
-"""What an expansion is made with: a model's cut, passes over the records below it, and programs of what is above."""
+"""The search for the mode and the spread of a posterior."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
+from jax.flatten_util import ravel_pytree
 
 from ldpbayes.inference._cut import SEVERAL, Cut, cut
-from ldpbayes.inference._density import Density, Site
 from ldpbayes.inference._expansion import Expansion, passes_for, values_of
-from ldpbayes.inference._mode import Above, Mode, Slopes, mode
-from ldpbayes.inference._passes import Passes
 from ldpbayes.inference._tails import Tails, tails
-from ldpbayes.numerics._polynomial import Frame, Polynomial
+from ldpbayes.inference.density import Density, Site
+from ldpbayes.inference.programs import PROGRAMS, Compiled, Traced, trace
+from ldpbayes.numerics.polynomial import Frame, Polynomial
 
-__all__ = ["ORDERS", "SEARCHES", "Search", "evenly"]
+
+class Passes:
+    """What all records below a cut say at points, each of which costs one pass over them.
+
+    Parameters
+    ----------
+    cut : Cut
+        Where the model meets its records.
+
+    Attributes
+    ----------
+    made : int
+        How many passes there have been.
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut, self.made, self._lock = cut, 0, threading.Lock()
+        self._example = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
+        self._traced = self._trace(jax.value_and_grad(cut.likelihood))
+        self._programs: dict[bool, Any] = {}
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a pass handles: what it costs, on any machine."""
+        return self._traced[0].numbers
+
+    def _trace(self, function: Callable) -> tuple[Traced, Any]:
+        traced, (arrays,) = trace(lambda _, x: function(x), self._example)
+        return traced, arrays
+
+    def _program(self, slopes: bool) -> Callable:
+        """With slopes or without, compiled when it is first asked for."""
+        if slopes not in self._programs:
+            traced, arrays = self._traced if slopes else self._trace(self._cut.likelihood)
+            program = PROGRAMS.get(("pass", traced.key), lambda: Compiled(traced, arrays, self._example))
+            self._programs[slopes] = functools.partial(program, arrays)
+        return self._programs[slopes]
+
+    def slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods (points,) and their gradients (points, *cut.shape) at points (points, *cut.shape)."""
+        values, slopes = zip(*self._run(True, points), strict=True)
+        return np.array(values), np.stack(slopes)
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Log-likelihoods (points,) at points (points, *cut.shape)."""
+        return np.array(self._run(False, points))
+
+    def _run(self, slopes: bool, points: np.ndarray) -> list[Any]:
+        program = self._program(slopes)
+        with self._lock:  # searches for the mode run in threads
+            self.made += len(points)
+
+        def one(point: np.ndarray) -> Any:
+            with jax.enable_x64(True):
+                return jax.tree.map(np.asarray, program(point))
+
+        if len(points) == 1:
+            return [one(points[0])]
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
+            return list(pool.map(one, points))
+
+
+GRADIENT = 0.05  # of the potential at the mode: where a standard deviation is one, it is off by a twentieth of that
+ITERATIONS = 500  # of a search
+STEP = 0.3  # standard deviations over which slopes are differenced
+WIDEST = 3.0  # standard deviation of an unconstrained parameter beyond which none is believed
+REPEATS = 3  # times that slopes are differenced, if the steps of the last time turn out to have been of a wrong length
+NEARLY = 12.0  # nats by which the log mass of another mode is lower at least, if it may be left out: e^12 is 160,000
+STEEP = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
+SAME = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes are the same
+
+Slopes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From points (m, *cut.shape) to log-likelihoods (m,) and their gradients."""
+
+
+class NoMode(ValueError):
+    """No mode was found, or several, far from each other, of which one expansion would know one only."""
+
+
+class Above:
+    """What is above a cut, compiled, in flat unconstrained parameters.
+
+    Parameters
+    ----------
+    cut : Cut
+        Where the model meets its records.
+    example : dict of str to array
+        Unconstrained parameters.
+
+    Attributes
+    ----------
+    size : int
+        Number of unconstrained parameters.
+    names : list of str
+        Their sites, in order.
+    """
+
+    def __init__(self, cut: Cut, example: dict[str, Any]) -> None:
+        flat, self.unravel = ravel_pytree(example)
+        self.size, self._shape = len(flat), cut.shape
+        self.names = sorted(example)
+        self._rank = np.ndim(example[self.names[0]])
+
+        def coordinates(flat: Any) -> Any:
+            return cut.coordinates(self.unravel(flat))
+
+        def tilted(flat: Any, slope: Any) -> Any:
+            """Rest and its gradient less that of the numbers that the records see, along the likelihood's slope."""
+
+            def both(flat: Any) -> Any:
+                rest = cut.rest(self.unravel(flat))
+                return rest - jnp.sum(slope * coordinates(flat)), rest
+
+            gradient, rest = jax.grad(both, has_aux=True)(flat)
+            return rest, gradient
+
+        like = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+        seen = jax.ShapeDtypeStruct(cut.shape, flat.dtype)
+        self._coordinates = self._program("coordinates", coordinates, like)
+        self._tilted = self._program("tilted", tilted, like, seen)
+
+    @staticmethod
+    def _program(name: str, function: Callable, *examples: Any) -> Callable:
+        traced, (arrays,) = trace(lambda _, *parts: function(*parts), *examples)
+        return functools.partial(PROGRAMS.get((name, traced.key), lambda: Compiled(traced, arrays, *examples)), arrays)
+
+    def coordinates(self, points: np.ndarray) -> np.ndarray:
+        """The numbers that the records see, (m, *cut.shape), at parameters (m, size)."""
+        if not len(points):
+            return np.zeros((0, *self._shape))
+        return np.stack([np.asarray(self._coordinates(point)) for point in points])
+
+    def gradients(self, points: np.ndarray, slopes: Slopes) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients at parameters (m, size), under a likelihood with these slopes."""
+        return self.with_likelihood(points, *slopes(self.coordinates(points)))
+
+    def with_likelihood(
+        self, points: np.ndarray, values: np.ndarray, slopes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients, where the likelihood has these values (m,) and slopes."""
+        parts = [self._tilted(point, slope) for point, slope in zip(points, slopes, strict=True)]
+        rest = np.array([part[0] for part in parts])
+        return rest - values, np.stack([np.asarray(part[1]) for part in parts])
+
+    def flat(self, positions: dict[str, Any]) -> np.ndarray:
+        """Parameters (draws, size) from positions (..., *shape) of each."""
+        lead = np.ndim(positions[self.names[0]]) - self._rank
+        parts = [np.reshape(positions[name], (*np.shape(positions[name])[:lead], -1)) for name in self.names]
+        return np.concatenate(parts, axis=-1).reshape(-1, self.size)
+
+
+class Mode(NamedTuple):
+    """Where the posterior is highest, and its normal approximation there.
+
+    Attributes
+    ----------
+    at : ndarray (size,)
+        Unconstrained parameters.
+    root : ndarray (size, size)
+        A root of their covariance: at + root u for standard normal u.
+    """
+
+    at: np.ndarray
+    root: np.ndarray
+
+
+def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
+    """Find the mode from several starts.
+
+    Parameters
+    ----------
+    above : Above
+        What is above the cut.
+    slopes : callable
+        Of the likelihood below.
+    starts : sequence of ndarray of ``size`` numbers
+        Where the searches begin.
+
+    Returns
+    -------
+    Mode
+
+    Raises
+    ------
+    NoMode
+        If they end in places far from each other, of densities that are not, or none ends anywhere.
+    """
+
+    def potential(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        (value,), (gradient,) = above.gradients(flat[None], slopes)
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return np.inf, np.zeros_like(flat)
+        return float(value), gradient
+
+    options = {"gtol": GRADIENT, "maxiter": ITERATIONS}
+
+    def search(start: np.ndarray) -> Any:
+        with jax.enable_x64(True):
+            return scipy.optimize.minimize(potential, start.ravel(), jac=True, method="BFGS", options=options)
+
+    # A search that ends early, as SciPy warns, is judged by where it ends.
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-mode") as pool:
+        warnings.simplefilter("ignore")
+        found = list(pool.map(search, starts))
+    found.sort(key=lambda end: end.fun)
+    if not np.isfinite(found[0].fun):
+        raise NoMode(f"the posterior has no density at any of {len(starts)} starts")
+    modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
+    steep: list[Mode] = []  # ends that are no modes: the density rises further, perhaps without bound
+    for end in found:
+        if not np.isfinite(end.fun) or any(_apart(other, end.x) <= 0 for other in [*(m for _, m in modes), *steep]):
+            continue
+        here = Mode(end.x, _spread(above, slopes, end.x, _root(np.asarray(end.hess_inv))))
+        if np.linalg.norm(end.jac @ here.root) > STEEP * np.sqrt(above.size):
+            steep.append(here)
+        else:
+            # The highest density may be that of a narrow place which hardly any draw is in.
+            modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
+    if not modes:
+        raise NoMode(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
+    modes.sort(key=lambda each: -each[0])
+    (most, best), *others = modes
+    for mass, other in others:
+        if most - mass < NEARLY:
+            raise NoMode(
+                f"searches from different starts end {_distance(best, other.at):.0f} standard deviations apart, at "
+                f"modes whose masses differ by a factor e^{most - mass:.1f}"
+            )
+    return best
+
+
+def _distance(mode: Mode, at: np.ndarray) -> float:
+    return float(np.linalg.norm(np.linalg.solve(mode.root, at - mode.at)))
+
+
+def _apart(mode: Mode, at: np.ndarray) -> float:
+    """Standard deviations by which a place is too far from a mode to belong to it."""
+    return _distance(mode, at) - np.sqrt(len(at)) - SAME
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.clip(values, 1e-16, WIDEST**2))
+
+
+def _spread(above: Above, slopes: Slopes, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
+    for _ in range(REPEATS):
+        steps = STEP * root.T
+        after = above.gradients(np.concatenate([at + steps, at - steps]), slopes)[1]
+        along = (after[: len(steps)] - after[len(steps) :]) / (2 * STEP)
+        bent = along @ root  # second derivatives along the columns of the root: one on the diagonal, if that was right
+        if not np.isfinite(bent).all():
+            break
+        values, vectors = np.linalg.eigh(0.5 * (bent + bent.T))
+        root = _root((turned := root @ vectors / np.sqrt(np.maximum(values, 1e-4))) @ turned.T)
+        if values[0] > 0.25 and values[-1] < 4:
+            break
+    return root
+
 
 ORDERS = (2, 3, 4)
 SEARCHES = 8  # for the mode at least: two modes that attract alike escape with probability 1/128

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ldpbayes.numerics._polynomial import Frame
-
-__all__ = ["TOLERANCE", "Compare", "Rays", "Tails", "follow", "straight", "tails"]
+from ldpbayes.numerics.polynomial import Frame
 
 TOLERANCE = 0.02  # of a variance, which moves a standard deviation by 1 %
 NEAR = 1.5  # standard deviations at which a ray begins: further inside, draws are many

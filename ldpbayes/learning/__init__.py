@@ -6,13 +6,22 @@
 import importlib
 from typing import Any
 
-from ldpbayes.learning._arguments import LearningWarning
-from ldpbayes.learning._laws import bernoulli, laplace, log_normal, normal, poisson, student_t
-from ldpbayes.learning._linear_fit import LinearModel, linear_fit
-from ldpbayes.learning._linear_result import LinearFit
-from ldpbayes.learning._network import Network, Trained, train_network
-from ldpbayes.learning._network_fit import NetworkFit, network_fit
-from ldpbayes.learning._objectives import MarginalLikelihood, Objective, SquaredError, UnbiasedLabels
+from ldpbayes.learning._labels import LabelRelease, release_labels
+from ldpbayes.learning._linear import LinearFit, LinearModel, linear_fit
+from ldpbayes.learning._network import Network, NetworkFit, network_fit
+from ldpbayes.learning._objectives import (
+    LearningWarning,
+    MarginalLikelihood,
+    Objective,
+    SquaredError,
+    UnbiasedLabels,
+    bernoulli,
+    laplace,
+    log_normal,
+    normal,
+    poisson,
+    student_t,
+)
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
 __all__ = [
@@ -22,6 +31,7 @@ __all__ = [
     "LearningWarning",
     "LabelPrivateRegressor",
     "LinearFit",
+    "LabelRelease",
     "LinearModel",
     "MarginalLikelihood",
     "Network",
@@ -29,7 +39,6 @@ __all__ = [
     "Objective",
     "Penalty",
     "SquaredError",
-    "Trained",
     "UnbiasedLabels",
     "bernoulli",
     "laplace",
@@ -38,18 +47,12 @@ __all__ = [
     "network_fit",
     "normal",
     "poisson",
+    "release_labels",
     "student_t",
-    "train_network",
 ]
-
-_LAZY = {
-    "LabelPrivateRegressor": "_regressor",
-    "LabelRelease": "_release_labels",
-    "release_labels": "_release_labels",
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"ldpbayes.learning.{_LAZY[name]}"), name)
+    if name == "LabelPrivateRegressor":
+        return importlib.import_module("ldpbayes.learning._regressor").LabelPrivateRegressor
     raise AttributeError(f"module 'ldpbayes.learning' has no attribute {name!r}")

@@ -1,11 +1,11 @@
-"""What a fit of released labels minimises, a number a label."""
+"""Objectives: what is minimised over a predictor, and laws of labels."""
 
 import abc
 import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -13,14 +13,114 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._checks import checked
+from ldpbayes._core.checks import LdpBayesWarning, check_order, checked
+from ldpbayes.data import Release
 from ldpbayes.learning._labels import label_spread
-from ldpbayes.learning._laws import TYPICAL_SCALES, normal
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, mechanism_from_spec
 from ldpbayes.noise import Gaussian
 
-__all__ = ["MarginalLikelihood", "Objective", "OneMechanism", "SquaredError", "UnbiasedLabels"]
+
+def normal(prediction: Any, scale: Any) -> dist.Distribution:
+    """Normal labels, identity link.
+
+    Parameters
+    ----------
+    prediction : array
+        The mean.
+    scale : array_like
+        The standard deviation.
+    """
+    return dist.Normal(prediction, scale, validate_args=False)
+
+
+def laplace(prediction: Any, scale: Any) -> dist.Distribution:
+    """Laplace labels, identity link: regression of medians.
+
+    Parameters
+    ----------
+    prediction : array
+        The median.
+    scale : array_like
+        Laplace's b, the mean absolute deviation.
+    """
+    return dist.Laplace(prediction, scale, validate_args=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class student_t:
+    """Student's t labels, identity link: regression that few outliers do not move.
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, positive and finite; 4 by default.
+
+    Raises
+    ------
+    ValueError
+        For other degrees of freedom.
+    """
+
+    df: float = 4.0
+
+    def __post_init__(self) -> None:
+        """Check the degrees of freedom."""
+        allowed = "a positive and finite number"
+        df = checked("df", self.df, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < float("inf")))
+        object.__setattr__(self, "df", df)
+
+    def __call__(self, prediction: Any, scale: Any) -> dist.Distribution:
+        """The law of labels.
+
+        Parameters
+        ----------
+        prediction : array
+            The centre.
+        scale : array_like
+            The scale, smaller than the standard deviation.
+        """
+        return dist.StudentT(self.df, prediction, scale, validate_args=False)
+
+
+def poisson(prediction: Any) -> dist.Distribution:
+    """Counts, log link.
+
+    Parameters
+    ----------
+    prediction : array
+        Logarithm of the mean.
+    """
+    return dist.Poisson(jnp.exp(prediction), validate_args=False)
+
+
+def log_normal(prediction: Any, scale: Any) -> dist.Distribution:
+    """Positive labels whose logarithms are normal.
+
+    Parameters
+    ----------
+    prediction : array
+        Logarithm of the median.
+    scale : array_like
+        Standard deviation of the logarithm.
+    """
+    return dist.LogNormal(prediction, scale, validate_args=False)
+
+
+def bernoulli(prediction: Any) -> dist.Distribution:
+    """Labels 0 and 1, logit link; for mechanisms of categories such as `RandomizedResponse`.
+
+    Parameters
+    ----------
+    prediction : array
+        Logarithm of the odds.
+    """
+    return dist.BernoulliLogits(prediction, validate_args=False)
+
+
+TYPICAL_SCALES: dict[Any, float] = {log_normal: 0.5}
+"""Plausible scales of laws whose scale is not in the unit of the label."""
+
 
 NODES = 1 << 22  # of labels' laws, held at a time while clipped labels are averaged
 
@@ -304,3 +404,127 @@ def _positional(law: Callable[..., Any]) -> int:
         return 2 if law in (dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic) else 0
     parameters = inspect.signature(law).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+class LearningWarning(LdpBayesWarning):
+    """A fit that should not be used as it is; the message says why."""
+
+
+def checked_features(
+    features: Any, count: int | None = None, width: int | None = None, like: Sequence[str] | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Features as a matrix, and what they are called.
+
+    Parameters
+    ----------
+    features : array_like (n, d) or data frame
+        Finite numbers.
+    count : int, optional
+        How many rows there have to be.
+    width : int, optional
+        How many columns there have to be.
+    like : sequence of str, optional
+        What the columns have to be called, if both these names and those of a data frame are somebody's choice.
+
+    Raises
+    ------
+    ValueError
+        If they are not, or not numbers.
+    """
+    matrix = np.asarray(features)
+    if matrix.dtype.kind not in "iuf":
+        try:
+            matrix = matrix.astype(float)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
+    if count is not None and len(matrix) != count:
+        raise ValueError(f"features must have a row a label: got {len(matrix)} rows, and {count} released labels")
+    if width is not None and matrix.shape[1] != width:
+        raise ValueError(f"features must have {width} columns, as those of the fit had, got {matrix.shape[1]}")
+    matrix = checked("features", matrix, "finite numbers", np.isfinite)
+    columns: Sequence[Any] = getattr(features, "columns", range(matrix.shape[1]))
+    names = [name if isinstance(name, str) else f"x[{name}]" for name in columns]
+    unnamed = [f"x[{j}]" for j in range(matrix.shape[1])]
+    if like is not None and hasattr(features, "columns") and unnamed not in (names, list(like)) and names != list(like):
+        raise ValueError(f"features must have the columns of the fit in their order, {list(like)}, got {names}")
+    return matrix, names
+
+
+def centre_and_unit(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the columns and their standard deviations, 1 for a constant column, each of shape (d,).
+
+    Parameters
+    ----------
+    matrix : array (n, d)
+        Features in double precision: in single, a column far from 0 has lost what its numbers differ by.
+    """
+    unit = matrix.std(axis=0)
+    return matrix.mean(axis=0), np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)
+
+
+def checked_bounds(bounds: Any) -> tuple[float, float] | None:
+    """Bounds of labels as two finite numbers in order, or None.
+
+    Parameters
+    ----------
+    bounds : (float, float) or None
+        As they are given.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    if bounds is None:
+        return None
+    pair = checked(
+        "bounds", bounds, "two finite numbers, the lower first", lambda a: np.isfinite(a) & (a.shape == (2,))
+    )
+    check_order(*pair)
+    return float(pair[0]), float(pair[1])
+
+
+def checked_labels(release: Any, objective: Any) -> None:
+    """Whether a release holds labels that can be learned from, by an objective.
+
+    Parameters
+    ----------
+    release : Release
+        Of one number, or category, a record.
+    objective : Objective
+        What is minimised.
+
+    Raises
+    ------
+    TypeError
+        If one of the two is something else.
+    ValueError
+        If the release has no values, or rows.
+    """
+    if not isinstance(release, Release):
+        hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
+        kind = type(release).__name__
+        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
+    if release.mechanism.record_shape or release.mechanism.event_shape:
+        raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
+    if release.values is None:
+        raise ValueError("a release without values has no labels to learn from")
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal), got {objective!r}")
+
+
+def privacy_of(release: Release) -> str:
+    """What was promised to those whose labels were released.
+
+    Parameters
+    ----------
+    release : Release
+        Of labels.
+    """
+    of_labels = dataclasses.replace(release.mechanism.guarantee, unit="label")
+    return (
+        f"{of_labels.statement()} The budget of whatever else was released of these labels, such as a prior, adds to "
+        "that of this release. Features are public: nothing protects them."
+    )

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ldpbayes._checks import at_least, checked
-from ldpbayes.learning._criterion import Criterion
-from ldpbayes.learning._newton import newton
-
-__all__ = ["GRID", "CrossValidation", "Evidence", "Fixed", "Penalty"]
+from ldpbayes._core.checks import at_least, checked
+from ldpbayes.learning._criterion import Criterion, newton
 
 GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))
 """Penalties as multiples of the information that the labels have on one coefficient: from 0.001 to 1,000, √10 apart."""

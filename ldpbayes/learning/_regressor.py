@@ -7,14 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ldpbayes._extras import missing
+from ldpbayes._core.checks import missing
 from ldpbayes.data import Release
-from ldpbayes.learning._arguments import checked_bounds
-from ldpbayes.learning._linear_fit import LinearModel, linear_fit
-from ldpbayes.learning._network import Network
-from ldpbayes.learning._network_fit import network_fit
-from ldpbayes.learning._objectives import MarginalLikelihood, Objective
-from ldpbayes.likelihood._breaks import density_breaks
+from ldpbayes.learning._linear import LinearModel, linear_fit
+from ldpbayes.learning._network import Network, network_fit
+from ldpbayes.learning._objectives import MarginalLikelihood, Objective, checked_bounds
+from ldpbayes.likelihood.latent import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
 
@@ -24,7 +22,6 @@ try:
 except ImportError:
     raise ImportError(missing("LabelPrivateRegressor needs scikit-learn", "learning")) from None
 
-__all__ = ["LabelPrivateRegressor"]
 
 NEXT_TO_NOTHING = 1e-6  # of the labels' deviation: noise that stands for none
 SMOOTHING = 0.3  # of the standard error of a mean: noise that gives a density with a kink a curvature, and moves no fit

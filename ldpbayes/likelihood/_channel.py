@@ -15,12 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._tracing import is_concrete
-from ldpbayes.likelihood._latent import QUADRATURE_ORDER, Latent, latent
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes.likelihood._masses import aligned
-from ldpbayes.numerics._quadrature import gauss_legendre, lagrange_from_legendre
-
-__all__ = ["Channel", "channel"]
+from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent
+from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant

@@ -12,24 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from ldpbayes._tracing import is_concrete
-from ldpbayes.likelihood._families import family_of, unexpanded
-from ldpbayes.numerics._logs import stacked
-from ldpbayes.numerics._special import log_sum
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.likelihood.families import family_of, unexpanded
+from ldpbayes.numerics.special import log_sum, stacked
 
 _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
-
-__all__ = [
-    "aligned",
-    "double_exponential",
-    "is_empty",
-    "is_infinite",
-    "log_mass_beyond",
-    "log_mass_outside",
-    "log_prob_on_support",
-    "static_support_ends",
-    "support_ends",
-]
 
 
 def aligned(array: Any, ndim: int) -> Any:

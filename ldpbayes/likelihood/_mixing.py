@@ -13,17 +13,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from ldpbayes._tracing import is_concrete
-from ldpbayes.numerics._special import log_sum
-
-__all__ = [
-    "conditional_normal",
-    "mixing_precisions",
-    "mixing_rule",
-    "normal_log_density",
-    "normal_mixture",
-    "squared_distances",
-]
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.numerics.special import log_sum
 
 MIXING_NODES = 64
 

@@ -10,13 +10,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._checks import at_least, whole_numbers_up_to
-from ldpbayes._pytree import static
-from ldpbayes._tracing import is_concrete
-from ldpbayes.mechanisms._pure_protocol import PureProtocol
-from ldpbayes.mechanisms._registry import register
-
-__all__ = ["LocalHashing", "xxh32_of_decimal"]
+from ldpbayes._core.checks import at_least, whole_numbers_up_to
+from ldpbayes._core.pytrees import static
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.mechanisms._categories import PureProtocol
+from ldpbayes.mechanisms.registry import register
 
 MAX_CATEGORIES = 10**7  # codes of at most seven digits
 MAX_RANGE = 1 << 31

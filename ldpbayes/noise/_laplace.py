@@ -1,4 +1,4 @@
-"""Laplace noise, independent in every column."""
+"""Laplace noise for a number, and its symmetric law for rows."""
 
 import dataclasses
 import math
@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._pytree import pytree
+from ldpbayes._core.pytrees import pytree
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
-
-__all__ = ["Laplace"]
+from ldpbayes.numerics.radial_law import log_density
+from ldpbayes.privacy import LaplaceTradeoff, Tradeoff
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
 @pytree
@@ -78,3 +79,67 @@ class Laplace(Noise):
         if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
             return LaplaceTradeoff(budget)
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class SymmetricLaplace(Noise):
+    """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I); uncorrelated columns that are not independent.
+
+    In one column it is Laplace noise of scale λ/√2. Source: [LCQ] sec. 3.2; [KKP].
+
+    Parameters
+    ----------
+    standard_deviation : array_like
+        λ, of the noise in each column, non-negative; a number, or one a record.
+
+    Raises
+    ------
+    ValueError
+        If it is negative or not finite.
+    """
+
+    standard_deviation: Any
+
+    linear_tails: ClassVar[bool] = True
+    kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    norm: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        self._check("standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+
+    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """See `Noise.sample`."""
+        keys = jax.random.split(key)
+        root = jnp.sqrt(jax.random.exponential(keys[0], shape[:-1], dtype))
+        noise = root[..., None] * jax.random.normal(keys[1], shape, dtype)
+        return jnp.asarray(self.standard_deviation, dtype)[..., None] * noise
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """See `Noise.log_prob`."""
+        scale, dimension = jnp.asarray(self.standard_deviation), value.shape[-1]
+        square = jnp.sum((value / scale[..., None]) ** 2, axis=-1)
+        apart = square > 0
+        # the norm's gradient at 0 is guarded: NaN would spread even from where it is not selected
+        radius = jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0)
+        return log_density(jnp, radius, dimension) - dimension * jnp.log(scale)
+
+    @property
+    def resolution(self) -> Any:
+        """The scale of the noise in one column, which is Laplace: λ/√2."""
+        return self.standard_deviation / math.sqrt(2)
+
+    @property
+    def reach(self) -> float:
+        """0: the tails are linear."""
+        return 0.0
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        """See `Noise.depth`."""
+        return 1 + math.sqrt(2) / math.log(2) * distance
+
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        """The curve of two symmetric Laplace laws in as many columns."""
+        with np.errstate(divide="ignore"):
+            apart = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return SymmetricLaplaceTradeoff(apart, np.shape(distance)[-1])

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._pytree import checked_field
-from ldpbayes._tracing import is_concrete
-from ldpbayes.privacy import Tradeoff, WorstTradeoff
-
-__all__ = ["Noise"]
+from ldpbayes._core.pytrees import checked_field
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.privacy import Tradeoff
+from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
 
 class Noise(abc.ABC):

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._pytree import pytree
-from ldpbayes._tracing import array_of, is_concrete
+from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
-
-__all__ = ["Staircase", "optimal_gamma"]
+from ldpbayes.privacy import Tradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
 @pytree

@@ -40,9 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from ldpbayes._checks import at_least, checked
-
-__all__ = ["linear_sensitivity", "linear_sensitivity_bound", "logistic_sensitivity"]
+from ldpbayes._core.checks import at_least, checked
 
 
 def linear_sensitivity(

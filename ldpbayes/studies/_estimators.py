@@ -9,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from ldpbayes.estimation import Estimator, Fit
-from ldpbayes.mechanisms import Additive
-
-__all__ = ["Setting", "replicate", "replicator"]
+from ldpbayes.estimation.m_estimation import Estimator, Fit
+from ldpbayes.mechanisms.additive import Additive
 
 
 @dataclasses.dataclass(frozen=True)

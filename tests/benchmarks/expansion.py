@@ -30,11 +30,10 @@ from numpyro.infer import init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch
-from ldpbayes.inference._chains import Chains
-from ldpbayes.inference._density import Density, sites_of
 from ldpbayes.inference._expansion import values_of
-from ldpbayes.inference._passes import Passes
-from ldpbayes.inference._search import Search, evenly
+from ldpbayes.inference._search import Passes, Search, evenly
+from ldpbayes.inference.chains import Chains
+from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates
 
 ORDERS = (2, 3, 4)

@@ -84,7 +84,7 @@ def time_gradient(d, count, hashing=False):
     import numpyro.distributions as dist
 
     import ldpbayes as ldp
-    from ldpbayes.likelihood import _supported_mass
+    from ldpbayes.likelihood import supported_mass as _supported_mass
 
     data = release(d, count, hashing)
     simulated = peak_gib()

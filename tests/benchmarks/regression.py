@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--posterior", action="store_true")
     arguments = parser.parse_args()
     with jax.enable_x64(True):
-        mechanism = ldp.LinearRecordsMechanism(1.0, 1e-5, 2.0, 2.0, columns=6)
+        mechanism = ldp.mechanisms.LinearRecordsMechanism(1.0, 1e-5, 2.0, 2.0, columns=6)
         law = linear_rows(dist.MultivariateNormal(np.zeros(5), 0.16 * np.eye(5)), np.ones(5), 0.3)
         for n in (10**3, 10**6):
             z = np.asarray(mechanism.simulate(jax.random.key(0), law.sample(jax.random.key(1), (n,))))
@@ -95,7 +95,7 @@ def main():
             gradient, _ = regression(laplace, z, spread)
             title = f"logistic, symmetric Laplace noise, 5,000 x 6, predictor {spread * 6**0.5:.1f}"
             print(f"{title}: {1e3 * gradient:.2f} ms")
-        private = ldp.LogisticRecordsMechanism(1.0, 1e-5, 1.0, columns=7)
+        private = ldp.mechanisms.LogisticRecordsMechanism(1.0, 1e-5, 1.0, columns=7)
         z = np.asarray(private.simulate(jax.random.key(0), people(48_000, 6, 0.3)))
         gradient, stream = regression(private, z, 0.3)
         print("logistic, Gaussian noise and randomized response, 48,000 x 6:")

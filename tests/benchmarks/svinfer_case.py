@@ -88,7 +88,9 @@ def released(frame):
     import ldpbayes as ldp
 
     noise = ldp.noise.IndependentGaussian(list(NOISE.values()))
-    mechanism = ldp.AdditiveMechanism(noise, columns=["x1", "x2", "y"], perturbed=list(NOISE), sensitivity=math.inf)
+    mechanism = ldp.mechanisms.AdditiveMechanism(
+        noise, columns=["x1", "x2", "y"], perturbed=list(NOISE), sensitivity=math.inf
+    )
     return ldp.Release(frame, mechanism)
 
 
@@ -286,7 +288,7 @@ def replicated(case, frames):
     """Results of `ours`, a chain a table, compiled once."""
     import jax
 
-    from ldpbayes.studies._replicates import ReplicatedFit
+    from ldpbayes.studies._coverage import ReplicatedFit
 
     _, iterations = CHAINS[kind(case)]
     run = ReplicatedFit(model_of(case), num_warmup=iterations, num_samples=iterations, **sampler(start_of(frames[0])))

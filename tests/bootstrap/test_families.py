@@ -10,10 +10,9 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
-from ldpbayes.bootstrap import SufficientStatistics
+from ldpbayes.bootstrap._sufficient_statistics import SufficientStatistics
+from ldpbayes.bootstrap._sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
-from ldpbayes.numerics._law_of_sum import sum_of_draws, table_of_one, table_of_sum
-from ldpbayes.numerics._point_masses import PointMasses
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -5,13 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ldpbayes.bootstrap import (
-    Gaussian,
-    MultivariateNormal,
-    NormalEstimate,
-    fisher,
-    sufficient_statistics,
-)
+from ldpbayes.bootstrap import Gaussian, MultivariateNormal, fisher, sufficient_statistics
+from ldpbayes.bootstrap._estimators import NormalEstimate
 
 N = 300
 

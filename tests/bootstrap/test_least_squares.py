@@ -10,10 +10,9 @@ import pytest
 import statsmodels.api as sm
 
 from ldpbayes.bootstrap import BootstrapWarning, least_squares, parametric_bootstrap
-from ldpbayes.bootstrap._least_squares import LeastSquares
-from ldpbayes.bootstrap._regression_moments import RegressionMoments
-from ldpbayes.bootstrap._replicates import replicates
-from ldpbayes.bootstrap.families._multivariate_normal import LEAST
+from ldpbayes.bootstrap._bootstrap import replicates
+from ldpbayes.bootstrap._vector_families import LEAST
+from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
 from ldpbayes.mechanisms import LaplaceMechanism
 
 LOWER, UPPER = np.array([-1.0, 2.0, -6.0, 0.5, -3.0]), np.array([3.0, 9.0, 7.0, 0.75, 11.0])  # asymmetric

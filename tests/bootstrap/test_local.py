@@ -6,10 +6,8 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
-from ldpbayes.bootstrap._m_estimator import m_estimator
-from ldpbayes.bootstrap._maximum_likelihood import MaximumLikelihood, maximum_likelihood
-from ldpbayes.bootstrap._replicates import estimated
+from ldpbayes.bootstrap._bootstrap import estimated, parametric_bootstrap
+from ldpbayes.bootstrap._m_estimation import MaximumLikelihood, m_estimator, maximum_likelihood
 from ldpbayes.estimation import losses
 
 N = 400

@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from ldpbayes.bootstrap import Bernoulli, Binomial, Exponential, Gamma, GammaRate, GaussianMean, Poisson
 from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
-from ldpbayes.bootstrap._conjugate import CONJUGATES, draw
-from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
-from ldpbayes.bootstrap.families import (
-    Bernoulli,
-    Binomial,
-    Exponential,
-    Gamma,
-    GammaRate,
-    GaussianMean,
-    Poisson,
-)
+from ldpbayes.bootstrap._one_posterior_sample import CONJUGATES, draw, one_posterior_sample
 
 PROBABILITY, RATE, MEAN = CONJUGATES[Bernoulli], CONJUGATES[Poisson], CONJUGATES[GaussianMean]
 LAWS = [
@@ -46,7 +37,7 @@ FAMILIES = [
 def test_draws_have_the_truncated_conjugate_law(kind, x64, monkeypatch):
     # inversion at given levels, so that the distance is that of the laws, without the error of a sample; 20,001 levels
     # are closer together than the tolerance, which the docstring gives (4e-5)
-    monkeypatch.setattr("ldpbayes.bootstrap._conjugate.jax.random.uniform", lambda key, shape, dtype: key)
+    monkeypatch.setattr("ldpbayes.bootstrap._one_posterior_sample.jax.random.uniform", lambda key, shape, dtype: key)
     levels = jnp.linspace(1e-6, 1 - 1e-6, 20_001)
     inverted = jax.jit(jax.vmap(draw, in_axes=(0, None, None, None, None)), static_argnums=1)
     for law, pair, lower, upper, reference in LAWS:

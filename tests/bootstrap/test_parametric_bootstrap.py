@@ -12,8 +12,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import bootstrap
-from ldpbayes.bootstrap._bootstrap import names_of
-from ldpbayes.bootstrap._replicates import replicates
+from ldpbayes.bootstrap._bootstrap import names_of, replicates
 from ldpbayes.estimation import Estimate
 
 COUNT = 400
@@ -189,7 +188,9 @@ def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64
         covered = []
         for seed, release in enumerate(np.asarray(releases)):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ldp.BootstrapWarning)  # at an edge there is no bias to be removed
+                warnings.simplefilter(
+                    "ignore", ldp.bootstrap.BootstrapWarning
+                )  # at an edge there is no bias to be removed
                 found = ldp.parametric_bootstrap(estimator, release, draws=199, correction=correction, seed=seed)
             assert 0 <= found.params[0] <= 1
             assert found.draws.min() >= 0
@@ -200,7 +201,7 @@ def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64
     shares = bootstrap.sufficient_statistics(bootstrap.Multinomial(4), count=60, epsilon=1.0)
     for correction in (bootstrap.OneStep(), bootstrap.Matched()):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ldp.BootstrapWarning)
+            warnings.simplefilter("ignore", ldp.bootstrap.BootstrapWarning)
             found = ldp.parametric_bootstrap(shares, np.array([-3.0, 9, 17, 35]), correction=correction, draws=199)
         for probs in (found.params, *found.draws):
             assert probs.min() >= 0
@@ -210,7 +211,7 @@ def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64
 def test_a_correction_that_does_not_settle_says_so():
     family = bootstrap.GaussianMean(1.0, -4.0, 1.0)
     estimator = bootstrap.sufficient_statistics(family, count=100_000, epsilon=10.0)
-    with pytest.warns(ldp.BootstrapWarning, match="has not settled"):
+    with pytest.warns(ldp.bootstrap.BootstrapWarning, match="has not settled"):
         ldp.parametric_bootstrap(estimator, np.asarray(1.5e5), correction=bootstrap.Matched(steps=3), draws=100)
 
 
@@ -304,7 +305,7 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
         (
             lambda: bootstrap.SufficientStatistics(
                 bootstrap.Multinomial(3),
-                ldp.AdditiveMechanism(ldp.noise.DiscreteLaplace(2.0), columns=3, sensitivity=1),
+                ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(2.0), columns=3, sensitivity=1),
                 9,
             ),
             ValueError,
@@ -339,14 +340,14 @@ def test_bad_input_is_refused_before_any_work(call, error, message):
 
 
 def test_releases_outside_the_domain_are_used_as_documented_counted_and_reported():
-    with pytest.warns(ldp.BootstrapWarning, match="outside the domain"):
+    with pytest.warns(ldp.bootstrap.BootstrapWarning, match="outside the domain"):
         found = ldp.parametric_bootstrap(ESTIMATOR, np.array([380.0, 100.0]), draws=999)
     assert found.outside
     assert found.outside_draws > 0
     assert found.estimate["scale"] == pytest.approx(8e-3)  # the smallest of its range
     assert f"{found.outside_draws} outside the domain" in found.summary()
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ldp.BootstrapWarning)
+        warnings.simplefilter("error", ldp.bootstrap.BootstrapWarning)
         assert not made()[1].outside
 
 

@@ -11,27 +11,29 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
+from ldpbayes.cli._commands import LAWS, few, load_features, place_names
+from ldpbayes.cli._csv import Table
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._parser import parser
-from ldpbayes.cli._regress import LAWS, load_features
 from ldpbayes.cli._releases import Named, load_release, load_releases, parameter
-from ldpbayes.cli._summary import few, place_names
-from ldpbayes.cli._table import Table
 
 ROWS = ("a", "b", "y")
 MECHANISMS = [
-    (ldp.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5), 0.5),
+    (ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5), 0.5),
     (ldp.DiscreteGaussianMechanism(2.0), 3),
     (ldp.DiscreteLaplaceMechanism(2.0, 0, 10), 3),
     (ldp.GaussianMechanism(1.0, 1e-4, -5, 5), 0.5),
     (ldp.HadamardResponse(1.0, 3), 2),
-    (ldp.IndependentLaplaceMechanism(0.5, [0, -1], [1, 1], columns=ROWS, perturbed=("a", "b")), [0.1, 1.5, 1]),
+    (
+        ldp.mechanisms.IndependentLaplaceMechanism(0.5, [0, -1], [1, 1], columns=ROWS, perturbed=("a", "b")),
+        [0.1, 1.5, 1],
+    ),
     (ldp.LaplaceMechanism(1.0, -5, 5), -7.25),
-    (ldp.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=ROWS), [0.1, 0.2, 0.3]),
-    (ldp.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=("x", "y")), [0.1, 0.2, 0.3]),
+    (ldp.mechanisms.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=ROWS), [0.1, 0.2, 0.3]),
+    (ldp.mechanisms.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=("x", "y")), [0.1, 0.2, 0.3]),
     (ldp.LocalHashing(1.0, 3, 4), [4_294_967_295, 3]),
-    (ldp.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=ROWS), [0.1, 0.2, 1]),
-    (ldp.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=("x", "y")), [0.1, 0.2]),
+    (ldp.mechanisms.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=ROWS), [0.1, 0.2, 1]),
+    (ldp.mechanisms.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=("x", "y")), [0.1, 0.2]),
     (ldp.OptimalUnaryEncoding(1.0, 3), [1, 0, 1]),
     (ldp.RPWithPrior(1.0, (-5, 5), 2.0), 6.5),
     (ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]), 0.5),
@@ -67,7 +69,7 @@ def refused(capsys, *argv):
 
 
 def test_every_mechanism_is_here():
-    assert {mechanism.name for mechanism, _ in MECHANISMS} == set(ldp.mechanism_names())
+    assert {mechanism.name for mechanism, _ in MECHANISMS} == set(ldp.mechanisms.mechanism_names())
 
 
 @pytest.mark.parametrize(("mechanism", "value"), MECHANISMS, ids=lambda part: getattr(part, "name", ""))

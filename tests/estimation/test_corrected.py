@@ -10,9 +10,8 @@ from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.estimation import DoublyRandom, SmoothedDoublyRandom, SymmetricLaplaceCorrection, losses
-from ldpbayes.estimation.corrections._independent_laplace import Deconvolved
-from ldpbayes.estimation.corrections._support import controls
-from ldpbayes.estimation.losses._function_loss import as_loss
+from ldpbayes.estimation._corrections import Deconvolved, controls
+from ldpbayes.estimation.losses._loss import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -129,7 +128,7 @@ def test_personal_parameters_and_public_records_are_unbiased():
 def test_symmetric_and_independent_noise_have_unbiased_losses_too():
     symmetric = ldp.SymmetricLaplaceMechanism(0.6, -0.5, 0.5, 3, (0, 1))
     assert_unbiased(losses.logistic(), symmetric, X, THETA, lambda m, z, key: corrected(METHODS["sl"], m, z, key))
-    independent = ldp.IndependentLaplaceMechanism(0.6, -0.5, 0.5, 3, (0, 1))
+    independent = ldp.mechanisms.IndependentLaplaceMechanism(0.6, -0.5, 0.5, 3, (0, 1))
     loss = losses.logistic()
     fixed = Deconvolved(loss, (0, 1), 0.6)
 

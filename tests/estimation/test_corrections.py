@@ -19,7 +19,6 @@ from ldpbayes.estimation import (
     Correction,
     DoublyRandom,
     Estimate,
-    Estimator,
     Evidence,
     IndependentLaplaceCorrection,
     Naive,
@@ -27,7 +26,8 @@ from ldpbayes.estimation import (
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
-from ldpbayes.estimation.corrections._table import correction
+from ldpbayes.estimation._corrections import correction
+from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace, WithPublicRecords, ZeroInflated
 
 ZERO_INFLATED = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.5, 0.0, 1.0)
@@ -79,7 +79,7 @@ def test_methods_are_equal_by_their_options():
 def test_supports_of_a_kind_share_what_is_compiled():
     wider = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.1, -2.0, 3.0)
     estimators = [
-        Estimator(MEAN, mechanism, DoublyRandom(4, support), ldp.Box(-1.0, 1.0)).settled
+        Estimator(MEAN, mechanism, DoublyRandom(4, support), ldp.estimation.Box(-1.0, 1.0)).settled
         for mechanism in (ZERO_INFLATED, wider)
         for support in ("bounds", (0.1, 0.9), (np.zeros(1), np.ones(1)))
     ]
@@ -141,10 +141,10 @@ def test_a_release_with_laplace_noise_is_corrected_like_the_same_symmetric_noise
 
 def test_every_record_is_corrected_for_its_own_independent_noise(x64):
     scales = np.array([0.0, 0.5, 1.0])
-    mechanism = ldp.IndependentLaplaceMechanism(scales, 0.0, 1.0)
+    mechanism = ldp.mechanisms.IndependentLaplaceMechanism(scales, 0.0, 1.0)
     z = jnp.array([[0.3], [-0.4], [1.7]])
     evidence = IndependentLaplaceCorrection().evidence(MEAN, mechanism, z, None)
-    later = ldp.IndependentLaplaceMechanism(2.0, 0.0, 1.0)
+    later = ldp.mechanisms.IndependentLaplaceMechanism(2.0, 0.0, 1.0)
     both = evidence.joined(IndependentLaplaceCorrection().evidence(MEAN, later, z, None))
     want = 0.5 * (np.tile(z[:, 0], 2) - 0.2) ** 2 - 0.5 * np.r_[scales, 2.0, 2.0, 2.0] ** 2
     np.testing.assert_allclose(both.criteria[0].values(MEAN, jnp.array([0.2]), (0,)), want, rtol=1e-13)
@@ -234,7 +234,7 @@ class Scaled(Correction):
 
 
 def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
-    estimator = Estimator(MEAN, ZERO_INFLATED, Scaled(), ldp.Box(-5.0, 5.0))
+    estimator = Estimator(MEAN, ZERO_INFLATED, Scaled(), ldp.estimation.Box(-5.0, 5.0))
     rows, start = release().values[:, None], jnp.zeros(1)
     fit = jax.jit(lambda estimator: estimator(jax.random.key(0), rows, start))(estimator)
     np.testing.assert_allclose(fit.theta, rows.mean(axis=0), rtol=1e-5)  # in single precision
@@ -255,17 +255,17 @@ def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
         (lambda: Combined(support=(0, np.inf)), ValueError, "support's upper bound must be finite, got inf"),
         (lambda: SmoothedDoublyRandom(cuts=0.5), ValueError, "cuts must be a sequence of finite numbers, got 0.5"),
         (
-            lambda: Estimator(MEAN, ZERO_INFLATED, "dr", ldp.Box(-1.0, 1.0)),
+            lambda: Estimator(MEAN, ZERO_INFLATED, "dr", ldp.estimation.Box(-1.0, 1.0)),
             TypeError,
             r"method must be a Correction, such as DoublyRandom\(draws=4\), got 'dr'",
         ),
         (
-            lambda: Estimator(MEAN, ldp.LaplaceMechanism(1.0, 0, 1), DoublyRandom(), ldp.Box(-1.0, 1.0)),
+            lambda: Estimator(MEAN, ldp.LaplaceMechanism(1.0, 0, 1), DoublyRandom(), ldp.estimation.Box(-1.0, 1.0)),
             ValueError,
             "method 'dr' is not for LaplaceMechanism; use 'sl' or 'independent'",
         ),
         (
-            lambda: Estimator(MEAN, ZERO_INFLATED, DoublyRandom(support=([0, 0], 1)), ldp.Box(-1.0, 1.0)),
+            lambda: Estimator(MEAN, ZERO_INFLATED, DoublyRandom(support=([0, 0], 1)), ldp.estimation.Box(-1.0, 1.0)),
             ValueError,
             r"one a perturbed column \(here 1\), got shape \(2,\)",
         ),

@@ -20,7 +20,7 @@ from ldpbayes.data import CountSketch
 from ldpbayes.estimation import frequencies
 from tests.protocols import PROTOCOLS
 
-module = importlib.import_module("ldpbayes.estimation._maximum_likelihood")
+module = importlib.import_module("ldpbayes.estimation._frequencies")
 ERROR_RATE = 1e-4
 BUDGETS = np.array([0.3, 1.0, 4.0, np.inf])
 METHODS = ("unbiased", "base_cut", "norm_sub", "projection", "mle")
@@ -233,9 +233,9 @@ def test_a_sum_has_an_error_where_all_of_its_categories_have_one():
 
 def test_m_estimates_have_contrasts_too():
     covariance = np.array([[4.0, 1.0, np.nan], [1.0, 9.0, np.nan], [np.nan, np.nan, np.nan]])
-    values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.MEstimate))
+    values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.estimation.MEstimate))
     named = {"names": ["age", "income", "ill"], "method": "combined", "count": 20_640, "converged": False}
-    found = ldp.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance} | named)
+    found = ldp.estimation.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance} | named)
     difference = found.contrast([1, -1, 0])
     assert found.contrast({"age": 1, "income": -1}) == difference
     with pytest.raises(ValueError, match="weights has no estimates 'incme'; the names are age, income, ill"):

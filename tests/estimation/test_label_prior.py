@@ -5,7 +5,7 @@ import pytest
 from scipy import optimize, stats
 
 import ldpbayes as ldp
-from ldpbayes.estimation._label_prior import _counted, label_prior
+from ldpbayes.estimation.priors import _counted, label_prior
 
 N = 20_000
 RNG = np.random.default_rng(0)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._units import natural_units
-from ldpbayes.estimation.corrections._independent_laplace import Deconvolved
-from ldpbayes.estimation.losses._function_loss import as_loss
-from ldpbayes.estimation.losses._kinks import has_kinks
+from ldpbayes.estimation._corrections import Deconvolved
+from ldpbayes.estimation._problem import natural_units
+from ldpbayes.estimation.losses._loss import as_loss, has_kinks
 
 pytestmark = pytest.mark.usefixtures("x64")
 

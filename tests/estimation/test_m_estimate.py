@@ -13,17 +13,10 @@ from scipy import integrate, optimize, stats
 
 import ldpbayes as ldp
 from ldpbayes import losses
-from ldpbayes.estimation import (
-    Combined,
-    DoublyRandom,
-    Estimator,
-    Oracle,
-    SmoothedDoublyRandom,
-    SymmetricLaplaceCorrection,
-)
-from ldpbayes.estimation._arguments import records_of
-from ldpbayes.estimation._estimator import _between
-from ldpbayes.estimation.losses._function_loss import as_loss
+from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRandom, SymmetricLaplaceCorrection
+from ldpbayes.estimation._problem import records_of
+from ldpbayes.estimation.losses._loss import as_loss
+from ldpbayes.estimation.m_estimation import Estimator, _between
 from ldpbayes.studies import binomial_band
 
 N = 5000
@@ -166,9 +159,9 @@ def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
 
     start = {"slopes": np.array([[1.0, -1.0]]), "shifts": np.zeros(1), "out": np.ones(1), "mean": 0.5}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ldp.EstimationWarning)
-        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.Box(-5, 5), draws=2)
-        oracle = ldp.m_estimate(network, rows, "oracle", start=start, space=ldp.Box(-5, 5))
+        warnings.simplefilter("ignore", ldp.estimation.EstimationWarning)
+        estimate = ldp.m_estimate(network, release, "dr", start=start, space=ldp.estimation.Box(-5, 5), draws=2)
+        oracle = ldp.m_estimate(network, rows, "oracle", start=start, space=ldp.estimation.Box(-5, 5))
     assert jax.tree.structure(estimate.estimate) == jax.tree.structure(start)
     with jax.enable_x64(True):
         thetas = [jax.tree.map(jnp.asarray, e.estimate) for e in (estimate, oracle)]
@@ -348,7 +341,7 @@ def test_standard_errors_of_a_loss_with_kinks_are_the_spread_of_its_estimates():
 
     with jax.enable_x64(True):
         units = jnp.array([200.0])
-        estimator = Estimator(loss, mechanism, DoublyRandom(4), ldp.Box(-1e4, 1e4), units=units)
+        estimator = Estimator(loss, mechanism, DoublyRandom(4), ldp.estimation.Box(-1e4, 1e4), units=units)
         keys = jax.random.split(jax.random.key(0), replicates)
         fits = jax.jit(lambda keys, e: jax.lax.map(lambda key: one(key, e), keys))
         thetas, variances = (np.asarray(part) for part in fits(keys, estimator))
@@ -377,16 +370,16 @@ def test_bootstrap_and_sandwich_agree(data):
 
 
 def test_boundary_many_minima_and_missing_convergence_are_said(data):
-    with pytest.warns(ldp.EstimationWarning, match=r"on the boundary of the parameter space \(income\)"):
-        held = ldp.m_estimate(losses.logistic(), data[1], "dr", space=ldp.Box(-1.5, 1.5))
+    with pytest.warns(ldp.estimation.EstimationWarning, match=r"on the boundary of the parameter space \(income\)"):
+        held = ldp.m_estimate(losses.logistic(), data[1], "dr", space=ldp.estimation.Box(-1.5, 1.5))
     assert held.boundary.tolist() == [False, False, True] and np.isnan(held.standard_error[2])
     assert "on the boundary" in held.summary()
 
     def wavy(x, theta):
         return (theta**2 - 1) ** 2 + 0.01 * theta * x[0]
 
-    with pytest.warns(ldp.EstimationWarning, match="2 minima were found"):
-        found = ldp.m_estimate(wavy, data[1], "dr", start=0.5, space=ldp.Box(-3, 3), starts=8)
+    with pytest.warns(ldp.estimation.EstimationWarning, match="2 minima were found"):
+        found = ldp.m_estimate(wavy, data[1], "dr", start=0.5, space=ldp.estimation.Box(-3, 3), starts=8)
     assert len(found.minima) == 2 and found.minima[0][1] <= found.minima[1][1]
     np.testing.assert_allclose(sorted(theta[0] for theta, _ in found.minima), [-1, 1], atol=0.01)
 
@@ -399,7 +392,7 @@ def test_summary_is_a_table_with_names_and_intervals(data):
 
 def test_independent_noise_is_corrected(rng):
     rows = logistic_records(rng)
-    mechanism = ldp.IndependentLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income"))
+    mechanism = ldp.mechanisms.IndependentLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income"))
     with jax.enable_x64(True):
         release = ldp.Release(mechanism.randomize(jax.random.key(1), rows), mechanism)
     estimate = ldp.m_estimate(losses.logistic(), release, "independent")
@@ -494,7 +487,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
     loss, mechanism, simulate = CASES[name]
     truth = np.array([2 / np.pi]) if name == "sine" else np.array([0.3, 1.0, -2.0])
     options = {"dr": DoublyRandom(4), "sdr": SmoothedDoublyRandom(4), "combined": Combined(4)}
-    estimator = Estimator(loss, mechanism, options[method], ldp.Box(-20.0, 20.0))
+    estimator = Estimator(loss, mechanism, options[method], ldp.estimation.Box(-20.0, 20.0))
     replicates = 200
     covered = coverage(estimator, simulate, truth, replicates)
     low, high = binomial_band(replicates, 0.95, 1 - 0.01 / 3)  # of 1 % for the three parameters of a regression
@@ -542,12 +535,12 @@ def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
         (lambda r: ldp.m_estimate(losses.logistic(), r, start=np.zeros(5)), ValueError, "an array of 3 parameters"),
         (lambda r: ldp.m_estimate(losses.logistic(), r, space=(0, 1)), TypeError, "space must be a Box or a Ball"),
         (
-            lambda r: ldp.m_estimate(losses.logistic(), r, space=ldp.Box([-1] * 4, 1)),
+            lambda r: ldp.m_estimate(losses.logistic(), r, space=ldp.estimation.Box([-1] * 4, 1)),
             ValueError,
             "space is for 4 parameters, and this loss has 3",
         ),
         (
-            lambda r: ldp.m_estimate(losses.logistic(), r, start=[0, 0, 3.0], space=ldp.Ball(0, 2)),
+            lambda r: ldp.m_estimate(losses.logistic(), r, start=[0, 0, 3.0], space=ldp.estimation.Ball(0, 2)),
             ValueError,
             "start lies outside the space",
         ),

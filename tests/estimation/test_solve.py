@@ -7,8 +7,8 @@ import pytest
 from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
-from ldpbayes.estimation._solve import minimise
 from ldpbayes.estimation.losses._loss import _differentiated
+from ldpbayes.estimation.minimise import minimise
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,10 +14,10 @@ import pytest
 from numpyro.infer import NUTS, Predictive, init_to_median
 
 import ldpbayes as ldp
-from ldpbayes.data._table import arrays_of_frames
-from ldpbayes.inference._density import Density, Site
+from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.inference._generated import released
-from ldpbayes.inference._result import labels
+from ldpbayes.inference.density import Density, Site
+from ldpbayes.inference.result import labels
 from ldpbayes.models import clipped_gaussian, warner
 
 MECHANISM = ldp.RandomizedResponse(1.0)
@@ -43,7 +43,7 @@ def frame():
 @pytest.fixture(scope="module")
 def fitted(frame):
     release = ldp.Release(np.random.default_rng(1).integers(0, 2, COUNT), MECHANISM)
-    with pytest.warns(ldp.ConvergenceWarning):
+    with pytest.warns(ldp.inference.ConvergenceWarning):
         return release, ldp.fit(
             model,
             frame,
@@ -93,7 +93,7 @@ def test_replicated_data_follow_the_law_of_released_values_at_each_draw(fitted):
 def test_generated_groups_are_of_evenly_spaced_draws_where_there_is_no_room_for_all(monkeypatch, frame, fitted):
     release, whole = fitted
     monkeypatch.setattr(sys.modules["ldpbayes.inference._generated"], "ROOM", 8 * COUNT * 2 * 5)
-    with pytest.warns(ldp.ConvergenceWarning):
+    with pytest.warns(ldp.inference.ConvergenceWarning):
         result = ldp.fit(model, frame, release, init_strategy=init_to_median, log_likelihood=True, **SHORT)
     some = result["log_likelihood"]["z"]
     picked = np.linspace(0, 39, 5).astype(int)
@@ -109,7 +109,7 @@ def test_generated_groups_are_of_evenly_spaced_draws_where_there_is_no_room_for_
 def test_sketches_are_replicated_record_by_record_and_have_no_log_likelihood_of_records():
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
     sketch = ldp.Release(np.linspace(-30, 30, 500), mechanism).sketch()
-    with pytest.warns(ldp.ConvergenceWarning):
+    with pytest.warns(ldp.inference.ConvergenceWarning):
         result = ldp.fit(clipped_gaussian(), sketch, posterior_predictive=True, **SHORT)
     assert result["posterior_predictive"]["z"].shape == (2, 40, 500)
     np.testing.assert_array_equal(result["observed_data"]["z"], np.linspace(-30, 30, 500))  # and not nodes
@@ -243,7 +243,7 @@ def test_mechanisms_of_a_privatized_model_that_is_given_values_are_kept_with_the
     ):
         ldp.fit(ordinary, release)
     for observed in (release.values, release):
-        with pytest.warns(ldp.ConvergenceWarning):
+        with pytest.warns(ldp.inference.ConvergenceWarning):
             result = ldp.fit(ldp.privatize(ordinary, {"y": MECHANISM}), observed, **SHORT)
         assert result.attrs["privacy"] == MECHANISM.guarantee.statement()
         assert json.loads(result.attrs["mechanisms"]) == [MECHANISM.spec()]

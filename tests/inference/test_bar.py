@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference import _bar
-from ldpbayes.inference._density import Density
+from ldpbayes.inference import chains as _bar
 from ldpbayes.inference._sampled import FASTER, _faster
+from ldpbayes.inference.density import Density
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from numpyro.infer import HMC, NUTS, init_to_value
 
 import ldpbayes as ldp
-from ldpbayes.inference import _programs as programs
-from ldpbayes.inference._chains import Chains
-from ldpbayes.inference._density import Density
+from ldpbayes.inference import programs
+from ldpbayes.inference.chains import Chains
+from ldpbayes.inference.density import Density
 
 Y = np.random.default_rng(0).normal(1.0, 2.0, 50)
 START = {"mu": 0.3, "sigma": 1.5}

@@ -20,7 +20,8 @@ from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference import _by_expansion, _search
+from ldpbayes.inference import _search
+from ldpbayes.inference import _surrogates as _by_expansion
 from ldpbayes.models import (
     clipped_gaussian,
     label_regression,
@@ -48,7 +49,7 @@ def simulator(model, mechanism, *counts, **truth):
         with jax.enable_x64(True), warnings.catch_warnings():
             drawn = {name: np.asarray(value) for name, value in simulate(key).items()}
             # records are simulated from the law that the model has, which some models do not clip
-            warnings.simplefilter("ignore", ldp.ReleaseWarning)
+            warnings.simplefilter("ignore", ldp.data.ReleaseWarning)
             parts = np.split(drawn.pop("z"), np.cumsum(counts)[:-1])
             releases = [ldp.Release(part, mechanism) for part in parts]
         return drawn, releases if len(releases) > 1 else releases[0]
@@ -174,7 +175,12 @@ CASES = {
         5000,
         TWO | {"intercept": 0.3, "mean": jnp.array([0.2, -0.1])},
     ),
-    "logistic_regression": (logistic_regression(), ldp.LogisticRecordsMechanism(60.0, 1e-5, 3.0, 3), 10_000, TWO),
+    "logistic_regression": (
+        logistic_regression(),
+        ldp.mechanisms.LogisticRecordsMechanism(60.0, 1e-5, 3.0, 3),
+        10_000,
+        TWO,
+    ),
 }
 LONGER = {"regional_histograms": 2, "Normal, Laplace noise": 3}
 

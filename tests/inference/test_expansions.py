@@ -14,12 +14,16 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference import _by_expansion, _outcome, _programs, _reweight, _search
+from ldpbayes.inference import _search
+from ldpbayes.inference import _surrogates as _by_expansion
+from ldpbayes.inference import _surrogates as _outcome
+from ldpbayes.inference import programs as _programs
+from ldpbayes.inference import result as _reweight
 from ldpbayes.inference._cut import Uncut, cut
-from ldpbayes.inference._density import Density, sites_of
-from ldpbayes.inference._reweight import resampled, smoothed_weights
+from ldpbayes.inference.density import Density, sites_of
+from ldpbayes.inference.result import resampled, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
-from ldpbayes.numerics._polynomial import Frame
+from ldpbayes.numerics.polynomial import Frame
 
 SHORT = {"num_warmup": 300, "num_samples": 1000, "num_chains": 2, "progress_bar": False}
 RNG = np.random.default_rng(0)
@@ -37,7 +41,7 @@ def logistic(release, x):
 
 def quiet_fit(*args, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ldp.ConvergenceWarning)
+        warnings.simplefilter("ignore", ldp.inference.ConvergenceWarning)
         return ldp.fit(*args, **{**SHORT, **kwargs})
 
 
@@ -147,7 +151,7 @@ def test_a_model_that_cannot_be_cut_says_why(x64):
     few = ldp.Release(X, ldp.LaplaceMechanism(10.0, -5, 5)).sketch()
     with pytest.raises(Uncut):
         _pieces(clipped_gaussian(), few)
-    with pytest.warns(ldp.ExpansionWarning, match="no observed site has 10 records"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="no observed site has 10 records"):
         result = quiet_fit(warner(), ldp.Release(Z[:9], RR), expand=True, num_samples=20)
     assert report(result)["ran"] == "records"
 
@@ -227,7 +231,7 @@ def test_a_posterior_with_two_modes_is_left_to_the_records():
     def model(z):
         numpyro.sample("z", dist.Normal(numpyro.sample("m", dist.Normal(0, 2)) ** 2, 3), obs=z)
 
-    with pytest.warns(ldp.ExpansionWarning, match="standard deviations apart"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="standard deviations apart"):
         result = quiet_fit(model, 1 + 3 * RNG.normal(size=N), num_chains=6, num_samples=100, expand=True)
     assert report(result)["ran"] == "records"
     signs = np.sign(np.asarray(result["posterior"]["m"]).mean(axis=1))
@@ -243,7 +247,7 @@ def test_few_records_of_heavy_tails_are_seen_to_be_more_than_a_polynomial(monkey
     def model(z):
         numpyro.sample("z", dist.Cauchy(numpyro.sample("m", dist.Normal(0, 5)), 1), obs=z)
 
-    with pytest.warns(ldp.ExpansionWarning, match="the data as they are"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="the data as they are"):
         result = quiet_fit(model, z, expand=True, num_samples=4000)
     assert report(result)["ran"] == "records"
 
@@ -273,7 +277,7 @@ def test_what_cannot_be_reweighted_is_left_to_the_records(monkeypatch, exact):
     for module in (_by_expansion, _outcome):
         monkeypatch.setattr(module, "NEGLIGIBLE", 1e-6)
     monkeypatch.setattr(_reweight, "LARGEST_K", -5.0)  # no weights are even enough
-    with pytest.warns(ldp.ExpansionWarning, match="importance weights are too uneven"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="importance weights are too uneven"):
         result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     assert report(result)["ran"] == "records" and "pareto_k" in report(result)
     agrees(result, ["a", "b"], exact)
@@ -292,7 +296,9 @@ def test_expansions_of_shards_add_to_that_of_all_records(exact):
     assert report(posterior)["ran"] == "expansion of shards" and report(posterior)["passes"] == 0
     again = sum(ldp.expand(logistic, *shard, at=posterior) for shard in shards)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ldp.ExpansionWarning)  # the second round is good enough by its own account
+        warnings.simplefilter(
+            "error", ldp.inference.ExpansionWarning
+        )  # the second round is good enough by its own account
         result = quiet_fit(logistic, *shards[2], expand=again)
     agrees(result, ["a", "b"], exact)
     with pytest.raises(ValueError, match="at the same points"):
@@ -305,8 +311,8 @@ def test_shards_expanded_elsewhere_are_doubted():
     total = sum(ldp.expand(logistic, *shard, at=far) for shard in shards)
     # A quadratic from so far away has no maximum, or one that is elsewhere: an error, or a warning.
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ldp.ExpansionWarning)
-        with pytest.raises((ValueError, ldp.ExpansionWarning), match="expand the shards again"):
+        warnings.simplefilter("error", ldp.inference.ExpansionWarning)
+        with pytest.raises((ValueError, ldp.inference.ExpansionWarning), match="expand the shards again"):
             quiet_fit(logistic, *shards[0], expand=total, num_samples=100)
 
 
@@ -334,7 +340,7 @@ def test_a_sketch_made_at_a_wrong_point_is_left_to_its_records(categories):
     other = ldp.OptimalUnaryEncoding(1.0, 4)
     skewed = ldp.Release(other.randomize(jax.random.key(5), np.zeros(300_000, int)), other).sketch(expand=True)
     wrong = categories.sketch(expand=True, at=skewed)
-    with pytest.warns(ldp.ExpansionWarning, match="the data as they are"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="the data as they are"):
         result = quiet_fit(oue_histogram(), wrong)
     assert report(result)["ran"] == "records"
     right = quiet_fit(oue_histogram(), categories.sketch(expand=False))
@@ -360,7 +366,7 @@ def test_what_is_no_expansion_of_this_model_is_refused():
     with pytest.raises(ValueError, match="at must be an expansion, or a posterior with draws of a, b"):
         ldp.expand(logistic, release, X, at={"posterior": {"a": jnp.zeros((1, 3))}})
     frame = Frame.of_draws(np.arange(9.0)[:, None])
-    other = ldp.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
+    other = ldp.inference.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
     with pytest.raises(ValueError, match=r"the expansion is of another model: it is in \('mu',\)"):
         ldp.fit(logistic, release, X, expand=other, progress_bar=False)
     with pytest.raises(ValueError, match="at is an expansion of another model"):

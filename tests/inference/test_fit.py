@@ -16,9 +16,9 @@ from numpyro.infer import SA
 from scipy import integrate
 
 import ldpbayes as ldp
-from ldpbayes.inference._density import density_of, sites_of
-from ldpbayes.inference._promised import mechanisms_of
-from ldpbayes.inference._result import _above
+from ldpbayes.inference._fit import mechanisms_of
+from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.result import _above
 from ldpbayes.models import clipped_gaussian, hierarchical, oue_histogram, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -33,7 +33,7 @@ def simulate(base, mechanism, count, seed=0):
 def quiet_fit(*args, **kwargs):
     """Fit with chains too short for the package's own standards, on purpose."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ldp.ConvergenceWarning)
+        warnings.simplefilter("ignore", ldp.inference.ConvergenceWarning)
         return ldp.fit(*args, **{**SHORT, **kwargs})
 
 
@@ -68,11 +68,13 @@ def test_the_posterior_of_warners_model_is_the_exact_one():
 
 
 def test_what_was_said_of_a_release_is_said_again_and_kept_with_the_result():
-    with pytest.warns(ldp.ReleaseWarning):
+    with pytest.warns(ldp.data.ReleaseWarning):
         release = ldp.Release(np.arange(1000) < 900, ldp.RandomizedResponse(0.5))  # at most 622 of one kind
-    with pytest.warns(ldp.ReleaseWarning, match="900 of 1,000 support category 1, where at most 622.5 are") as said:
+    with pytest.warns(
+        ldp.data.ReleaseWarning, match="900 of 1,000 support category 1, where at most 622.5 are"
+    ) as said:
         result = quiet_fit(warner(), release.sketch(), num_warmup=10, num_samples=10, num_chains=1)
-    (warning,) = (w for w in said if w.category is ldp.ReleaseWarning)
+    (warning,) = (w for w in said if w.category is ldp.data.ReleaseWarning)
     assert warning.filename == __file__
     assert tuple(json.loads(result.attrs["release_warnings"])) == release.doubts == (str(warning.message),)
 
@@ -97,7 +99,7 @@ def test_the_result_carries_draws_statistics_data_mechanism_and_certificate(gaus
     sketch = release.sketch().coarser(20, 20, lattice=False)  # which is fine enough here
     np.testing.assert_array_equal(np.asarray(result["observed_data"]["z"]), sketch.nodes)
     np.testing.assert_array_equal(np.asarray(result["constant_data"]["weights"]), sketch.weights)
-    assert ldp.mechanism_from_spec(json.loads(result.attrs["mechanisms"])[0]) == LAPLACE
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(result.attrs["mechanisms"])[0]) == LAPLACE
     assert result.attrs["privacy"] == LAPLACE.guarantee.statement()
     (certificate,) = json.loads(result.attrs["certificates"])
     assert certificate["panels"] == [20]
@@ -192,7 +194,8 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
         ldp.observe("z", dist.Normal(mu, numpyro.sample("sigma", dist.LogNormal(np.log(0.02), 0.1))), data)
 
     with pytest.warns(
-        ldp.SketchWarning, match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again"
+        ldp.inference.SketchWarning,
+        match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again",
     ):
         result = quiet_fit(model, release.sketch(), num_warmup=80, num_samples=50)
     first, last = json.loads(result.attrs["certificates"])
@@ -206,7 +209,9 @@ def test_a_sketch_without_records_says_that_it_cannot_refine():
     def model(data):
         ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.513, 0.01)), 0.02), data)
 
-    with pytest.warns(ldp.SketchWarning, match="cannot be refined; sketch with more panels, or with keep_records=True"):
+    with pytest.warns(
+        ldp.inference.SketchWarning, match="cannot be refined; sketch with more panels, or with keep_records=True"
+    ):
         quiet_fit(model, release.sketch(keep_records=False), num_warmup=50, num_samples=50)
 
 
@@ -217,7 +222,7 @@ def test_counts_on_panels_that_miss_the_integers_are_refined_on_the_lattice():
     def model(data):
         ldp.observe("z", dist.Poisson(numpyro.sample("rate", dist.Gamma(2, 1))), data)
 
-    with pytest.warns(ldp.SketchWarning, match="refined to"):
+    with pytest.warns(ldp.inference.SketchWarning, match="refined to"):
         result = quiet_fit(model, release.sketch(panels=7, lattice=False), num_warmup=100, num_samples=100)
     assert json.loads(result.attrs["certificates"])[-1]["error_nats"] <= 1e-3
 
@@ -255,7 +260,7 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
         warner()(sketch)
         numpyro.deterministic("fixed", jnp.ones(2))  # has no R-hat, and nobody is told
 
-    with pytest.warns(ldp.ConvergenceWarning) as said:
+    with pytest.warns(ldp.inference.ConvergenceWarning) as said:
         result = ldp.fit(model, sketch, num_warmup=5, num_samples=20, num_chains=2, progress_bar=False)
     (warning,) = said
     assert warning.filename == __file__
@@ -301,7 +306,7 @@ def test_large_releases_are_arguments_of_the_compiled_sampler_and_nothing_change
     z = np.asarray(mechanism.randomize(jax.random.key(0), rng.integers(0, 3, 400)))
     results = []
     for limit in (1 << 26, 100):
-        monkeypatch.setattr(sys.modules["ldpbayes.inference._mcmc"], "LARGE", limit)
+        monkeypatch.setattr(sys.modules["ldpbayes.inference._sampled"], "LARGE", limit)
         results.append(draws(quiet_fit(oue_histogram(), ldp.Release(z, mechanism)), "theta"))
     # compiled apart, the same chains part by rounding: means of 600 draws of standard deviation 0.06 differ by 0.003 to
     # 0.006, as the chains mix, so that 0.03 is five standard errors or more

@@ -12,7 +12,7 @@ from numpyro.infer.util import log_density as uncompiled_log_density
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
-from ldpbayes.likelihood._privatized import unwrapped
+from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.models import clipped_gaussian, hierarchical
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -215,7 +215,7 @@ def test_a_privatized_model_says_once_what_speaks_against_its_data():
     private = ldp.privatize(schools, {"y": LAPLACE})
     far = np.where(np.arange(100) < 50, 400.0, 0.0)
     with pytest.warns(
-        ldp.ReleaseWarning, match="site 'y': .*50 of 100 lie 395 or more above the upper bound 5"
+        ldp.data.ReleaseWarning, match="site 'y': .*50 of 100 lie 395 or more above the upper bound 5"
     ) as said:
         for _ in range(3):
             numpyro.handlers.trace(numpyro.handlers.seed(private, 0)).get_trace(far)

@@ -10,10 +10,10 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference._certificate import Certificate
-from ldpbayes.inference._density import density_of
 from ldpbayes.inference._generated import Generated, log_likelihoods
-from ldpbayes.inference._programs import Compiled, Programs, trace
+from ldpbayes.inference.certificate import Certificate
+from ldpbayes.inference.density import density_of
+from ldpbayes.inference.programs import Compiled, Programs, trace
 
 X = np.arange(6.0).reshape(2, 3)
 

@@ -9,11 +9,11 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference._by_expansion import by_expansion
-from ldpbayes.inference._density import Density, sites_of
 from ldpbayes.inference._expansion import values_of
-from ldpbayes.inference._mode import NoMode, mode
-from ldpbayes.numerics._polynomial import Frame, polynomial_of_slopes
+from ldpbayes.inference._search import NoMode, mode
+from ldpbayes.inference._surrogates import by_expansion
+from ldpbayes.inference.density import Density, sites_of
+from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
 
 COUNT = 1500  # records of each of three groups
 GROUP = np.repeat(np.arange(3), COUNT)
@@ -110,7 +110,7 @@ def test_shards_that_have_lost_a_tail_are_doubted():
     yes, coding = answers(3, 12, 14), CODINGS["reference"]
     # half of the answers twice, which stand for the records of two machines
     halves = 2 * [ldp.expand(model, ldp.Release(released(yes).values, RR), coding)]
-    with pytest.warns(ldp.ExpansionWarning, match="tail that the expansion has not"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="tail that the expansion has not"):
         ldp.fit(model, released(yes), coding, **SHORT, progress_bar=False, expand=sum(halves))
 
 

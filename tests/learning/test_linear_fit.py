@@ -25,12 +25,12 @@ from ldpbayes.learning import (
     poisson,
     student_t,
 )
-from ldpbayes.learning import _linear_fit as module
+from ldpbayes.learning import _linear as module
 
 COUNT, WIDTH = 400, 3
 TRUTH = np.array([0.4, 0.06, -0.04, 0.0])
 SCALE = 0.1
-NOISELESS = ldp.AdditiveMechanism(ldp.noise.Gaussian(1e-7), sensitivity=np.inf)
+NOISELESS = ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(1e-7), sensitivity=np.inf)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_marginal_likelihood_without_noise_to_speak_of_is_least_squares(feat
 
 def test_variances_add_up_under_gaussian_noise_without_bounds(features, labels):
     tau = 0.05
-    mechanism = ldp.AdditiveMechanism(ldp.noise.Gaussian(tau), sensitivity=np.inf)
+    mechanism = ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(tau), sensitivity=np.inf)
     noisy = labels + tau * np.random.default_rng(5).normal(size=COUNT)
     fit = linear_fit(
         features, ldp.Release(noisy, mechanism), objective=MarginalLikelihood(deviation=np.inf), penalty=0.0

@@ -9,11 +9,11 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference._certificate import Certificate
-from ldpbayes.inference._density import Density
 from ldpbayes.inference._sampled import TOLERANCE
-from ldpbayes.likelihood._law_of_nodes import law_of_nodes
-from ldpbayes.mechanisms import Additive
+from ldpbayes.inference.certificate import Certificate
+from ldpbayes.inference.density import Density
+from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.mechanisms.additive import Additive
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -16,9 +16,9 @@ from scipy.linalg import hadamard
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
-from ldpbayes.likelihood import _supported_mass
-from ldpbayes.likelihood._law_of_nodes import law_of_nodes
-from ldpbayes.likelihood._supported_mass import supported_mass
+from ldpbayes.likelihood import supported_mass as _supported_mass
+from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms._local_hashing import xxh32_of_decimal
 from tests.protocols import PROTOCOLS
 
@@ -109,14 +109,14 @@ def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
     np.testing.assert_allclose(total(both, dist.Categorical(theta)), total(sketch, dist.Categorical(theta)), rtol=1e-13)
 
 
-@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")  # bits of no release
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # bits of no release
 def test_collapsing_in_chunks_counts_every_record_once(monkeypatch):
     rng = np.random.default_rng(1)
     for d in (4, 21, 70):  # a table, one word, two words
         values = (rng.random((5000, d)) < 0.02).astype(np.uint8)
         kinds, counts = np.unique(values, axis=0, return_counts=True)
         for rows in (1 << 20, 700):
-            monkeypatch.setattr(sys.modules["ldpbayes.data._count_sketch"], "ROWS", rows)
+            monkeypatch.setattr(sys.modules["ldpbayes.data.category_sketches"], "ROWS", rows)
             sketch = ldp.Release(values, ldp.OptimalUnaryEncoding(1.0, d)).sketch()
             order = np.lexsort(sketch.nodes.T[::-1])
             np.testing.assert_array_equal(sketch.nodes[order], kinds)

@@ -11,10 +11,12 @@ import pytest
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
-from ldpbayes.data import CountSketch, ExpandedSketch, sketch
-from ldpbayes.data import _category_records as category_records
-from ldpbayes.likelihood import ExpandedLaw, law_of_nodes
-from ldpbayes.numerics._polynomial import pairs
+from ldpbayes.data import CountSketch, ExpandedSketch
+from ldpbayes.data import category_sketches as category_records
+from ldpbayes.data.release import sketch
+from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.likelihood.nodes import ExpandedLaw
+from ldpbayes.numerics.polynomial import pairs
 
 pytestmark = pytest.mark.usefixtures("x64")
 

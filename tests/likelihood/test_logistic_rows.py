@@ -129,7 +129,7 @@ ROWS = np.array([[0.3, -0.4, 0.1, 1.0], [2.0, 0.1, 0.5, 0.0], [-1.0, 3.0, 0.0, 1
 def per_column(scales):
     noise = ldp.noise.IndependentGaussian(scales)
     d = len(scales)
-    return ldp.AdditiveMechanism(noise, columns=d + 1, perturbed=tuple(range(d)), sensitivity=np.inf)
+    return ldp.mechanisms.AdditiveMechanism(noise, columns=d + 1, perturbed=tuple(range(d)), sensitivity=np.inf)
 
 
 def probit(eta):
@@ -188,7 +188,7 @@ def test_a_law_with_traced_parameters_is_differentiated_in_them():
     assert float(slope) == pytest.approx((want(1.3 + 1e-5) - want(1.3 - 1e-5)) / 2e-5, abs=1e-7)
 
 
-PRIVATE = ldp.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=4)
+PRIVATE = ldp.mechanisms.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=4)
 MECHANISMS = {"records": PRIVATE, "normal": per_column(np.array([0.3, 0.8, 0.5])), "laplace": laplace(3, 0.7)}
 
 

@@ -9,9 +9,9 @@ from numpyro.distributions import constraints
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood._latent import latent
 from ldpbayes.likelihood._masses import log_mass_outside
-from ldpbayes.likelihood._unperturbed import with_unperturbed
+from ldpbayes.likelihood.dispatch import with_unperturbed
+from ldpbayes.likelihood.latent import latent
 
 pytestmark = pytest.mark.usefixtures("x64")
 

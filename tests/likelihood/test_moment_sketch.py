@@ -9,12 +9,13 @@ import pytest
 from numpyro.infer import util
 
 import ldpbayes as ldp
-from ldpbayes.data import MomentSketch, TotalSketch, sketch
+from ldpbayes.data import MomentSketch, TotalSketch
+from ldpbayes.data.release import sketch
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-MECHANISM = ldp.LinearRecordsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
+MECHANISM = ldp.mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
 LAW = linear_rows(dist.MultivariateNormal(np.array([0.1, 0.0, -0.2]), 0.2 * np.eye(3)), np.array([1.0, -1.0, 0.5]), 0.3)
 
 
@@ -44,14 +45,14 @@ def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
     whole = records.sketch()
     parts = [sketch(records.values[rows], MECHANISM) for rows in (slice(0, 1), slice(1, 400), slice(400, None))]
     np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
-    monkeypatch.setattr("ldpbayes.data._moment_sketch.ROWS", 64)
+    monkeypatch.setattr("ldpbayes.data._sketches.ROWS", 64)
     np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
     with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
-        whole + release(10, ldp.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()
+        whole + release(10, ldp.mechanisms.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()
 
 
 def test_groups_with_budgets_of_their_own_are_one_site():
-    groups = [release(200), release(300, ldp.LinearRecordsMechanism(0.5, 1e-4, 1.0, 2.0, columns=4), seed=1)]
+    groups = [release(200), release(300, ldp.mechanisms.LinearRecordsMechanism(0.5, 1e-4, 1.0, 2.0, columns=4), seed=1)]
     want = sum(ldp.Privatized(LAW, part.mechanism).log_prob(part.values).sum() for part in groups)
 
     def model(data, slope):
@@ -69,7 +70,7 @@ def test_groups_with_budgets_of_their_own_are_one_site():
         both = linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), each, 0.3)
         found = util.log_density(lambda data, base=both: ldp.observe("z", base, data), (data,), {}, {})[0]
         np.testing.assert_allclose(found, apart, rtol=1e-12)
-    personal = ldp.LinearRecordsMechanism(np.repeat([2.0, 0.5], [200, 300]), 1e-4, 1.0, 2.0, columns=4)
+    personal = ldp.mechanisms.LinearRecordsMechanism(np.repeat([2.0, 0.5], [200, 300]), 1e-4, 1.0, 2.0, columns=4)
     rows = ldp.Release(np.concatenate([part.values for part in groups]), personal)
     np.testing.assert_allclose(
         util.log_density(lambda r: ldp.observe("z", LAW, r), (rows,), {}, {})[0], want, rtol=1e-12
@@ -89,11 +90,11 @@ def test_rows_of_other_laws_or_noises_have_no_such_sketch():
     with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
         sketch(records.values, laplace)
     with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
-        sketch(np.eye(4), ldp.LogisticRecordsMechanism(1.0, 1e-4, 1.0, 4))
+        sketch(np.eye(4), ldp.mechanisms.LogisticRecordsMechanism(1.0, 1e-4, 1.0, 4))
 
 
 def test_statistics_of_single_records_are_summed():
-    mechanism = ldp.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
     values = np.asarray(mechanism.randomize(jax.random.key(0), np.zeros((50, 10))))
     made = ldp.Release(values, mechanism).sketch()
     assert isinstance(made, TotalSketch) and made.size == 50 and made.mechanism == mechanism.total(50)
@@ -104,7 +105,7 @@ def test_statistics_of_single_records_are_summed():
     with pytest.raises(ValueError, match="only values of one record each"):
         ldp.Release(made.nodes, made.mechanism).sketch()
     with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
-        made + sketch(values, ldp.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
+        made + sketch(values, ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
 
 
 def test_sketches_are_arguments_of_compiled_and_mapped_functions():

@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.closed_forms._noisy_counts import noisy_count
+from ldpbayes.likelihood.closed_forms._counts import noisy_count
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -24,7 +24,7 @@ NOISES = [pytest.param(DiscreteLaplace, id="laplace"), pytest.param(DiscreteGaus
 
 
 def statistic(noise):
-    return ldp.AdditiveMechanism(noise, sensitivity=1)
+    return ldp.mechanisms.AdditiveMechanism(noise, sensitivity=1)
 
 
 def enumerated(law, scale, z, first, ratio, least):
@@ -163,7 +163,7 @@ MASSES = [
 @pytest.mark.parametrize(("law", "masses"), MASSES, ids=[type(law()).__name__ for law, _ in MASSES])
 def test_every_count_is_summed_with_and_without_clipping(noise, law, masses):
     z, law = np.array([-3, 0, 5, 20]), law()
-    for mechanism in (statistic(noise), ldp.AdditiveMechanism(noise, 2, 10)):
+    for mechanism in (statistic(noise), ldp.mechanisms.AdditiveMechanism(noise, 2, 10)):
         places = np.clip(K, 2, 10) if mechanism.bounded else K
         kernel = np.exp(np.asarray(noise.log_prob(jnp.asarray(z - places[:, None], float)[..., None])))
         np.testing.assert_allclose(ldp.Privatized(law, mechanism).log_prob(z), np.log(masses @ kernel), rtol=1e-12)

@@ -12,8 +12,8 @@ from numpyro.distributions import constraints
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import law_of_nodes
-from ldpbayes.mechanisms import PiecewiseLinear
-from ldpbayes.numerics import _tails
+from ldpbayes.mechanisms.finite_outputs import PiecewiseLinear
+from ldpbayes.numerics import tails as _tails
 
 pytestmark = pytest.mark.usefixtures("x64")
 

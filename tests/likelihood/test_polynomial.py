@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ldpbayes.numerics._polynomial import Frame, polynomial_of_slopes, terms_of_slopes
+from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes, terms_of_slopes
 
 R = 4
 

@@ -272,7 +272,9 @@ def test_moments_broadcast_with_personal_budgets(x64):
 
 
 def test_moments_of_a_law_that_is_far_narrower_than_the_bounds_are_exact(x64):
-    law = ldp.Privatized(dist.Normal(0.31234, 1e-5), ldp.AdditiveMechanism(ldp.noise.Gaussian(1e-5), 0.0, 1.0))
+    law = ldp.Privatized(
+        dist.Normal(0.31234, 1e-5), ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(1e-5), 0.0, 1.0)
+    )
     np.testing.assert_allclose(law.mean, 0.31234, rtol=1e-14)
     np.testing.assert_allclose(law.variance, 2e-10, rtol=1e-9)  # of squares of distances from a rounded mean
 

@@ -52,7 +52,7 @@ def test_moments_of_linear_statistics_are_those_of_quadrature(d, off_diagonal):
     x = covariates(d)
     np.testing.assert_allclose(rows.loc[d], 0.4 + SLOPES[:d] @ MEAN[:d], rtol=1e-12)
     np.testing.assert_allclose(rows.covariance_matrix[d, d], SLOPES[:d] @ x.covariance_matrix @ SLOPES[:d] + 0.49)
-    mechanism = ldp.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, d + 1, off_diagonal=off_diagonal)
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, d + 1, off_diagonal=off_diagonal)
     law = linear_statistics(rows, 50.0, off_diagonal)
     # polynomials of degree 4 in d + 1 normal variables: five nodes each are exact to rounding
     mean, covariance = by_quadrature(rows, statistic(mechanism))
@@ -64,7 +64,7 @@ def test_moments_of_linear_statistics_are_those_of_quadrature(d, off_diagonal):
 @pytest.mark.parametrize("size", [0.0, 1.0, 4.0])
 def test_moments_of_logistic_statistics_are_those_of_quadrature(d, size):
     x, slopes = covariates(d), size * SLOPES[:d]
-    mechanism = ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, d + 1)
+    mechanism = ldp.mechanisms.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, d + 1)
     law = logistic_statistics(x, slopes, 0.3, count=50.0)
     # rotate the covariates so that the predictor is along the first axis: along the others all is polynomial
     axis = np.linalg.svd(np.asarray(x.scale_tril).T @ slopes.reshape(-1, 1))[0] if size else np.eye(d)
@@ -105,7 +105,7 @@ def test_moments_of_logistic_statistics_hold_for_predictors_of_any_spread(mean):
 
 def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():
     rows = linear_rows(covariates(2), SLOPES[:2], 0.7)
-    mechanism = ldp.LinearStatisticsMechanism(
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(
         1.0, 1e-5, 1.0, 2.0, 3, ratios=(1, 2, 3), trust_model="central", count=100
     )
     law = linear_statistics(rows, 100)
@@ -128,7 +128,7 @@ def test_statistics_that_do_not_vary_are_allowed():
     law = linear_statistics(linear_rows(constant, np.array([0.4, 1.0]), 0.3), 10)
     assert law.variance[0] == 0
     np.testing.assert_allclose(law.mean[3], 10 * (0.4 + 0.2), rtol=1e-12)  # Σ y, the intercept being a slope
-    mechanism = ldp.LinearStatisticsMechanism(1.0, 1e-5, 2.0, 2.0, 3, trust_model="central", count=10)
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 2.0, 2.0, 3, trust_model="central", count=10)
     assert np.isfinite(ldp.Privatized(law, mechanism).log_prob(law.mean))
     assert np.all(np.isfinite(law.sample(jax.random.key(0))))
 
@@ -138,7 +138,7 @@ def test_normal_and_exact_sums_agree_for_many_records(n, epsilon, most):
     """Log densities of a noisy sum, the exact one by averaging the noise's density over Wishart draws."""
     rows = linear_rows(covariates(2, mean=False), SLOPES[:2], 0.7)
     law = linear_statistics(rows, n)
-    mechanism = ldp.LinearStatisticsMechanism(epsilon, 1e-2, 1.0, 2.0, 3, trust_model="central", count=n)
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(epsilon, 1e-2, 1.0, 2.0, 3, trust_model="central", count=n)
     root = dist.WishartCholesky(float(n), scale_tril=rows.scale_tril).sample(jax.random.key(1), (100_000,))
     sums = root @ jnp.swapaxes(root, -1, -2)
     i, j = np.array([0, 1, 0, 0, 1, 2]), np.array([0, 1, 1, 2, 2, 2])
@@ -158,7 +158,7 @@ def test_normal_and_exact_sums_agree_for_many_records(n, epsilon, most):
 
 
 def test_counts_and_parameters_may_be_traced_and_mapped():
-    mechanism = ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3, trust_model="central")
+    mechanism = ldp.mechanisms.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3, trust_model="central")
     z = np.arange(5.0)
 
     def density(mechanism, slopes, count):

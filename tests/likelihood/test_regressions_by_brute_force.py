@@ -44,8 +44,8 @@ def log_integral(terms, cell):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_logistic_rows_are_the_integral_over_covariates_and_labels(d):
-    private = ldp.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=d + 1)
-    known = ldp.AdditiveMechanism(
+    private = ldp.mechanisms.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=d + 1)
+    known = ldp.mechanisms.AdditiveMechanism(
         ldp.noise.IndependentGaussian([0.3, 0.8, 0.5][:d]), columns=d + 1, perturbed=tuple(range(d)), sensitivity=np.inf
     )
     base = RegressionRows(
@@ -68,7 +68,7 @@ def test_logistic_rows_are_the_integral_over_covariates_and_labels(d):
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_linear_rows_are_the_integral_over_covariates_and_responses(d):
-    mechanism = ldp.LinearRecordsMechanism(3.0, 1e-2, 1.0, 1.5, columns=d + 1, split=0.3)
+    mechanism = ldp.mechanisms.LinearRecordsMechanism(3.0, 1e-2, 1.0, 1.5, columns=d + 1, split=0.3)
     law = dist.MultivariateNormal(MEAN[:d], COVARIANCE[:d, :d])
     base = linear_rows(law, SLOPES[:d], 0.6, INTERCEPT)
     scales = mechanism.noise.standard_deviations
@@ -83,7 +83,7 @@ def test_linear_rows_are_the_integral_over_covariates_and_responses(d):
 
 
 def test_a_gradient_of_logistic_rows_is_that_of_differences():
-    d, mechanism = 2, ldp.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=3)
+    d, mechanism = 2, ldp.mechanisms.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=3)
     rows = jnp.asarray([[1.0, -2.0, 1.0], [0.3, 0.1, 0.0], [-5.0, 4.0, 1.0]])
     start = jnp.concatenate([SLOPES[:d], jnp.array([INTERCEPT, 0.7, 0.6])])
 

@@ -12,8 +12,8 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import RegressionRows
-from ldpbayes.likelihood._law_of_nodes import law_of_nodes
 from ldpbayes.likelihood._mixing import normal_mixture
+from ldpbayes.likelihood.nodes import law_of_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -80,7 +80,7 @@ def test_symmetric_noise_on_numbers_is_laplace_noise():
     for base in (dist.Normal(0.3, 0.6), dist.Exponential(1.3), dist.StudentT(4.0, 0.2, 0.5)):
         laplace = ldp.LaplaceMechanism(2 * np.sqrt(2) / 0.7, -1.0, 1.0)
         want = log_prob(ldp.Privatized(base, laplace), z)
-        for make in (ldp.SymmetricLaplaceMechanism, ldp.IndependentLaplaceMechanism):
+        for make in (ldp.SymmetricLaplaceMechanism, ldp.mechanisms.IndependentLaplaceMechanism):
             np.testing.assert_allclose(log_prob(ldp.Privatized(base, make(0.7, -1.0, 1.0)), z), want, atol=1e-9)
 
 
@@ -265,7 +265,8 @@ def test_linear_regression_is_the_joint_normal():
         ),
         (
             lambda: ldp.Privatized(
-                dist.MultivariateNormal(jnp.zeros(4), jnp.eye(4)), ldp.IndependentLaplaceMechanism(1.0, 0, 1, 4)
+                dist.MultivariateNormal(jnp.zeros(4), jnp.eye(4)),
+                ldp.mechanisms.IndependentLaplaceMechanism(1.0, 0, 1, 4),
             ).log_prob(jnp.zeros(4)),
             "under independent Laplace noise in up to 3 columns, here are 4",
         ),
@@ -277,7 +278,9 @@ def test_bad_input_is_named(call, message):
 
 
 def test_rows_that_are_next_to_impossible_have_the_error_that_is_stated():
-    mechanism = ldp.AdditiveMechanism(ldp.noise.SymmetricLaplace(1.0), columns=2, perturbed=(0,), sensitivity=np.inf)
+    mechanism = ldp.mechanisms.AdditiveMechanism(
+        ldp.noise.SymmetricLaplace(1.0), columns=2, perturbed=(0,), sensitivity=np.inf
+    )
     law = dist.MultivariateNormal(np.zeros(1), 0.01 * np.eye(1))  # a tenth of the noise: s = 1/100
     rows = np.stack([np.append(0, np.linspace(2, 28, 14)), np.ones(15)], axis=-1)
     bases = [RegressionRows(law, dist.BernoulliLogits, np.zeros(1), 0.4, scales=k) for k in (36, 72)]

@@ -11,8 +11,8 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, PanelSketch
-from ldpbayes.data._panels import panel_edges, panel_moments
-from ldpbayes.likelihood._law_of_nodes import law_of_nodes
+from ldpbayes.data.panel_sketch import panel_edges, panel_moments
+from ldpbayes.likelihood.nodes import law_of_nodes
 
 N = 1_000_000
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -119,7 +119,7 @@ WIDE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")  # normal noise under any mechanism
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # normal noise under any mechanism
 @pytest.mark.parametrize("mechanism", WIDE, ids=repr)
 def test_a_coarser_sketch_is_that_of_the_records_on_its_panels(mechanism, rng):
     x = np.clip(rng.uniform(-1, 13, 10_000), mechanism.lower, mechanism.upper)
@@ -182,7 +182,7 @@ def test_a_sketch_does_not_get_coarser_where_its_panels_were_chosen_or_are_few(r
             default.coarser(**options)
 
 
-@pytest.mark.filterwarnings("ignore::ldpbayes.ReleaseWarning")  # all between the bounds
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # all between the bounds
 def test_weights_sum_to_the_number_of_records_and_integrate_polynomials(rng):
     z = rng.uniform(-5, 5, 1000)
     sketch = ldp.Release(z, LAPLACE).sketch(panels=4, lattice=False)
@@ -239,7 +239,7 @@ def test_a_sketch_is_a_pytree_that_can_be_mapped_over(x64, rng):
 def test_values_that_the_mechanism_cannot_have_released_are_refused():
     mechanism = ldp.GaussianMechanism(1.0, 1e-6, 0, 1)
     beyond = 1 + 13 * mechanism.scale
-    with pytest.warns(ldp.ReleaseWarning, match="1 of 2 lie .* or more above the upper bound 1"):
+    with pytest.warns(ldp.data.ReleaseWarning, match="1 of 2 lie .* or more above the upper bound 1"):
         release = ldp.Release([0.5, beyond], mechanism)
     with pytest.raises(ValueError, match="cannot have released"):
         release.sketch()
@@ -291,7 +291,7 @@ class CauchyNoise(ldp.noise.Noise):
 
 def test_noise_that_falls_off_like_a_power_has_a_sketch_of_panels_that_grow_with_the_distance(x64):
     law, scale, rng = stats.norm(0.4, 1.3), 0.7, np.random.default_rng(0)
-    mechanism = ldp.AdditiveMechanism(CauchyNoise(scale), -4.0, 4.0)
+    mechanism = ldp.mechanisms.AdditiveMechanism(CauchyNoise(scale), -4.0, 4.0)
     values = np.clip(law.rvs(8000, rng), -4, 4) + scale * rng.standard_cauchy(8000)
     values[:3] = 3e4, -2e5, 9e6
     sketch = ldp.Release(values, mechanism).sketch()

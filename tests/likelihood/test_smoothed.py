@@ -7,8 +7,8 @@ import pytest
 from jax.scipy import special as jax_special
 from scipy import special
 
-from ldpbayes.numerics import _smoothed
-from ldpbayes.numerics._smoothed import smoothed_log
+from ldpbayes.numerics import smoothed as _smoothed
+from ldpbayes.numerics.smoothed import smoothed_log
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ldpbayes.numerics._special import (
+from ldpbayes.numerics.special import (
     betainc,
     erfcx,
     log1mexp,

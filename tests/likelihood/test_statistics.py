@@ -10,7 +10,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import noise
-from ldpbayes.likelihood import closed_form
+from ldpbayes.likelihood.dispatch import closed_form
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -35,7 +35,7 @@ def convolution(z, mean, sigma, b):
     "law", [noise.Laplace, lambda b: noise.SymmetricLaplace(np.sqrt(2) * b)], ids=["laplace", "symmetric"]
 )
 def test_a_normal_statistic_under_laplace_noise_is_the_convolution(law, scale):
-    mechanism = ldp.AdditiveMechanism(law(scale), sensitivity=1.0)
+    mechanism = ldp.mechanisms.AdditiveMechanism(law(scale), sensitivity=1.0)
     want = np.array([convolution(z, 0.3, 1.2, scale) for z in Z])
 
     @jax.jit
@@ -92,7 +92,7 @@ def test_normal_rows_under_independent_laplace_noise_are_as_accurate_as_document
 def test_a_regression_under_gaussian_noise_is_the_joint_normal():
     covariance, slopes = np.array([[0.5, 0.1], [0.1, 0.8]]), np.array([0.5, -1.0])
     mechanism = ldp.GaussianMechanism(1.0, 1e-2, -9.0, 9.0, columns=3, perturbed=(0, 1))
-    rows = ldp.RegressionRows(
+    rows = ldp.likelihood.RegressionRows(
         dist.MultivariateNormal(np.array([0.1, -0.2]), covariance),
         lambda eta: dist.Normal(eta, 0.6),
         slopes,
@@ -144,7 +144,7 @@ def enumerated(law, noise, z, lower=-np.inf, upper=np.inf):
 @pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5), noise.Laplace(2.0)])
 def test_a_count_of_finitely_many_values_needs_no_bounds(law):
     z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
-    private = ldp.Privatized(dist.Binomial(20, 0.3), ldp.AdditiveMechanism(law, sensitivity=1.0))
+    private = ldp.Privatized(dist.Binomial(20, 0.3), ldp.mechanisms.AdditiveMechanism(law, sensitivity=1.0))
     # sums of 21 terms whose logs are as large as the result
     got = jax.jit(private.log_prob)(z)
     np.testing.assert_allclose(got, enumerated(stats.binom(20, 0.3), law, z[:, None]), rtol=1e-13, atol=1e-13)
@@ -154,11 +154,11 @@ def test_a_count_of_finitely_many_values_needs_no_bounds(law):
 @pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5)])
 def test_a_count_that_is_clipped_has_a_likelihood_under_discrete_noise(law):
     z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
-    mechanism = ldp.AdditiveMechanism(law, 0, 10)
+    mechanism = ldp.mechanisms.AdditiveMechanism(law, 0, 10)
     want = enumerated(stats.poisson(3.0), law, z[:, None], 0, 10)
     # sums of 12 terms, of which the last, a tail of a Poisson law, is good to 1e-12
     np.testing.assert_allclose(ldp.Privatized(dist.Poisson(3.0), mechanism).log_prob(z), want, rtol=1e-12, atol=1e-12)
-    personal = ldp.AdditiveMechanism(law, np.zeros(5), np.array([10, 10, 10, 3, 2]))
+    personal = ldp.mechanisms.AdditiveMechanism(law, np.zeros(5), np.array([10, 10, 10, 3, 2]))
     got = ldp.Privatized(dist.Poisson(np.full(5, 3.0)), personal).log_prob(z)
     want[3:] = [enumerated(stats.poisson(3.0), law, z[i : i + 1, None], 0, most)[0] for i, most in ((3, 3), (4, 2))]
     np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)

@@ -13,11 +13,11 @@ from ldpbayes.likelihood import law_of_nodes
 pytestmark = pytest.mark.usefixtures("x64")
 
 MECHANISMS = [
-    ldp.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5),
+    ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5),
     ldp.LaplaceMechanism(1.0, -5, 5),
     ldp.GaussianMechanism(1.0, 1e-4, -5, 5),
     ldp.SymmetricLaplaceMechanism(9.0, -5, 5),
-    ldp.IndependentLaplaceMechanism(9.0, -5, 5),
+    ldp.mechanisms.IndependentLaplaceMechanism(9.0, -5, 5),
     ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5),
     ldp.DiscreteLaplaceMechanism(2.0),
     ldp.DiscreteGaussianMechanism(2.0),
@@ -37,15 +37,15 @@ KNOWN = {"discrete_gaussian"}
 
 
 REGRESSIONS = [
-    ldp.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
-    ldp.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=3),
-    ldp.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
-    ldp.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=3),
+    ldp.mechanisms.LinearRecordsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
+    ldp.mechanisms.LogisticRecordsMechanism(4.0, 1e-4, 1.0, columns=3),
+    ldp.mechanisms.LinearStatisticsMechanism(4.0, 1e-4, 1.0, 1.0, columns=3),
+    ldp.mechanisms.LogisticStatisticsMechanism(4.0, 1e-4, 1.0, columns=3),
 ]
 
 
 def test_every_mechanism_is_here():
-    assert {mechanism.name for mechanism in MECHANISMS + REGRESSIONS} == set(ldp.mechanism_names())
+    assert {mechanism.name for mechanism in MECHANISMS + REGRESSIONS} == set(ldp.mechanisms.mechanism_names())
 
 
 def total(data, parameter, mechanism=None):

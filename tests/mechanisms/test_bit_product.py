@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import _supported_mass
-from ldpbayes.likelihood._supported_mass import supported_mass
-from ldpbayes.numerics._bit_product import bit_product
+from ldpbayes.likelihood import supported_mass as _supported_mass
+from ldpbayes.likelihood.supported_mass import supported_mass
+from ldpbayes.numerics.arrays import bit_product
 
 RNG = np.random.default_rng(3)
 BITS = (RNG.random((200, 61)) < 0.4).astype(np.uint8)

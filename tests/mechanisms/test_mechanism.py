@@ -13,11 +13,11 @@ from ldpbayes.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     RandomizedResponse,
-    mechanism,
     mechanism_from_spec,
     mechanism_names,
     register,
 )
+from ldpbayes.mechanisms.registry import mechanism
 
 BUDGETS = np.array([[0.1, 1.0, 1 / 3]])
 EVERY = [

@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate
 
 from ldpbayes.mechanisms import Histogram, explained_variance, optimal_half_width, optimal_interval
-from ldpbayes.mechanisms._histogram import checked_histogram
+from ldpbayes.mechanisms.design import checked_histogram
 
 ROUNDING = 1e-12
 """Sums of at most 40 probabilities, and their ratios, are exact to 40 times 2e-16; a hundred times that is allowed."""

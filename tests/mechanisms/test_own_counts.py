@@ -13,7 +13,7 @@ from numpyro.infer.util import log_density
 from scipy import special, stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms import _registry
+from ldpbayes.mechanisms import registry as _registry
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mechanisms.md"
 Z, X = np.arange(-300, 311), np.arange(11)
@@ -93,7 +93,7 @@ def test_it_is_fitted(example, release):
 def test_it_comes_back_from_specs_and_release_files(mechanism, release, ending, tmp_path):
     if ending == "parquet":
         pytest.importorskip("pyarrow")
-    assert ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
     release.save(tmp_path / f"r.{ending}")
     again = ldp.Release.load(tmp_path / f"r.{ending}")
     assert again.mechanism == mechanism

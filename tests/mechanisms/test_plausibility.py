@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms._plausibility import LEVEL, improbable_count
+from ldpbayes.mechanisms.plausibility import LEVEL, improbable_count
 from tests.protocols import PROTOCOLS
 
 N = 4000
@@ -17,7 +17,7 @@ NUMBERS = {
     "laplace": lambda e: ldp.LaplaceMechanism(e, -5, 5),
     "gaussian": lambda e: ldp.GaussianMechanism(e, 1e-3, -5, 5),
     "symmetric": lambda e: ldp.SymmetricLaplaceMechanism(10 / e, -5, 5),
-    "independent": lambda e: ldp.IndependentLaplaceMechanism(10 / e, -5, 5),
+    "independent": lambda e: ldp.mechanisms.IndependentLaplaceMechanism(10 / e, -5, 5),
     "zero-inflated": lambda e: ldp.ZeroInflatedLaplaceMechanism(0.3, 10 / e, -5, 5),
 }
 
@@ -147,9 +147,11 @@ WRONG = ldp.LaplaceMechanism(1.0, 0, 2)
 
 def test_a_release_warns_where_it_is_made_and_its_sketches_remember():
     values = released(ldp.LaplaceMechanism(1.0, 0, 20), np.full(N, 3.0))
-    with pytest.warns(ldp.ReleaseWarning, match=r"could hardly have released .* \(probability below 1e-12\)") as said:
+    with pytest.warns(
+        ldp.data.ReleaseWarning, match=r"could hardly have released .* \(probability below 1e-12\)"
+    ) as said:
         release = ldp.Release(values, WRONG)
-    assert said[0].filename == __file__ and issubclass(ldp.ReleaseWarning, ldp.LdpBayesWarning)
+    assert said[0].filename == __file__ and issubclass(ldp.data.ReleaseWarning, ldp.LdpBayesWarning)
     assert release.doubts == (str(said[0].message),)
     sketch = release.sketch(keep_records=False)
     good = ldp.Release([0.5], WRONG)
@@ -159,7 +161,7 @@ def test_a_release_warns_where_it_is_made_and_its_sketches_remember():
 
 def test_categories_too_remember():
     bits = released(ldp.OptimalUnaryEncoding(0.3, 5), np.arange(N) % 5)
-    with pytest.warns(ldp.ReleaseWarning, match="bits are set"):
+    with pytest.warns(ldp.data.ReleaseWarning, match="bits are set"):
         release = ldp.Release(bits, ldp.OptimalUnaryEncoding(3.0, 5))
     sketch = release.sketch()
     assert (sketch + sketch).doubts == 2 * release.doubts == 2 * sketch.doubts

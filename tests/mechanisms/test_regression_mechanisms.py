@@ -16,10 +16,12 @@ from ldpbayes.privacy import gaussian_scale, linear_sensitivity, logistic_sensit
 pytestmark = pytest.mark.usefixtures("x64")
 
 NAMES = ("a", "b", "y")
-LINEAR = ldp.LinearRecordsMechanism(1.5, 1e-4, radius=2.0, response_bound=3.0, columns=NAMES, split=0.3)
-LOGISTIC = ldp.LogisticRecordsMechanism(1.5, 1e-4, radius=2.0, columns=NAMES, split=0.4)
-SUMS = ldp.LinearStatisticsMechanism(1.5, 1e-4, radius=2.0, response_bound=3.0, columns=NAMES, ratios=(1, 2, 3))
-LABELLED = ldp.LogisticStatisticsMechanism(1.5, 1e-4, radius=2.0, columns=NAMES, ratios=(2, 1))
+LINEAR = ldp.mechanisms.LinearRecordsMechanism(1.5, 1e-4, radius=2.0, response_bound=3.0, columns=NAMES, split=0.3)
+LOGISTIC = ldp.mechanisms.LogisticRecordsMechanism(1.5, 1e-4, radius=2.0, columns=NAMES, split=0.4)
+SUMS = ldp.mechanisms.LinearStatisticsMechanism(
+    1.5, 1e-4, radius=2.0, response_bound=3.0, columns=NAMES, ratios=(1, 2, 3)
+)
+LABELLED = ldp.mechanisms.LogisticStatisticsMechanism(1.5, 1e-4, radius=2.0, columns=NAMES, ratios=(2, 1))
 EVERY = [LINEAR, LOGISTIC, SUMS, LABELLED]
 each = pytest.mark.parametrize("mechanism", EVERY, ids=lambda m: m.name)
 
@@ -33,7 +35,7 @@ def records(n=6, label=False):
 
 @each
 def test_specs_survive_json_and_files(mechanism, tmp_path):
-    assert ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
     rows = records(label=mechanism in (LOGISTIC, LABELLED))
     given = mechanism.statistics(rows) if hasattr(mechanism, "statistics") else rows
     release = ldp.Release(mechanism.randomize(jax.random.key(0), given), mechanism)
@@ -51,18 +53,18 @@ def test_noise_in_columns_of_different_scales_is_drawn_as_its_density_says():
     want = stats.norm(scale=[0.5, 2.0]).logpdf(draws[:5]).sum(axis=1)
     np.testing.assert_allclose(law.log_prob(draws[:5]), want, rtol=1e-12)
     assert law.tradeoff(np.array([1.0, 3.0])).mu == pytest.approx(2.5)  # 1/0.5 and 3/2 at a right angle
-    mechanism = ldp.AdditiveMechanism(law, [-1, 0], [1, 9], columns=3, perturbed=(0, 2))
+    mechanism = ldp.mechanisms.AdditiveMechanism(law, [-1, 0], [1, 9], columns=3, perturbed=(0, 2))
     x = np.array([0.3, 7.0, 99.0])
     z = np.asarray(mechanism.randomize(jax.random.key(2), np.broadcast_to(x, (20_000, 3))))
     assert np.all(z[:, 1] == 7) and stats.kstest((z[:, 2] - 9) / 2, "norm").pvalue > 1e-4
-    assert ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
     np.testing.assert_allclose(mechanism.moments(x)[1], [0.25, 0, 4])
     with pytest.raises(ValueError, match="noise with 2 standard deviations, one a column, is for 3 perturbed columns"):
-        ldp.AdditiveMechanism(law, -1, 1, columns=3)
+        ldp.mechanisms.AdditiveMechanism(law, -1, 1, columns=3)
 
 
 def test_noise_without_bounds_promises_nothing_and_says_so():
-    mechanism = ldp.AdditiveMechanism(noise.IndependentGaussian([1.0, 2.0]), columns=2, sensitivity=np.inf)
+    mechanism = ldp.mechanisms.AdditiveMechanism(noise.IndependentGaussian([1.0, 2.0]), columns=2, sensitivity=np.inf)
     assert mechanism.guarantee.statement() == "No record is protected: the budget is infinite."
     assert mechanism.guarantee.delta(3.0) == 1
 
@@ -99,7 +101,7 @@ def test_gaussian_noise_beside_randomized_response_keeps_the_promise_exactly():
 
 def test_an_attribute_is_hidden_as_its_worst_one_is():
     for split in (0.5, 0.9):
-        mechanism = ldp.LogisticRecordsMechanism(4.0, 1e-6, 1.0, 3, split)
+        mechanism = ldp.mechanisms.LogisticRecordsMechanism(4.0, 1e-6, 1.0, 3, split)
         attribute, keep = mechanism.attribute_guarantee, 1 / (1 + np.exp(-4.0 * split))
         # a label that is said to be 1 is so with probability `keep`; the false alarms that are left are used at random
         alarms = min(0.05, 1 - keep)
@@ -111,7 +113,7 @@ def test_an_attribute_is_hidden_as_its_worst_one_is():
         assert attribute.delta(0.0) >= 2 * keep - 1
         assert attribute.epsilon(0.0) == np.inf and mechanism.guarantee.tradeoff(0.05) < attribute.tradeoff(0.05)
     # not the widest column, but the one with the least noise for its width
-    rows = ldp.AdditiveMechanism(noise.IndependentGaussian([1.0, 0.1]), [0.0, 0.0], [2.0, 1.0], columns=2)
+    rows = ldp.mechanisms.AdditiveMechanism(noise.IndependentGaussian([1.0, 0.1]), [0.0, 0.0], [2.0, 1.0], columns=2)
     np.testing.assert_allclose(rows.attribute_guarantee.delta([0.0, 9.0]), normal_delta(10.0, np.array([0.0, 9.0])))
 
 
@@ -228,11 +230,11 @@ def test_statistics_that_no_records_could_have_are_reported_and_kept():
     ):
         wrong = fair.copy()
         wrong[place] = value
-        with pytest.warns(ldp.ReleaseWarning, match=message):
+        with pytest.warns(ldp.data.ReleaseWarning, match=message):
             assert ldp.Release([wrong], central).values[0, place] == value
     wrong = fair.copy()
     wrong[:2] = 2.5 * n  # each is possible, both are not
-    with pytest.warns(ldp.ReleaseWarning, match="the covariates' squares together"):
+    with pytest.warns(ldp.data.ReleaseWarning, match="the covariates' squares together"):
         ldp.Release([wrong], central)
 
 

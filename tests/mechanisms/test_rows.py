@@ -13,7 +13,7 @@ from scipy import integrate, special, stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import IndependentLaplaceMechanism, SymmetricLaplaceMechanism, ZeroInflatedLaplaceMechanism
-from ldpbayes.numerics._rounding import snapped
+from ldpbayes.numerics.arrays import snapped
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -104,7 +104,7 @@ def test_named_columns_are_clipped_perturbed_or_passed_through():
     np.testing.assert_allclose(variance, np.broadcast_to([0.2, 0, 0.2], (2, 3)))
     assert mechanism.log_prob(z, x).shape == (2,)
     assert np.all(mechanism.log_prob(z + [0, 1, 0], x) == -np.inf)
-    assert ldp.mechanism_from_spec(mechanism.spec()) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(mechanism.spec()) == mechanism
     assert mechanism.guarantee.unit == "record" and mechanism.attribute_guarantee.unit == "attribute"
     statement = mechanism.guarantee.statement(epsilon=2.0)
     assert statement.startswith("Each record, answer aside, is protected") and "Nothing protects answer." in statement
@@ -125,7 +125,7 @@ def test_arrays_of_bounds_follow_their_columns_in_whatever_order_these_are_named
     np.testing.assert_array_equal(mechanism.ranges, [72, 1e5])
     assert ldp.Release(x[None] + 1, mechanism).values.tolist() == [[51, 4, 30_001]]  # and nothing is beyond its bounds
     same = (
-        ldp.mechanism_from_spec(mechanism.spec()),
+        ldp.mechanisms.mechanism_from_spec(mechanism.spec()),
         dataclasses.replace(mechanism),
         jax.tree.unflatten(*jax.tree.flatten(mechanism)[::-1]),
         make([0.0, 18.0], upper, perturbed=("income", "age")),

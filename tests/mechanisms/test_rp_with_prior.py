@@ -110,7 +110,7 @@ def test_budgets_may_be_personal_and_parameters_arguments_of_compiled_functions(
 
 def test_specs_make_the_same_mechanism_and_values_rounded_to_single_precision_are_its_own():
     mechanism = ldp.RPWithPrior(1.0, (LOWER, UPPER), 0.2, "uniform")
-    assert ldp.mechanism_from_spec(mechanism.spec()) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(mechanism.spec()) == mechanism
     ends = np.array([LOWER - 0.2, UPPER + 0.2])
     np.testing.assert_array_equal(mechanism.validated(ends.astype(np.float32)), ends)
 

@@ -105,7 +105,7 @@ def test_parameters_are_arguments_of_compiled_functions():
 
 def test_specs_make_the_same_mechanism_and_rounded_outputs_are_recognised():
     mechanism = RROnBins(1.0, EDGES, OUTPUTS)
-    assert ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
     for rounded in (OUTPUTS.astype(np.float32), OUTPUTS.astype(np.float32).astype(float), OUTPUTS.astype(np.float16)):
         np.testing.assert_array_equal(ldp.Release(rounded, mechanism).values, OUTPUTS)
     whole = RROnBins(1.0, EDGES, [0, 1, 3])

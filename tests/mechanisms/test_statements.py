@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms._statements import statements
+from ldpbayes.mechanisms.protocol import statements
 
 LAPLACE, RESPONSE = ldp.LaplaceMechanism(1.0, 0, 1), ldp.RandomizedResponse(1.0)
 GAUSSIAN = ldp.GaussianMechanism(0.5, 1e-7, sensitivity=1.0)
@@ -47,7 +47,7 @@ def test_budgets_of_several_releases_add_up_before_each_promise(mechanisms, tota
 
 def test_a_sum_of_sketches_is_of_several_releases(x64):
     values, rows = np.array([0, 1, 1, 0]), np.linspace(-1, 1, 12).reshape(6, 2)
-    statistics = ldp.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=2, clip=True)
+    statistics = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=2, clip=True)
     kinds = {
         "CountSketch": ldp.Release(values, RESPONSE).sketch(),
         "PanelSketch": ldp.Release(values + 0.1, LAPLACE).sketch(panels=8),

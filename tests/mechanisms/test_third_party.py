@@ -16,8 +16,9 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import _dispatch, law_of_nodes
-from ldpbayes.mechanisms import _registry
+from ldpbayes.likelihood import dispatch as _dispatch
+from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.mechanisms import registry as _registry
 
 SOURCE = pathlib.Path(__file__).parent.parent / "third_party" / "logistic.py"
 
@@ -63,11 +64,11 @@ def test_a_mechanism_that_forgets_a_trait_cannot_be_made_and_is_told_which(mecha
 
 def test_a_mechanism_that_does_not_say_what_it_releases_is_not_registered():
     @dataclasses.dataclass(frozen=True)
-    class Vague(ldp.Mechanism):
+    class Vague(ldp.mechanisms.Mechanism):
         scale: Any
 
     with pytest.raises(TypeError, match=r"NumericMechanism \(and give linear_tails, .*\) or DiscreteMechanism"):
-        ldp.register("test_vague")(Vague)
+        ldp.mechanisms.register("test_vague")(Vague)
 
 
 def test_a_noise_that_forgets_a_trait_is_told_which():
@@ -95,7 +96,7 @@ def test_it_gets_a_likelihood_a_sketch_and_a_guarantee(mechanism, release, x64):
     # the certificate lets pass 1e-3 nats; with a smooth kernel the panels do far better
     assert float(total(base, release.sketch())) == pytest.approx(float(total(base, release)), abs=1e-6)
     assert "epsilon = 2.5 " in mechanism.guarantee.statement()
-    again = ldp.mechanism_from_spec(json.loads(json.dumps(mechanism.spec())))
+    again = ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec())))
     assert again == mechanism
 
 
@@ -138,7 +139,7 @@ class Uniform(ldp.noise.Noise):
 
 
 def test_a_noise_of_ones_own_is_enough_for_an_additive_mechanism(x64):
-    mechanism = ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
+    mechanism = ldp.mechanisms.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
     law, z = stats.norm(0.4, 1.1), np.array([-1.7, 0.2, 1.9])
     # a record below −2 is clipped to −2, which is within 1 of the first value
     want = np.log((law.cdf(z + 1) - [0.0, *law.cdf(z[1:] - 1)]) / 2)
@@ -146,7 +147,11 @@ def test_a_noise_of_ones_own_is_enough_for_an_additive_mechanism(x64):
 
 
 def test_what_needs_too_much_memory_is_advised_to_do_what_has_not_been_done():
-    law, mechanism, z = dist.Normal(0.4, 1.1), ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0), np.zeros(500_000)
+    law, mechanism, z = (
+        dist.Normal(0.4, 1.1),
+        ldp.mechanisms.AdditiveMechanism(Uniform(1.0), -2.0, 3.0),
+        np.zeros(500_000),
+    )
     with pytest.raises(ValueError, match=r"more than 1 GiB; use release\.sketch\(\), or fewer panels"):
         ldp.Privatized(law, mechanism).log_prob(z)
     with pytest.raises(ValueError, match="more than 1 GiB; use the release itself in place of a sketch, or fewer pa"):
@@ -158,12 +163,12 @@ def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkey
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
     release = ldp.Release(np.linspace(-9.0, 9.0, 50), mechanism)
 
-    @ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)
+    @ldp.likelihood.register_closed_form(dist.Normal, ldp.noise.Laplace)
     def mine(base, mechanism, z):
         return jnp.full(jnp.shape(z), 0.25) * base.scale
 
     with pytest.raises(ValueError, match="registered for Normal under Laplace already"):
-        ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)(lambda base, mechanism, z: z)
+        ldp.likelihood.register_closed_form(dist.Normal, ldp.noise.Laplace)(lambda base, mechanism, z: z)
 
     def model(data):
         ldp.observe("z", dist.Normal(0.0, 2.0), data)
@@ -186,11 +191,11 @@ def slope(base_of, data):
 
 def test_what_no_record_is_near_to_need_not_have_a_density(monkeypatch, x64):
     # a sketch has nodes where no record is, and beyond what this noise can release
-    bounded = ldp.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
+    bounded = ldp.mechanisms.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
     assert np.isfinite(slope(lambda mu: dist.Normal(mu, 1.1), ldp.Release([-2.5, 0.1, 0.4, 3.7], bounded).sketch()))
     monkeypatch.setattr(_dispatch._FORMS, "own", {})
 
-    @ldp.register_closed_form(dist.Normal, ldp.noise.Laplace)
+    @ldp.likelihood.register_closed_form(dist.Normal, ldp.noise.Laplace)
     def only_near(base, mechanism, z):
         return jnp.log(jnp.where(jnp.abs(z) < 4, 1.0, 0.0)) - (z - base.loc) ** 2
 
@@ -201,5 +206,7 @@ def test_what_no_record_is_near_to_need_not_have_a_density(monkeypatch, x64):
 
 def test_a_mechanism_that_was_not_registered_is_told_so():
     unregistered = type("Unregistered", (ldp.LaplaceMechanism,), {})
-    with pytest.raises(TypeError, match=r"Unregistered is not registered: decorate it with @ldpbayes.register"):
+    with pytest.raises(
+        TypeError, match=r"Unregistered is not registered: decorate it with @ldpbayes.mechanisms.register"
+    ):
         ldp.Release([0.5], unregistered(1.0, 0, 1))

@@ -192,7 +192,7 @@ def test_parameters_are_arguments_of_compiled_functions_and_arrays_over_labels_a
 
 
 def test_specs_make_the_same_mechanism_and_rounded_outputs_are_recognised():
-    assert ldp.mechanism_from_spec(json.loads(json.dumps(MECHANISM.spec()))) == MECHANISM
+    assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(MECHANISM.spec()))) == MECHANISM
     rounded = MECHANISM.outputs.astype(np.float32)
     np.testing.assert_array_equal(ldp.Release(rounded, MECHANISM).values, MECHANISM.outputs)
 

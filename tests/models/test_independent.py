@@ -281,7 +281,7 @@ def linear_rows():
         rows = np.column_stack([PAIRS, responses])
         return normal_priors(at) + stats.halfnorm.logpdf(at["sigma"]) + law.logpdf(rows).sum()
 
-    mechanism = ldp.LinearRecordsMechanism(4.0, 1e-3, 1.5, 0.5, columns=3, split=0.3)
+    mechanism = ldp.mechanisms.LinearRecordsMechanism(4.0, 1e-3, 1.5, 0.5, columns=3, split=0.3)
     release = ldp.Release(np.column_stack([PAIRS, responses]), mechanism)
     return models.linear_regression(), release, density, [at | {"sigma": 0.4} for at in POINTS]
 
@@ -313,7 +313,7 @@ def logistic_rows():
             total += np.log(released if label else 1 - released)
         return total
 
-    mechanism = ldp.LogisticRecordsMechanism(4.0, 1e-3, 1.5, columns=3, split=0.4)
+    mechanism = ldp.mechanisms.LogisticRecordsMechanism(4.0, 1e-3, 1.5, columns=3, split=0.4)
     return (
         models.logistic_regression(),
         ldp.Release(np.column_stack([PAIRS, LABELS]), mechanism),
@@ -340,7 +340,9 @@ def products(x, y):
 
 def linear_statistics():
     count, z = 40, np.array([18.0, 30.0, 10.0, 3.0, -8.0, 5.0])
-    mechanism = ldp.LinearStatisticsMechanism(4.0, 1e-3, 1.5, 0.5, columns=3, trust_model="central", count=count)
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(
+        4.0, 1e-3, 1.5, 0.5, columns=3, trust_model="central", count=count
+    )
 
     def density(at):
         def statistics(x, u):
@@ -359,7 +361,9 @@ def linear_statistics():
 
 def logistic_statistics():
     count, z = 40, np.array([18.0, 30.0, 10.0, 3.0, -8.0])
-    mechanism = ldp.LogisticStatisticsMechanism(4.0, 1e-3, 1.5, columns=3, trust_model="central", count=count)
+    mechanism = ldp.mechanisms.LogisticStatisticsMechanism(
+        4.0, 1e-3, 1.5, columns=3, trust_model="central", count=count
+    )
 
     def density(at):
         def statistics(x, _):

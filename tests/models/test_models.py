@@ -113,7 +113,7 @@ def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
     values["root"] = np.array([[1.0, 0.0], [0.6, 0.8]])
     covariates = dist.MultivariateNormal(np.zeros(2), scale_tril=values["scale"][:, None] * values["root"])
-    law = ldp.Privatized(ldp.RegressionRows(covariates, dist.BernoulliLogits, values["slopes"], 0.3), ROWS)
+    law = ldp.Privatized(ldp.likelihood.RegressionRows(covariates, dist.BernoulliLogits, values["slopes"], 0.3), ROWS)
     data = ldp.Release(law.sample(jax.random.key(0), (200,)), ROWS)
     priors = {"slopes": dist.Normal(0, 2), "intercept": dist.Normal(0, 2), "mean": dist.Normal(0, 1)}
     priors |= {"scale": dist.HalfNormal(1), "root": dist.LKJCholesky(2, 2.0)}
@@ -225,16 +225,20 @@ OF_KIND = {
         ldp.GaussianMechanism(1.0, 1e-6, 0, 20),
         ldp.SymmetricLaplaceMechanism(1.0, 0, 20),
         ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, 0, 20),
-        ldp.IndependentLaplaceMechanism(1.0, 0, 20),
+        ldp.mechanisms.IndependentLaplaceMechanism(1.0, 0, 20),
         ldp.RPWithPrior(1.0, (0, 20), 5.0),
         ldp.StaircaseMechanism(1.0, 0, 20),
         ldp.RROnBins(1.0, [0, 5, 20], [3.0, 12.0]),
     ],
     "categories": [make(1.0, 3) for make in PROTOCOLS.values()],
     "yes-or-no answers": [RESPONSE, ldp.OptimalUnaryEncoding(1.0, 2)],
-    "rows": [ROWS, ldp.SymmetricLaplaceMechanism(1.0, 0, 20, 1), ldp.IndependentLaplaceMechanism(1.0, 0, 20, 2)],
-    "linear statistics": [ldp.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, 3)],
-    "logistic statistics": [ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3)],
+    "rows": [
+        ROWS,
+        ldp.SymmetricLaplaceMechanism(1.0, 0, 20, 1),
+        ldp.mechanisms.IndependentLaplaceMechanism(1.0, 0, 20, 2),
+    ],
+    "linear statistics": [ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, 3)],
+    "logistic statistics": [ldp.mechanisms.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 3)],
 }
 TAKES = {
     "clipped_counts": ["numbers"],

@@ -17,10 +17,10 @@ from ldpbayes.models import linear_regression, logistic_regression
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-ROWS = ldp.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=3)
-LABELLED = ldp.LogisticRecordsMechanism(2.0, 1e-4, 1.0, columns=3)
-SUMS = ldp.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 1.0, columns=3)
-SIGNED = ldp.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=3)
+ROWS = ldp.mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=3)
+LABELLED = ldp.mechanisms.LogisticRecordsMechanism(2.0, 1e-4, 1.0, columns=3)
+SUMS = ldp.mechanisms.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 1.0, columns=3)
+SIGNED = ldp.mechanisms.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=3)
 AT = {"slopes": np.array([0.4, -0.2]), "scale": np.array([0.5, 0.6]), "root": np.array([[1.0, 0.0], [0.6, 0.8]])}
 
 
@@ -114,7 +114,7 @@ def test_an_unknown_number_of_records_is_asked_for_or_a_latent_variable():
         density(linear_regression(), data, at)
     known = density(linear_regression(), ldp.Release(data.values, dataclasses.replace(central, count=30)), at)
     assert density(linear_regression(count=30), data, at) == pytest.approx(known)
-    counted = ldp.Release([32.0], ldp.AdditiveMechanism(ldp.noise.Gaussian(4.0), sensitivity=1.0))
+    counted = ldp.Release([32.0], ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(4.0), sensitivity=1.0))
     want = known + dist.Normal(0, 1).log_prob(0.5)
     assert density(linear_regression(count=counted), data, at | {"count_error": 0.5}) == pytest.approx(float(want))
     with pytest.raises(ValueError, match="count must be a number, or a release of one with Gaussian or Laplace noise"):
@@ -166,7 +166,7 @@ def test_a_posterior_from_statistics_finds_the_slopes():
     rng, n = np.random.default_rng(3), 100_000
     rows = np.column_stack([rng.uniform(-0.7, 0.7, (n, 2)), np.zeros(n)])
     rows[:, 2] = np.clip(rows[:, :2] @ [0.8, -0.5] + 0.1 * rng.normal(size=n), -1, 1)
-    central = ldp.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 1.0, columns=3, trust_model="central", count=n)
+    central = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 1.0, columns=3, trust_model="central", count=n)
     z = central.randomize(jax.random.key(0), central.statistics(rows).sum(axis=0, keepdims=True))
     posterior = ldp.fit(
         linear_regression(), ldp.Release(z, central), num_warmup=300, num_samples=300, num_chains=2, progress_bar=False

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 from ldpbayes import models
-from ldpbayes.models._shown import shows_priors
+from ldpbayes.models._printing import shows_priors
 
 CASES = {
     "warner(theta=Beta(1, 1))": lambda: models.warner(),

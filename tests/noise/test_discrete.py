@@ -12,14 +12,9 @@ from scipy import stats
 
 from ldpbayes.mechanisms import DiscreteGaussianMechanism
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
-from ldpbayes.privacy import (
-    DiscreteGaussianRowsTradeoff,
-    DiscreteGaussianTradeoff,
-    DiscreteLaplaceTradeoff,
-    GaussianTradeoff,
-    LaplaceTradeoff,
-    PureProtocolTradeoff,
-)
+from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff
+from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 pytestmark = pytest.mark.usefixtures("x64")
 LAWS = [pytest.param(DiscreteLaplace, id="laplace"), pytest.param(DiscreteGaussian, id="gaussian")]

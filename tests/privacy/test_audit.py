@@ -19,7 +19,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes import bootstrap, mechanisms, noise
-from ldpbayes.mechanisms import _registry
+from ldpbayes.mechanisms import registry as _registry
 
 EPSILONS = np.array([0.0, 0.1, 0.3, 0.7, 1.3, 2.0, 3.0, 5.0, 8.0, 12.0])
 ALPHAS = np.array([1e-6, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
@@ -346,7 +346,9 @@ def zero_inflated_laplace(rng):
 
 def independent_laplace(rng):
     columns, perturbed = shape_of_rows(rng, 3)
-    mechanism = ldp.IndependentLaplaceMechanism(budget(rng), *bounds(rng, columns, perturbed), columns, perturbed)
+    mechanism = ldp.mechanisms.IndependentLaplaceMechanism(
+        budget(rng), *bounds(rng, columns, perturbed), columns, perturbed
+    )
     return additive_case(mechanism, noise.Laplace, mechanism.scale)
 
 
@@ -384,10 +386,10 @@ def additive(rng):
     scale = np.exp(rng.uniform(-0.7, 1.0, columns if own else ()))
     law = kind(scale) if own else wrapped(kind(float(scale)), rng)
     if rng.uniform() < 0.5:
-        mechanism = ldp.AdditiveMechanism(law, columns=columns, sensitivity=budget(rng))
+        mechanism = ldp.mechanisms.AdditiveMechanism(law, columns=columns, sensitivity=budget(rng))
     else:
         limits = bounds(rng, *((None, None) if columns is None else (columns, perturbed)))
-        mechanism = ldp.AdditiveMechanism(law, *limits, columns, perturbed)
+        mechanism = ldp.mechanisms.AdditiveMechanism(law, *limits, columns, perturbed)
     return additive_case(mechanism, kind, scale)
 
 
@@ -492,7 +494,7 @@ def target(rng):
 
 def linear_records(rng):
     d, bound = int(rng.integers(1, 3)), budget(rng)
-    mechanism = ldp.LinearRecordsMechanism(
+    mechanism = ldp.mechanisms.LinearRecordsMechanism(
         **target(rng), response_bound=bound, columns=d + 1, split=rng.uniform(0.05, 0.95)
     )
     return records_case(mechanism, d, lambda u: bound * (2 * u - 1), mechanism.noise.standard_deviations)
@@ -500,7 +502,7 @@ def linear_records(rng):
 
 def logistic_records(rng):
     d = int(rng.integers(1, 3))
-    mechanism = ldp.LogisticRecordsMechanism(**target(rng), columns=d + 1, split=rng.uniform(0.05, 0.95))
+    mechanism = ldp.mechanisms.LogisticRecordsMechanism(**target(rng), columns=d + 1, split=rng.uniform(0.05, 0.95))
     return records_case(mechanism, d, np.round, [mechanism.scale] * d + [None])
 
 
@@ -519,7 +521,7 @@ def statistics_options(rng):
 
 def linear_statistics(rng):
     d, bound = int(rng.integers(1, 3)), budget(rng)
-    mechanism = ldp.LinearStatisticsMechanism(
+    mechanism = ldp.mechanisms.LinearStatisticsMechanism(
         **target(rng), response_bound=bound, columns=d + 1, ratios=np.exp(rng.normal(size=3)), **statistics_options(rng)
     )
     return statistics_case(mechanism, d, lambda u: bound * (2 * u - 1))
@@ -527,7 +529,7 @@ def linear_statistics(rng):
 
 def logistic_statistics(rng):
     d = int(rng.integers(1, 3))
-    mechanism = ldp.LogisticStatisticsMechanism(
+    mechanism = ldp.mechanisms.LogisticStatisticsMechanism(
         **target(rng), columns=d + 1, ratios=np.exp(rng.normal(size=2)), **statistics_options(rng)
     )
     return statistics_case(mechanism, d, np.round)
@@ -542,7 +544,7 @@ def sufficient_statistics(rng):
     scales = scale * np.exp(rng.normal(size=2)) if own else scale
     law = kind(scales) if own else wrapped(kind(scales), rng)
     for sensitivity in sorted([family.sensitivity(1), family.sensitivity(2), 1e6]):
-        mechanism = ldp.AdditiveMechanism(law, columns=family.columns, sensitivity=sensitivity)
+        mechanism = ldp.mechanisms.AdditiveMechanism(law, columns=family.columns, sensitivity=sensitivity)
         try:
             bootstrap.SufficientStatistics(family, mechanism, 50)
         except ValueError:  # it says that one record can move the statistics by more

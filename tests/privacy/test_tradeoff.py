@@ -8,15 +8,10 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.privacy import (
-    DiscreteGaussianTradeoff,
-    GaussianTradeoff,
-    Guarantee,
-    LaplaceTradeoff,
-    PureProtocolTradeoff,
-    SymmetricLaplaceTradeoff,
-    ZeroInflatedTradeoff,
-)
+from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff
+from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, ZeroInflatedTradeoff
 
 
 def randomized_response(epsilon, k):

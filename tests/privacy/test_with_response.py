@@ -5,13 +5,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from ldpbayes.privacy import (
-    GaussianTradeoff,
-    GaussianWithResponseTradeoff,
-    PureProtocolTradeoff,
-    gaussian_beside_response,
-    gaussian_scale,
-)
+from ldpbayes.privacy import GaussianTradeoff, gaussian_scale
+from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 PAIRS = [(0.05, 3.0), (0.3, 0.1), (1.0, 1.0), (1.0, 6.0), (4.0, 0.5)]  # both kinds prevail, or neither
 

@@ -16,16 +16,16 @@ from ldpbayes.estimation import (
     Box,
     Combined,
     DoublyRandom,
-    Estimator,
     Naive,
     Oracle,
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
 from ldpbayes.estimation.losses import absolute, as_loss, logistic
+from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
 from ldpbayes.studies import Checkpoint, Setting, replicate
-from ldpbayes.studies._replicates import ReplicatedFit
+from ldpbayes.studies._coverage import ReplicatedFit
 
 
 def table(cells, replicates, seed, batch, checkpoint, **settings):

@@ -18,11 +18,23 @@ PRIORS = {"slope": dist.Normal(0, 2), "scale": SCALE}
 LINEAR, LOGISTIC = linear_regression(**PRIORS, sigma=SCALE), logistic_regression(**PRIORS)
 EXPANSION = logistic_regression(**PRIORS, expansion=ChebyshevExpansion())
 LIKELIHOODS = {
-    "linear, records": (LINEAR, lambda e, w=4: ldp.LinearRecordsMechanism(e, 1e-5, 1.0, 1.0, w), 2000),
-    "linear, statistics": (LINEAR, lambda e, w=4: ldp.LinearStatisticsMechanism(e, 1e-5, 1.0, 1.0, w), 20_000),
-    "logistic, records": (LOGISTIC, lambda e, w=4: ldp.LogisticRecordsMechanism(e, 1e-5, 1.0, w), 2000),
-    "logistic, statistics": (LOGISTIC, lambda e, w=4: ldp.LogisticStatisticsMechanism(e, 1e-5, 1.0, w), 20_000),
-    "logistic, records, expansion": (EXPANSION, lambda e, w=4: ldp.LogisticRecordsMechanism(e, 1e-5, 1.0, w), 2000),
+    "linear, records": (LINEAR, lambda e, w=4: ldp.mechanisms.LinearRecordsMechanism(e, 1e-5, 1.0, 1.0, w), 2000),
+    "linear, statistics": (
+        LINEAR,
+        lambda e, w=4: ldp.mechanisms.LinearStatisticsMechanism(e, 1e-5, 1.0, 1.0, w),
+        20_000,
+    ),
+    "logistic, records": (LOGISTIC, lambda e, w=4: ldp.mechanisms.LogisticRecordsMechanism(e, 1e-5, 1.0, w), 2000),
+    "logistic, statistics": (
+        LOGISTIC,
+        lambda e, w=4: ldp.mechanisms.LogisticStatisticsMechanism(e, 1e-5, 1.0, w),
+        20_000,
+    ),
+    "logistic, records, expansion": (
+        EXPANSION,
+        lambda e, w=4: ldp.mechanisms.LogisticRecordsMechanism(e, 1e-5, 1.0, w),
+        2000,
+    ),
 }
 
 
@@ -95,6 +107,6 @@ def test_entries_that_a_model_fixes_are_not_counted(rng):
 
 
 def test_only_statistics_of_one_record_are_summed():
-    central = ldp.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 2, trust_model="central", count=10)
+    central = ldp.mechanisms.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 2, trust_model="central", count=10)
     with pytest.raises(ValueError, match="only values of one record each, locally perturbed, are summed"):
         regression_coverage(LOGISTIC, central, 10)

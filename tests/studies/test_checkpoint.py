@@ -14,7 +14,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
 from ldpbayes.studies import Checkpoint, coverage
-from ldpbayes.studies._fingerprint import model_fingerprint
+from ldpbayes.studies._checkpoint import model_fingerprint
 from tests.checkpoints import read, write
 
 SETTINGS = {"seed": 3, "budgets": [0.5, float("inf")], "none": float("nan")}
@@ -235,7 +235,7 @@ def test_a_fingerprint_tells_models_apart_by_all_that_they_compute():
 def test_a_fingerprint_is_the_same_in_another_process():
     code = (
         "import ldpbayes as ldp; from ldpbayes.models import warner;"
-        "from ldpbayes.studies._fingerprint import model_fingerprint;"
+        "from ldpbayes.studies._checkpoint import model_fingerprint;"
         "print(model_fingerprint(warner(), ldp.RandomizedResponse(1.0), 10))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference._bar import Bar
+from ldpbayes.inference.chains import Bar
 from ldpbayes.models import clipped_gaussian, multivariate_normal, oue_histogram
 from ldpbayes.studies import Coverage, binomial_band, coverage
-from ldpbayes.studies._replicates import ReplicatedFit
+from ldpbayes.studies._coverage import ReplicatedFit
 from tests.checkpoints import read, write
 from tests.protocols import PROTOCOLS
 

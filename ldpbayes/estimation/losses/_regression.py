@@ -1,9 +1,6 @@
-"""Losses of regressions: squared, logistic, check, absolute, hinge, Huber.
+"""Losses of a regression on its linear predictor."""
 
-They are functions of a linear predictor η and a response y; where they have kinks they know a smooth version. Any JAX
-function of one record will do, too: see `m_estimate`.
-"""
-
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +10,219 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from ldpbayes._checks import checked
-from ldpbayes.estimation.losses._regression_loss import RegressionLoss
+from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.printing import shown
+from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
-__all__ = [
-    "absolute",
-    "check",
-    "hinge",
-    "huber",
-    "logistic",
-    "squared",
-]
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RegressionLoss(Loss):
+    """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another.
+
+    Parameters
+    ----------
+    kernel : callable
+        (η, y) → loss, elementwise on arrays.
+    response : int or str
+        Column of the response, by its position (negative from the end), or its name, which `m_estimate` looks up.
+    features : sequence of int or str, optional
+        Columns of the predictor, in the order of the parameters. By default all but the response; none, ``()``, for a
+        location: the mean or a quantile of the response.
+    intercept : bool
+        Whether the first parameter is an intercept.
+    smooth_kernel : callable, optional
+        (η, y, width) → loss, twice differentiable; for kernels with kinks.
+    smooth : bool, optional
+        See `Loss.smooth`; where it is not said, `m_estimate` finds out.
+    unit : {"response", "margin"}
+        What a smoothing width is measured in: the spread of the response around its least-squares prediction, or 1.
+    value_of_normal : float, optional
+        Mean of the kernel at its minimum for a normal response with standard deviation 1, where it is proportional to
+        that.
+    admits : (str, callable), optional
+        Which responses the kernel is for, in words and as a predicate of arrays.
+    """
+
+    kernel: Callable
+    response: int | str = -1
+    features: tuple[int | str, ...] | None = None
+    intercept: bool = True
+    smooth_kernel: Callable | None = None
+    smooth: bool | None = None
+    unit: str = "response"
+    value_of_normal: float | None = None
+    admits: tuple[str, Callable] | None = None
+
+    def __post_init__(self) -> None:
+        if self.features is not None:
+            given: Any = self.features
+            given = (given,) if isinstance(given, str) or is_integer(given) else given
+            features = tuple(j if isinstance(j, str) else int(j) for j in given)
+            object.__setattr__(self, "features", features)
+            if self.response in features:
+                raise ValueError(f"the response is column {self.response}, which is among the features {features}")
+
+    def __repr__(self) -> str:
+        """Return a line: kernel and columns, and what is unusual."""
+        parts = [_named(self.kernel), f"response={self.response!r}"]
+        parts += [] if self.features is None else [f"features={self.features}"]
+        return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
+
+    def __call__(self, x: jax.Array, theta: jax.Array) -> jax.Array:
+        """Loss of one record, a row."""
+        return self.values(x, theta)
+
+    def of(self, columns: tuple[str, ...]) -> "RegressionLoss":
+        """The loss with positions in place of columns' names.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column.
+        """
+        features = None if self.features is None else tuple(_position(column, columns) for column in self.features)
+        return dataclasses.replace(self, response=_position(self.response, columns), features=features)
+
+    def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
+        """See `Loss.check`."""
+        _, response = self._columns(rows.shape[-1])
+        if self.admits is None or response in index:
+            return
+        words, admitted = self.admits
+        bad = ~admitted(rows[:, response])
+        if bad.any():
+            raise ValueError(
+                f"this loss is for responses {words}; column {response} has {bad.sum()} others, the first "
+                f"({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
+            )
+
+    def _columns(self, width: int) -> tuple[np.ndarray, int]:
+        names = tuple(f"x{j}" for j in range(width))
+        response = _position(self.response, names)
+        if self.features is None:
+            return np.setdiff1d(np.arange(width), [response]), response
+        return np.array([_position(j, names) for j in self.features], int), response
+
+    def _parts(self, rows: jax.Array, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Linear predictor, response and slopes."""
+        features, response = self._columns(rows.shape[-1])
+        slopes = theta[1:] if self.intercept else theta
+        if slopes.shape != (len(features),):
+            raise ValueError(
+                f"this loss has {len(features) + self.intercept} parameters ({len(features)} columns"
+                f"{' and an intercept' if self.intercept else ''}), got an array of shape {jnp.shape(theta)}"
+            )
+        eta = rows[..., features] @ slopes
+        return (eta + theta[0] if self.intercept else eta), rows[..., response], slopes
+
+    def values(self, rows: jax.Array, theta: jax.Array) -> jax.Array:
+        """Loss of each row; see `Loss.values`."""
+        eta, y, _ = self._parts(rows, theta)
+        return self.kernel(eta, y)
+
+    def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
+        """Second derivative in η times the squared slopes, and that in y if it is perturbed; see `Loss.laplacians`."""
+        eta, y, slopes = self._parts(rows, theta)
+        features, response = self._columns(rows.shape[-1])
+        total = _derivative(self.kernel, 0, 2)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
+        return total + _derivative(self.kernel, 1, 2)(eta, y) if response in index else total
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
+        """From the kernel's derivatives and the design; see `Loss.total`."""
+        return self._total(self.kernel, *self._flat(rows, weights, theta))
+
+    def total_laplacian(
+        self, rows: jax.Array, weights: jax.Array, theta: jax.Array, index: tuple[int, ...]
+    ) -> Derivatives:
+        """From the kernel's derivatives and the design; see `Loss.total_laplacian`."""
+        flat = self._flat(rows, weights, theta)
+        features, response = self._columns(rows.shape[-1])
+        mask = jnp.asarray(np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]))
+        size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
+        # the product of the squared slopes with the sum of the kernel's second derivatives
+        value, slope, bend = self._total(_derivative(self.kernel, 0, 2), *flat)
+        total = (
+            size * value,
+            twice * value + size * slope,
+            2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
+        )
+        if response in index:
+            own = self._total(_derivative(self.kernel, 1, 2), *flat)
+            return total[0] + own[0], total[1] + own[1], total[2] + own[2]
+        return total
+
+    def _total(
+        self, kernel: Callable, design: jax.Array, eta: jax.Array, y: jax.Array, weights: jax.Array
+    ) -> Derivatives:
+        slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
+        return jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design)
+
+    def _flat(
+        self, rows: jax.Array, weights: jax.Array, theta: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Design (points, p), linear predictor, response and weights, one axis for all points."""
+        rows = rows.reshape(-1, rows.shape[-1])
+        features, response = self._columns(rows.shape[-1])
+        self._parts(rows[:1], theta)  # checks the shape
+        design = rows[:, features]
+        if self.intercept:
+            design = jnp.concatenate([jnp.ones_like(rows[:, :1]), design], axis=1)
+        return design, design @ theta, rows[:, response], weights.reshape(-1)
+
+    def smoothed(self, width: Any) -> "RegressionLoss":
+        """See `Loss.smoothed`."""
+        if self.smooth_kernel is None:
+            return self
+        smooth = self.smooth_kernel
+        return dataclasses.replace(self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, smooth=None)
+
+    def width(self, rows: jax.Array) -> Any:
+        """See `Loss.width`."""
+        if self.smooth_kernel is None or self.unit == "margin":
+            return None if self.smooth_kernel is None else jnp.ones((), rows.dtype)
+        count = len(self._columns(rows.shape[-1])[0]) + self.intercept
+        design, _, y, _ = self._flat(rows, jnp.ones(rows.shape[:-1]), jnp.zeros(count, rows.dtype))
+        gram = design.T @ design
+        ridge = 1e-10 * jnp.diag(jnp.diag(gram))
+        return jnp.std(y - design @ jnp.linalg.solve(gram + ridge, design.T @ y))
+
+    def names(self, columns: tuple[str, ...]) -> list[str]:
+        """See `Loss.names`."""
+        features, _ = self._columns(len(columns))
+        return ["intercept"] * self.intercept + [columns[j] for j in features]
+
+
+def _named(kernel: Callable) -> str:
+    """A function by its name; one that another function made, by that one's name and the numbers that it holds."""
+    name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
+    if not cells:
+        return name.lstrip("_")
+    held = {name: cell.cell_contents for name, cell in zip(kernel.__code__.co_freevars, cells, strict=True)}
+    numbers = ", ".join(f"{name}={shown(value)}" for name, value in held.items() if not callable(value))
+    return f"{kernel.__qualname__.split('.')[0].lstrip('_')}({numbers})"
+
+
+def _position(column: int | str, columns: tuple[str, ...]) -> int:
+    if isinstance(column, str) and column in columns:
+        return columns.index(column)
+    if isinstance(column, str) or not -len(columns) <= column < len(columns):
+        raise ValueError(f"the loss is about column {column!r}, and the columns are {', '.join(columns)}")
+    return range(len(columns))[column]
+
+
+def _derivative(kernel: Callable, argument: int, order: int) -> Callable:
+    """Elementwise derivative of a kernel (η, y) in one of its arguments, by forward passes with a tangent of ones."""
+    if order == 0:
+        return kernel
+    lower = _derivative(kernel, argument, order - 1)
+
+    def derivative(eta: jax.Array, y: jax.Array) -> jax.Array:
+        eta, y = jnp.broadcast_arrays(eta, y)
+        if argument == 0:
+            return jax.jvp(lambda v: lower(v, y), (eta,), (jnp.ones_like(eta),))[1]
+        return jax.jvp(lambda v: lower(eta, v), (y,), (jnp.ones_like(y),))[1]
+
+    return derivative
 
 
 @jax.custom_jvp

@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
-from ldpbayes.likelihood._dispatch import register_closed_form
-from ldpbayes.likelihood._families import Family, register_family
+from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics._logs import log_normal, logsumexp, stacked
-from ldpbayes.numerics._special import log_ndtr, log_tilted_normal
-from ldpbayes.numerics._tails import integrated_normal_tail, normal_tails
-
-__all__ = ["normal_gaussian", "normal_gaussian_unclipped", "normal_laplace", "normal_laplace_unclipped"]
+from ldpbayes.numerics.special import log_ndtr, log_normal, log_tilted_normal, logsumexp, stacked
+from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
 ENOUGH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
 

@@ -9,12 +9,10 @@ import numpyro.distributions as dist
 from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
-from ldpbayes.likelihood._dispatch import register_closed_form
 from ldpbayes.likelihood._mixing import normal_log_density
+from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.noise import Gaussian, IndependentGaussian
-from ldpbayes.numerics._products import OFF_DIAGONALS, pairs
-
-__all__ = ["SumOfStatistics", "linear_rows", "linear_statistics", "logistic_statistics", "statistics_gaussian"]
+from ldpbayes.numerics.arrays import OFF_DIAGONALS, pairs
 
 WIDE = 4.5
 """Standard deviation of a predictor from which on its expectations are sums over points where the sigmoid varies."""

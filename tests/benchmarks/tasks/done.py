@@ -192,9 +192,9 @@ def own_mechanism(folder):
 
     import ldpbayes as ldp
 
-    @ldp.register("two_sided_geometric")
+    @ldp.mechanisms.register("two_sided_geometric")
     @dataclasses.dataclass(frozen=True)
-    class TwoSidedGeometric(getattr(ldp.mechanisms, "DiscreteMechanism", ldp.Mechanism)):
+    class TwoSidedGeometric(getattr(ldp.mechanisms, "DiscreteMechanism", ldp.mechanisms.Mechanism)):
         """z = clip(x, 0, 10) + k, P(k) proportional to exp(-epsilon |k| / 10)."""
 
         epsilon: Any

@@ -11,11 +11,11 @@ from jax import lax
 
 from ldpbayes.data import MomentSketch, Release, ReleaseWarning, TotalSketch
 from ldpbayes.likelihood import Privatized
-from ldpbayes.likelihood._privatized import unwrapped
+from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import AdditiveMechanism, LinearRecordsMechanism, StatisticsMechanism
 from ldpbayes.noise import Gaussian
 from ldpbayes.studies import Checkpoint, Coverage
-from ldpbayes.studies._replicates import ReplicatedFit
+from ldpbayes.studies._coverage import ReplicatedFit
 
 
 def regression_coverage(

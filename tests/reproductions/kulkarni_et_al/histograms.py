@@ -13,7 +13,7 @@ from ldpbayes.data import Release
 from ldpbayes.estimation import frequencies
 from ldpbayes.mechanisms import OptimalUnaryEncoding
 from ldpbayes.studies import Checkpoint
-from ldpbayes.studies._replicates import ReplicatedFit
+from ldpbayes.studies._coverage import ReplicatedFit
 from tests.reproductions.splits import data_file
 
 

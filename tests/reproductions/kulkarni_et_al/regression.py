@@ -16,7 +16,7 @@ from scipy import optimize, special, stats
 
 from ldpbayes.data import Release
 from ldpbayes.estimation.losses import logistic, squared
-from ldpbayes.inference._density import Density
+from ldpbayes.inference.density import Density
 from ldpbayes.mechanisms import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,
@@ -25,7 +25,7 @@ from ldpbayes.mechanisms import (
 )
 from ldpbayes.privacy import gaussian_scale, linear_sensitivity_bound
 from ldpbayes.studies import Checkpoint
-from ldpbayes.studies._replicates import ReplicatedFit
+from ldpbayes.studies._coverage import ReplicatedFit
 from tests.reproductions.splits import Splits, data_file
 
 # tables, with their covariates reduced as in [KJKH] sec. 4.2

@@ -1,0 +1,1 @@
+"""What every floor uses: arguments checked, pytrees, tracing, printing, warnings."""

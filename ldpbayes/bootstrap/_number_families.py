@@ -1,0 +1,575 @@
+"""Families of numbers: counts, waiting times, normal, beta."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy import special, stats
+
+from ldpbayes._core.checks import LARGEST_CODE, at_least
+from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes.bootstrap._family import OnTheLine, Params, Range, rule_between
+from ldpbayes.bootstrap._sums import PointMasses
+from ldpbayes.numerics.tails import poisson_log_mass
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Binomial(OnTheLine):
+    """Numbers of successes in so many trials; parameter ``probs``. Nothing needs to be clamped.
+
+    Parameters
+    ----------
+    trials : int
+        Number of trials of a record.
+    """
+
+    trials: int = static()
+
+    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    step: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
+
+    @property
+    def lower(self) -> float:  # type: ignore[override]
+        """No success."""
+        return 0.0
+
+    @property
+    def upper(self) -> float:  # type: ignore[override]
+        """Nothing but successes."""
+        return float(self.trials)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {"probs": Range(0.0, 1.0)}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Binomial(self.trials, params["probs"])
+
+    def params(self, free: jax.Array, like: Any = None) -> Params:
+        """See `Family.params`: a probability may be 0 or 1, which no logit is."""
+        return self.nearest({"probs": free[0]})
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        return self.trials * params["probs"]
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: the share of successes, from 0 to 1."""
+        share = mean / self.trials
+        within = self.nearest({"probs": share})
+        return within, within["probs"] != share
+
+    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve_clamped`: nothing is clamped."""
+        return self.solve(mean)
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        p, k = params["probs"], np.arange(self.trials + 1.0)
+        choose = special.gammaln(self.trials + 1.0) - special.gammaln(k + 1) - special.gammaln(self.trials - k + 1)
+        masses = jnp.exp(choose + special.xlogy(k, p) + special.xlog1py(self.trials - k, -p))
+        return PointMasses(jnp.asarray(k), masses / jnp.sum(masses))
+
+    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
+        """See `Family.total`: binomial."""
+        p = jnp.asarray(params["probs"], float)
+        inside = jnp.clip(p, 1e-300, 1 - 1e-16)
+        drawn = jax.random.binomial(key, count * self.trials, inside, dtype=inside.dtype)
+        return jnp.where(p > 0, jnp.where(p < 1, drawn, count * self.trials), 0.0)
+
+    def checked(self, data: Any) -> np.ndarray:
+        """See `Family.checked`."""
+        x = super().checked(data)
+        if (x > self.trials).any():
+            raise ValueError(f"records are numbers of successes out of {self.trials}, got {x.max():g}")
+        return x
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Bernoulli(Binomial):
+    """Records that are 0 or 1; parameter ``probs``."""
+
+    trials: int = static(default=1, init=False)
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Bernoulli(probs=params["probs"])
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Poisson(OnTheLine):
+    """Poisson counts, those above a bound clamped to it; parameter ``rate``.
+
+    Parameters
+    ----------
+    upper : int
+        The largest count that is not clamped. The rate is looked for from a thousandth of it to three times as much.
+    """
+
+    upper: Any = static(default=None)
+
+    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    step: ClassVar[float] = 1.0
+    lower = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_field(self, "upper", "a whole number of at least 1", lambda a: (a >= 1) & (a == np.round(a)))
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {"rate": Range(1e-3 * self.upper, 3.0 * self.upper, positive=True)}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Poisson(params["rate"])
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        return jnp.asarray(params["rate"])
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: the mean itself."""
+        within = jnp.clip(mean, self.ranges["rate"].lower, self.ranges["rate"].upper)
+        return {"rate": within}, within != mean
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        k = np.arange(self.upper + 1)
+        masses = jnp.exp(poisson_log_mass(jnp.asarray(k), jnp.asarray(params["rate"], float)))
+        above = special.gammainc(self.upper + 1.0, params["rate"])  # P(k > upper)
+        masses = masses.at[-1].add(above)
+        return PointMasses(jnp.asarray(k), masses / jnp.sum(masses))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Exponential(OnTheLine):
+    """Exponential records, those above a bound clamped to it; parameter ``rate``.
+
+    Parameters
+    ----------
+    upper : float
+        Bound to which records are clamped, in their unit. Their mean is looked for from a thousandth of it to ten times
+        as much.
+    """
+
+    upper: Any = None
+
+    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    lower = 0.0
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {"rate": Range(0.1 / self.upper, 1e3 / self.upper, positive=True)}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Exponential(params["rate"])
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        return 1 / params["rate"]
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: one over the mean."""
+        return _rate(1.0, mean, self.ranges["rate"])
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        rate = params["rate"]
+        return rule_between(
+            0.0,
+            3 / rate,
+            42 / rate,  # beyond which there is 1e-18
+            self.lower,
+            self.upper,
+            lambda x: rate * jnp.exp(-rate * x),
+        )
+
+
+def _rate(concentration: Any, mean: jax.Array, allowed: Range) -> tuple[Params, jax.Array]:
+    """Rate of a gamma law with a mean, that may be none, inside a range."""
+    least, most = concentration / allowed.upper, concentration / allowed.lower
+    within = jnp.clip(mean, least, most)
+    return {"rate": concentration / within}, within != mean
+
+
+def _law(concentration: Any, rate: Any, lower: Any, upper: Any) -> PointMasses:
+    """Of a clamped gamma variable; its density is smooth in the logarithm, falling by exp(−concentration) a unit."""
+    mode = jnp.log(concentration / rate)
+    left = jnp.sqrt(74 / concentration) + 37 / concentration  # exp(−37) of the density at the mode is left there
+    right = jnp.log1p(jnp.sqrt(74 / concentration) + 40 / concentration)
+
+    def density(log_x: jax.Array) -> jax.Array:
+        excess = jnp.exp(log_x - mode) - 1 - (log_x - mode)
+        at_mode = concentration * (jnp.log(concentration) - 1) - special.gammaln(concentration)
+        return jnp.exp(at_mode - concentration * excess)
+
+    return rule_between(
+        mode - left,
+        mode,
+        mode + right,
+        jnp.log(jnp.asarray(lower, float)),
+        jnp.log(jnp.asarray(upper, float)),
+        density,
+        jnp.exp,
+    )
+
+
+def _check_positive_lower(family: Any) -> None:
+    if family.lower is not None:
+        checked_field(family, "lower", "a positive number: its logarithm is a statistic", lambda a: a > 0)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class GammaRate(OnTheLine):
+    """Gamma records of known concentration (shape); parameter ``rate``.
+
+    Parameters
+    ----------
+    concentration : float
+        The shape, known.
+    lower, upper : float
+        Bounds to which records are clamped, positive, in their unit. Their mean is looked for from a thousandth of the
+        upper to ten times as much.
+    """
+
+    concentration: Any
+    lower: Any = None
+    upper: Any = None
+
+    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    def __post_init__(self) -> None:
+        allowed = "a positive and finite number"
+        checked_field(self, "concentration", allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        _check_positive_lower(self)
+        super().__post_init__()
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        c = self.concentration
+        return {"rate": Range(0.1 * c / self.upper, 1e3 * c / self.upper, positive=True)}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Gamma(self.concentration, params["rate"])
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        return self.concentration / params["rate"]
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: the concentration over the mean."""
+        return _rate(self.concentration, mean, self.ranges["rate"])
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        return _law(self.concentration, params["rate"], self.lower, self.upper)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Gamma(OnTheLine):
+    """Gamma records; parameters ``concentration`` (shape) and ``rate``.
+
+    The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, positive, in their unit. The concentration is looked for from 0.01 to 1000,
+        the rate so that both bounds can be means.
+    """
+
+    lower: Any = None
+    upper: Any = None
+
+    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    columns: ClassVar[tuple[str, ...]] = ("log x", "x")
+    coordinate: ClassVar = (jnp.log, jnp.exp)
+
+    def __post_init__(self) -> None:
+        _check_positive_lower(self)
+        super().__post_init__()
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {
+            "concentration": Range(0.01, 1e3, positive=True),
+            "rate": Range(1e-3 / self.upper, 1e3 / self.lower, positive=True),
+        }
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Gamma(params["concentration"], params["rate"])
+
+    def _units(self, log_x: Any, x: Any) -> jax.Array:
+        """The statistics, each from 0 to 1."""
+        start, end = jnp.log(self.lower), jnp.log(self.upper)
+        return jnp.stack([(log_x - start) / (end - start), (x - self.lower) / self.width], axis=-1)
+
+    def _raw(self, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+        start, end = jnp.log(self.lower), jnp.log(self.upper)
+        return start + (end - start) * mean[0], self.lower + self.width * mean[1]
+
+    def statistics(self, x: Any) -> jax.Array:
+        """See `Family.statistics`."""
+        x = self.clamp(x)
+        return self._units(jnp.log(x), x)
+
+    def sensitivity(self, order: int) -> float:
+        """See `Family.sensitivity`: both statistics increase from 0 to 1, so that the bounds are furthest apart."""
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        concentration, rate = params["concentration"], params["rate"]
+        return self._units(special.digamma(concentration) - jnp.log(rate), concentration / rate)
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation.
+
+        A mean of x outside the bounds is brought there. Where the logarithm of the mean is not above the mean of the
+        logarithm, there is no maximum: the largest concentration is taken.
+        """
+        log_x, x = self._raw(mean)
+        inside = jnp.clip(x, self.lower, self.upper)
+        allowed = self.ranges["concentration"]
+        gap = jnp.log(inside) - log_x
+        least, most = (jnp.log(k) - special.digamma(k) for k in (allowed.upper, allowed.lower))
+        kept = jnp.clip(gap, least, most)
+        k = (3 - kept + jnp.sqrt((kept - 3) ** 2 + 24 * kept)) / (12 * kept)
+        for _ in range(5):  # each squares the relative error, which starts below 0.015 ([Minka])
+            miss = jnp.log(k) - special.digamma(k) - kept
+            k = 1 / (1 / k + miss / (k**2 * (1 / k - special.polygamma(1, k))))
+        k = jnp.clip(k, allowed.lower, allowed.upper)
+        rate = jnp.clip(k / inside, self.ranges["rate"].lower, self.ranges["rate"].upper)
+        return {"concentration": k, "rate": rate}, (inside != x) | (kept != gap)
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        return _law(params["concentration"], params["rate"], self.lower, self.upper)
+
+
+REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
+
+
+def _normal_law(loc: Any, scale: Any, lower: Any, upper: Any) -> PointMasses:
+    return rule_between(
+        loc - REACH * scale,
+        loc,
+        loc + REACH * scale,
+        lower,
+        upper,
+        lambda x: stats.norm.pdf(x, loc, scale),
+    )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class GaussianMean(OnTheLine):
+    """Normal records of known standard deviation; parameter ``loc``.
+
+    Parameters
+    ----------
+    scale : float
+        The standard deviation, known.
+    lower, upper : float
+        Bounds to which records are clamped, in their unit. The mean is looked for up to the distance of the bounds
+        beyond them.
+    """
+
+    scale: Any
+    lower: Any = None
+    upper: Any = None
+
+    def __post_init__(self) -> None:
+        checked_field(self, "scale", "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        super().__post_init__()
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {"loc": Range(self.lower - self.width, self.upper + self.width)}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Normal(params["loc"], self.scale)
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        return jnp.asarray(params["loc"])
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`: the mean itself."""
+        within = jnp.clip(mean, self.ranges["loc"].lower, self.ranges["loc"].upper)
+        return {"loc": within}, within != mean
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        return _normal_law(params["loc"], self.scale, self.lower, self.upper)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Gaussian(OnTheLine):
+    """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``.
+
+    The statistics are u and u², with u = −1 and 1 at the bounds.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, in their unit. The mean is looked for up to their distance beyond them,
+        the standard deviation from a thousandth of it to ten times as much.
+    """
+
+    lower: Any = None
+    upper: Any = None
+
+    columns: ClassVar[tuple[str, ...]] = ("u", "u*u")
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        width = self.width
+        return {
+            "loc": Range(self.lower - width, self.upper + width),
+            "scale": Range(1e-3 * width, 10 * width, positive=True),
+        }
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Normal(params["loc"], params["scale"])
+
+    def _standardised(self, loc: Any, scale: Any) -> tuple[Any, Any]:
+        return (loc - (self.lower + self.upper) / 2) / (self.width / 2), scale / (self.width / 2)
+
+    def statistics(self, x: Any) -> jax.Array:
+        """See `Family.statistics`."""
+        u, _ = self._standardised(self.clamp(x), 1.0)
+        return jnp.stack([u, u**2], axis=-1)
+
+    def sensitivity(self, order: int) -> float:
+        """See `Family.sensitivity`: 9/4 at u = 1, −1/2; or 2 at u = ±1.
+
+        With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m, the distances are 2m + 4pm ≤ 6m − 4m², which is largest at
+        m = 3/4, and (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²), which increases on [0, 1].
+        """
+        return {1: 2.25, 2: 2.0}[order]
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        loc, scale = self._standardised(params["loc"], params["scale"])
+        return jnp.stack([loc, loc**2 + scale**2])
+
+    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+        """See `Family.solve`; a variance below that of the smallest standard deviation is replaced by it."""
+        ranges, half = self.ranges, self.width / 2
+        loc = (self.lower + self.upper) / 2 + half * mean[0]
+        variance = half**2 * (mean[1] - mean[0] ** 2)
+        within = jnp.clip(loc, ranges["loc"].lower, ranges["loc"].upper)
+        least, most = ranges["scale"].lower ** 2, ranges["scale"].upper ** 2
+        kept = jnp.clip(variance, least, most)
+        return {"loc": within, "scale": jnp.sqrt(kept)}, (within != loc) | (kept != variance)
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`."""
+        return _normal_law(params["loc"], params["scale"], self.lower, self.upper)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Beta(OnTheLine):
+    """Beta records; parameters ``concentration1`` and ``concentration0``.
+
+    The statistics are log x and log(1 − x), each from 0 to 1 between the bounds.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, inside (0, 1). Both concentrations are looked for from 0.01 to 1000.
+    """
+
+    lower: Any = None
+    upper: Any = None
+
+    natural: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
+    coordinate: ClassVar = (special.logit, special.expit)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lower", "upper"):
+            allowed = "inside (0, 1): logarithms of x and 1 - x are the statistics"
+            checked_field(self, name, allowed, lambda a: (a > 0) & (a < 1))
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """See `Family.ranges`."""
+        return {name: Range(0.01, 1e3, positive=True) for name in ("concentration0", "concentration1")}
+
+    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
+        """See `Family.distribution`."""
+        return dist.Beta(params["concentration1"], params["concentration0"])
+
+    def _units(self, first: Any, second: Any) -> jax.Array:
+        """The statistics, each from 0 to 1."""
+        lower, upper = jnp.asarray(self.lower, float), jnp.asarray(self.upper, float)
+        one = (first - jnp.log(lower)) / (jnp.log(upper) - jnp.log(lower))
+        other = (second - jnp.log1p(-upper)) / (jnp.log1p(-lower) - jnp.log1p(-upper))
+        return jnp.stack([one, other], axis=-1)
+
+    def statistics(self, x: Any) -> jax.Array:
+        """See `Family.statistics`."""
+        x = self.clamp(x)
+        return self._units(jnp.log(x), jnp.log1p(-x))
+
+    def sensitivity(self, order: int) -> float:
+        """See `Family.sensitivity`: one statistic increases, the other falls, so that the bounds are furthest apart."""
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+
+    def mean(self, params: Mapping[str, Any]) -> jax.Array:
+        """See `Family.mean`."""
+        one, zero = params["concentration1"], params["concentration0"]
+        both = special.digamma(one + zero)
+        return self._units(special.digamma(one) - both, special.digamma(zero) - both)
+
+    def law(self, params: Mapping[str, Any]) -> PointMasses:
+        """See `OnTheLine.law`; the density is smooth in the logit, falling exponentially on both sides."""
+        one, zero = params["concentration1"], params["concentration0"]
+        mode, near = jnp.log(one / zero), jnp.sqrt(74 * (1 / one + 1 / zero))
+
+        def density(logit: jax.Array) -> jax.Array:
+            log_x, log_1mx = -jnp.logaddexp(0.0, -logit), -jnp.logaddexp(0.0, logit)
+            return jnp.exp(one * log_x + zero * log_1mx - special.betaln(one, zero))
+
+        return rule_between(
+            mode - near - 37 / one,
+            mode,
+            mode + near + 37 / zero,
+            special.logit(jnp.asarray(self.lower, float)),
+            special.logit(jnp.asarray(self.upper, float)),
+            density,
+            special.expit,
+        )

@@ -1,0 +1,366 @@
+"""Private least squares from perturbed moments."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ldpbayes._core.checks import at_least, checked
+from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.bootstrap._estimators import Estimated, OfReleasedStatistic, check_additive
+from ldpbayes.bootstrap._vector_families import LEAST, MultivariateNormal, from_root, raised, root_of
+from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.numerics.arrays import packed, pairs
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class RegressionMoments(MultivariateNormal):
+    """Rows of regressors with the response in the last column; the statistics are those of `SecondMoments`.
+
+    They are in three blocks: moments of the regressors (u_j, u_j² and √2 u_j u_k); those with the response v in the
+    first power (v and √2 u_j v); and v².
+
+    Parameters
+    ----------
+    lower, upper : array_like (d + 1,)
+        Bounds to which the columns are clamped, in their units, as they come: they need not be symmetric.
+    """
+
+    lower: Any = None
+    upper: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dimension < 2:
+            raise ValueError(
+                "regression needs bounds of at least two columns, the response's last; got those of one column"
+            )
+
+    @property
+    def regressors(self) -> int:
+        """Number of columns but the response."""
+        return self.dimension - 1
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """To which block each statistic belongs: 0, 1 or 2, in how many factors the response is."""
+        last = self.regressors
+        rows, columns = pairs(self.dimension)
+        return np.concatenate([np.arange(self.dimension) == last, (rows == last) * 1 + (columns == last)]).astype(int)
+
+    def block_sensitivities(self, order: int) -> tuple[float, float, float]:
+        """How far replacing one row can move the sums of each block; exactly, each attained by two rows.
+
+        The first block has the statistics of a row without response. In the second, with m = |u − u'|/2 in each column
+        and its p = |u + u'|/2 ≤ 1 − m, |v − v'| = 2m_v and |u_j v − u'_j v'| ≤ 2 (p_j m_v + m_j p_v) ≤
+        2 (m_v + m_j − 2 m_v m_j). The sum of absolute differences is thus at most
+        2m_v + 2√2 (d m_v + M − 2 m_v M) with M = Σm_j from 0 to d, linear in each of m_v and M and so largest at an
+        end of both: 2 + 2√2 d, where v is 1 and −1 and all u are 1. There every difference is as large as it can be,
+        so that the Euclidean distance is largest as well. v² is between 0 and 1.
+
+        Parameters
+        ----------
+        order : {1, 2}
+            Sum of absolute differences, or Euclidean distance.
+        """
+        d = self.regressors
+        without = MultivariateNormal(self.lower[:-1], self.upper[:-1]).sensitivity(order)
+        return without, {1: 2 + 2 * math.sqrt(2.0) * d, 2: math.sqrt(4.0 + 8 * d)}[order], 1.0
+
+    def weights(self, split: Sequence[float] | np.ndarray, order: int) -> np.ndarray:
+        """What each statistic is multiplied by (statistics,), so that each block has its share of a sensitivity of one.
+
+        Under Laplace noise sensitivities of blocks add, and so do the shares of ε; under Gaussian noise their squares.
+
+        Parameters
+        ----------
+        split : array_like (3,)
+            Shares of the blocks.
+        order : {1, 2}
+            1 for Laplace noise, 2 for Gaussian noise.
+
+        Raises
+        ------
+        ValueError
+            If there are not three positive shares that sum to one.
+        """
+        shares = np.asarray(checked("split", split, "three positive shares that sum to one", lambda a: a > 0))
+        if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-9:
+            raise ValueError(f"split must be three positive shares that sum to one, got {split!r}")
+        return (shares ** (1 / order) / np.array(self.block_sensitivities(order)))[self.blocks]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class LeastSquares(OfReleasedStatistic):
+    """Least squares from noisy sums of the first and second moments of rows (x, y); most make it with `least_squares`.
+
+    In units in which half the distance of a column's bounds is one, the covariance matrix S of the regressors is what
+    was released, its eigenvalues raised to one standard deviation of the noise in a mean of squares (and to 4e-6: a
+    thousandth of the distance of the bounds, as a standard deviation). The coefficients are S⁻¹ s with the noisy
+    covariances s of the regressors and the response; without an intercept the matrix of second moments about 0 is
+    raised instead. The error variance is the residual sum of squares by the same noisy moments, divided by the number
+    of records less that of coefficients; where that is below 4e-6 it is replaced by it. No other quantity of the data
+    is used (the noise's scale is public), and each of these repairs is flagged as outside the domain.
+
+    Parameters are ``coef`` (d,), ``intercept`` () where there is one, ``scale`` () of the errors, and, not reported,
+    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors.
+
+    A replicate keeps the regressors' moments as they were estimated and draws what the errors add: Xᵀe normal with
+    covariance nσ²Q, eᵀe as the part of it that X explains and σ² χ²; then fresh noise on all statistics. Errors are
+    taken to be normal only in eᵀe. That rows are clamped is not replicated, since nothing is known of the law of x:
+    choose bounds of the response that hold nearly all of it.
+
+    Studentised and pivotal intervals of the scale cover too seldom, 0.30 to 0.78 in place of 0.95, where noise takes
+    many replicates outside the domain; percentile intervals do not.
+
+    Parameters
+    ----------
+    rows : RegressionMoments
+        The bounds.
+    mechanism : Additive
+        Of the weighted sums: without bounds, with at least their sensitivity.
+    count : int
+        Number of records, public; neighbouring data sets differ in one record and have the same number.
+    weights : array (statistics,)
+        What each statistic is multiplied by before the noise is added, and divided by after.
+    intercept : bool
+        Whether there is one.
+
+    Raises
+    ------
+    ValueError
+        If the count is unknown or too small, or the mechanism has bounds or less sensitivity than the sums.
+    """
+
+    rows: RegressionMoments
+    mechanism: Additive
+    count: int = static()
+    weights: Any = 1.0
+    intercept: bool = static(default=True)
+
+    def __post_init__(self) -> None:
+        check_additive(self.mechanism)
+        needed = None
+        if is_concrete(self.rows, self.mechanism, self.weights):
+            weights = np.broadcast_to(np.asarray(self.weights, float), len(self.rows.columns)).copy()
+            object.__setattr__(self, "weights", weights)
+            needed = _sensitivity(self.rows, weights, self.mechanism.noise.norm)
+        self._check_mechanism(needed)
+        object.__setattr__(self, "count", at_least(self.rows.dimension + 2, "count", self.count))
+        object.__setattr__(self, "intercept", bool(self.intercept))
+
+    def checked(self, data: Any) -> np.ndarray:
+        """See `OfReleasedStatistic.checked`."""
+        return self.rows.checked(data)
+
+    def randomize(self, key: Any, data: Any) -> jax.Array:
+        """See `PrivateEstimator.randomize`."""
+        return self.mechanism.simulate(key, self.weights * self.rows.statistics(data).sum(axis=0))
+
+    @property
+    def deviations(self) -> jax.Array:
+        """Standard deviations of the noise in the mean of each statistic, weights undone."""
+        return jnp.sqrt(self.mechanism.noise.variance) / (jnp.asarray(self.weights) * self.count)
+
+    @property
+    def coefficients(self) -> int:
+        """Number of coefficients, with the intercept."""
+        return self.rows.regressors + self.intercept
+
+    def _origin(self) -> tuple[jax.Array, jax.Array]:
+        """Centres and half distances of the bounds; the former in units of the latter."""
+        half = jnp.asarray(self.rows.half)
+        return jnp.asarray(self.rows.centre) / half, half
+
+    def estimate(self, released: Any) -> Estimated:
+        """See `PrivateEstimator.estimate`; the standard errors are the asymptotic ones, of sampling and noise."""
+        d, n = self.rows.regressors, self.count
+        origin, half = self._origin()
+        first, second = self.rows.split(released / (self.weights * n))
+        within = jnp.clip(first, -1.0, 1.0)
+        moved = second - jnp.outer(within, within)
+        mean = within + origin
+        least = jnp.maximum(self.deviations[d + 1], LEAST)  # the first of the squares
+        covariance, lifted = raised(moved[:d, :d], least if self.intercept else LEAST)
+        gram, right, square = covariance, moved[:d, d], moved[d, d]
+        if not self.intercept:
+            about = jnp.outer(mean, mean)
+            gram, more = raised(covariance + about[:d, :d], least)
+            covariance, lifted = gram - about[:d, :d], lifted | more
+            right, square = right + about[:d, d], square + about[d, d]
+        slope = jnp.linalg.solve(gram, right)
+        variance = (square - slope @ right) * n / (n - self.coefficients)
+        kept = jnp.maximum(variance, LEAST)
+        params = {
+            "coef": slope * half[d] / half[:d],
+            "scale": half[d] * jnp.sqrt(kept),
+            "loc_x": half[:d] * mean[:d],
+            "covariance_x": covariance * jnp.outer(half[:d], half[:d]),
+        }
+        if self.intercept:
+            params["intercept"] = half[d] * (mean[d] - slope @ mean[:d])
+        error = jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance(params, noise=True)), 0.0))
+        return Estimated(params, error, lifted | jnp.any(within != first) | (kept != variance))
+
+    def covariance(self, params: Mapping[str, Any], *, noise: bool) -> jax.Array:
+        """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.
+
+        Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
+        equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Where.
+        noise : bool
+            Whether the noise counts, or sampling alone.
+        """
+        d, n, p = self.rows.regressors, self.count, self.coefficients
+        mean, root, slope, intercept, scale, half = self._standardised(params)
+        origin = self._origin()[0]
+        second = root @ root.T
+        # rows of the design in terms of (1, u): (1, u − mean) with an intercept, else x itself; and their moments
+        if self.intercept:
+            design = jnp.eye(d + 1).at[1:, 0].set(origin[:d] - mean)
+            gram = jnp.eye(d + 1).at[1:, 1:].set(second)
+        else:
+            design = jnp.eye(d + 1)[1:].at[:, 0].set(origin[:d])
+            gram = second + jnp.outer(mean, mean)
+        design = jnp.pad(design, ((0, 0), (0, 1)))
+        residual = jnp.concatenate([(origin[d] - intercept - slope @ origin[:d])[None], -slope, jnp.ones(1)])
+
+        def equations(statistics: jax.Array) -> jax.Array:
+            one, two = self.rows.split(statistics)
+            moments = jnp.block([[jnp.zeros((1, 1)), one[None]], [one[:, None], two]])
+            return jnp.append(design @ moments @ residual, residual @ moments @ residual * n / (n - p))
+
+        spread = jnp.zeros((p + 1, p + 1)).at[p, p].set(2 * scale**4 / (n - p))
+        spread = spread.at[:p, :p].set(scale**2 / n * gram)
+        if noise:
+            linear = jax.jacfwd(equations)(jnp.zeros(len(self.rows.columns))) * self.deviations
+            spread = spread + linear @ linear.T
+        # from the solution of the normal equations to what is reported
+        turn = jnp.zeros((p + 1, p + 1)).at[p, p].set(half[d] / (2 * scale))
+        if self.intercept:
+            turn = turn.at[:d, 1:p].set(jnp.diag(half[d] / half[:d]))
+            turn = turn.at[d, 0].set(half[d]).at[d, 1:p].set(-half[d] * mean)
+        else:
+            turn = turn.at[:d, :d].set(jnp.diag(half[d] / half[:d]))
+        solve = turn @ jnp.linalg.inv(jnp.eye(p + 1).at[:p, :p].set(gram))
+        return solve @ spread @ solve.T
+
+    def _standardised(self, params: Mapping[str, Any]) -> tuple[jax.Array, ...]:
+        """Means of x, root of their covariance, slopes, intercept and scale in units of half the bounds' distances."""
+        d = self.rows.regressors
+        _, half = self._origin()
+        root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
+        intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
+        slope = params["coef"] * half[:d] / half[d]
+        return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d], half
+
+    def replicate(self, key: Any, params: Any) -> jax.Array:
+        """See `PrivateEstimator.replicate`: the hybrid bootstrap, with the moments of x kept."""
+        d, n = self.rows.regressors, self.count
+        mean, root, slope, intercept, scale, _ = self._standardised(params)
+        origin, _ = self._origin()
+        keys = jax.random.split(key, 3)
+        z = jax.random.normal(keys[0], (d + 1,), scale.dtype)
+        # means of e, (x − mean) e and e²
+        alone = scale * z[0] / n**0.5
+        along = scale * root @ z[1:] / n**0.5
+        rest = 2 * jax.random.gamma(keys[1], (n - d - 1) / 2, dtype=scale.dtype)
+        squares = scale**2 * (z @ z + rest) / n
+        x, covariance = mean - origin[:d], root @ root.T
+        level = intercept + slope @ mean - origin[d]  # of v, at the mean of x
+        v = level + alone
+        with_x = covariance @ slope + along + x * v
+        explained = level**2 + slope @ covariance @ slope + 2 * level * alone + 2 * slope @ along
+        corner = (explained + squares)[None, None]
+        second = jnp.block([[covariance + jnp.outer(x, x), with_x[:, None]], [with_x[None], corner]])
+        total = n * jnp.concatenate([x, v[None], packed(second, "scaled")])
+        return self.mechanism.simulate(keys[2], self.weights * total)
+
+    def target(self, params: Any) -> Any:
+        """See `PrivateEstimator.target`: coefficients, intercept and scale of the errors."""
+        return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}
+
+    def nearest(self, target: Any) -> Any:
+        """See `PrivateEstimator.nearest`."""
+        return target | {"scale": jnp.maximum(target["scale"], LEAST**0.5 * self.rows.half[-1])}
+
+    def free(self, params: Any) -> jax.Array:
+        """See `PrivateEstimator.free`: the logarithm of the scale, and of the diagonal of the covariance's root."""
+        level = params["intercept"][None] if self.intercept else jnp.zeros(0)
+        scale = jnp.log(params["scale"])[None]
+        return jnp.concatenate([params["coef"], level, params["loc_x"], scale, root_of(params["covariance_x"])])
+
+    def params(self, free: jax.Array, like: Any) -> Any:
+        """See `PrivateEstimator.params`."""
+        d, p = self.rows.regressors, self.coefficients
+        coef, level, loc, scale, root = jnp.split(free, [d, p, p + d, p + d + 1])
+        params = {"coef": coef, "scale": jnp.exp(scale[0]), "loc_x": loc, "covariance_x": from_root(root, d)}
+        return params | ({"intercept": level[0]} if self.intercept else {})
+
+
+def _sensitivity(rows: RegressionMoments, weights: np.ndarray, order: int) -> float:
+    """Of weighted sums: that of all of them together where weights are equal, else from those of the blocks."""
+    if np.all(weights == weights[0]):
+        return float(abs(weights[0]) * rows.sensitivity(order))
+    largest = [np.abs(weights[rows.blocks == block]).max() for block in range(3)]
+    return float(np.linalg.norm(np.multiply(largest, rows.block_sensitivities(order)), order))
+
+
+def least_squares(
+    *,
+    lower: Any,
+    upper: Any,
+    count: int,
+    epsilon: Any,
+    delta: Any = None,
+    intercept: bool = True,
+    split: Any = None,
+) -> LeastSquares:
+    """Private linear regression: Laplace noise on the sums of moments of (x, y), or Gaussian where delta is given.
+
+    Parameters
+    ----------
+    lower, upper : array_like (d + 1,)
+        Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs.
+    count : int
+        Number of records, public.
+    epsilon, delta : float
+        Budget, for replacing one record.
+    intercept : bool
+        Whether there is one.
+    split : array_like (3,), optional
+        Shares of the budget for the moments of x, for y and its products with x, and for y². By default there are none:
+        one noise for all, by how far a row can move all of them together. That is less noise in every statistic than
+        with any shares for which the three would have equal noise, since no row moves each block the most at a time.
+
+    Returns
+    -------
+    LeastSquares
+
+    Raises
+    ------
+    ValueError
+        For the reasons of `LeastSquares`, and of `LaplaceMechanism` or `GaussianMechanism`; if bounds are missing, or
+        the shares are not three positive numbers that sum to one.
+    """
+    rows = RegressionMoments(lower, upper)
+    order = 1 if delta is None else 2
+    weights = np.ones(len(rows.columns)) if split is None else rows.weights(split, order)
+    sensitivity = rows.sensitivity(order) if split is None else 1.0
+    if delta is None:
+        mechanism: Any = LaplaceMechanism(epsilon, columns=rows.columns, sensitivity=sensitivity)
+    else:
+        mechanism = GaussianMechanism(epsilon, delta, columns=rows.columns, sensitivity=sensitivity)
+    return LeastSquares(rows, mechanism, count, weights, intercept)

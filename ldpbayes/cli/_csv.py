@@ -1,0 +1,258 @@
+"""CSV files: their columns as numbers, and the messages where they are not."""
+
+import csv
+import math
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ldpbayes.cli._input import BadInput, guess
+
+CSV = (".csv", ".tsv")
+DELIMITERS = ",;\t|"
+MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
+
+
+class Table:
+    """A CSV file whose first line names the columns, which are read when they are asked for.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        UTF-8 text. Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second.
+    headless : bool
+        Whether the first line may hold numbers; then the columns are called ``x[0]``, ``x[1]``, ...
+
+    Raises
+    ------
+    BadInput
+        If there is no such file, no first line that names columns, or two delimiters could be meant.
+    """
+
+    def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
+        self.path = path
+        if not path.is_file():
+            raise BadInput(f"no file {path}")
+        self.delimiter = self._delimiter()
+        self.names = [name.strip() for name in next(self._rows(), [])]
+        if not any(self.names):
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it is empty")
+        numbers = all(_is_number(name) or name.lower() in MISSING for name in self.names)
+        if numbers and not headless:
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds numbers")
+        self._heads = int(not numbers)
+        if numbers:
+            self.names = [f"x[{j}]" for j in range(len(self.names))]
+
+    def columns(self, said: Sequence[str]) -> list[str]:
+        """Names of columns as they are typed: each by itself, or several with commas between them.
+
+        Parameters
+        ----------
+        said : sequence of str
+            What was typed.
+
+        Raises
+        ------
+        BadInput
+            If there is no such column, several of one name, or one is named twice.
+        """
+        names = [name for text in said for name in ([text] if text in self.names else text.split(","))]
+        for name in names:
+            if self.names.count(name) != 1:
+                count = "several columns" if name in self.names else "no column"
+                known = ", ".join(each or "(one without a name)" for each in self.names)
+                meant = "" if name in self.names else guess(name, self.names)
+                raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
+            if names.count(name) > 1:
+                raise BadInput(f"column {name!r} of {self.path} is named twice")
+        return names
+
+    def cells(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Text of some columns.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of columns that there are.
+
+        Raises
+        ------
+        BadInput
+            If there are no lines below the first, or one has not as many cells as the first.
+        """
+        where = [self.names.index(name) for name in names]
+        found: list[list[str]] = [[] for _ in names]
+        places = [(cells.append, j) for cells, j in zip(found, where, strict=True)]
+        for row in self._records():
+            for append, j in places:
+                append(row[j])
+        if not found[0]:
+            raise BadInput(f"{self.path} has no records below the names of its columns")
+        return dict(zip(names, found, strict=True))
+
+    def groups(self, name: str, cells: Sequence[str]) -> dict[str, np.ndarray]:
+        """For each word in a column, in the order of the file, which records have it.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        cells : sequence of str
+            Its text.
+
+        Raises
+        ------
+        BadInput
+            If words are missing.
+        """
+        words = np.array([cell.strip() for cell in cells])
+        self._refuse_missing(name, words == "")
+        different, first, counts = np.unique(words, return_index=True, return_counts=True)
+        records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
+        return {str(different[group]): records[group] for group in np.argsort(first)}
+
+    def numbers(self, name: str, cells: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
+        """Values of a column.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        cells : sequence of str
+            Its text.
+        levels : sequence of str
+            Words that stand for the codes 0, 1, ...
+        hint : str
+            What to say where there are words and no levels.
+
+        Raises
+        ------
+        BadInput
+            If values are missing, are no numbers, or none of the levels.
+        """
+        codes = {level: float(code) for code, level in enumerate(levels)}
+        try:
+            values = np.array([codes[cell.strip()] for cell in cells] if codes else [_number(cell) for cell in cells])
+        except (KeyError, ValueError):
+            values = np.array([math.nan])
+        if not np.isnan(values).any():
+            return values
+        texts = [cell.strip() for cell in cells]
+        self._refuse_missing(name, np.array([text not in codes and text.lower() in MISSING for text in texts]))
+        bad = next(record for record, text in enumerate(texts) if not (text in codes if codes else _is_number(text)))
+        wrong = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
+        if not codes and _is_number(texts[bad].replace(",", ".")):
+            wrong = "which is no number: decimals are written with a point"
+        raise BadInput(f"{self.path}, line {self.line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
+
+    def matrix(self, names: Sequence[str]) -> np.ndarray:
+        """Numbers of some columns, a row a record.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of columns that there are.
+
+        Raises
+        ------
+        BadInput
+            For the reasons of `cells` and `numbers`.
+        """
+        return np.stack([self.numbers(name, cells) for name, cells in self.cells(names).items()], axis=-1)
+
+    def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
+        if missing.any():
+            raise BadInput(
+                f"{self.path}: {missing.sum():,} of the {len(missing):,} values in column {name!r} are missing, the "
+                f"first in line {self.line(int(np.argmax(missing)))}"
+            )
+
+    def _delimiter(self) -> str:
+        """What divides the cells; BadInput where two characters divide the first two rows into as many cells each."""
+        rows: list[str] = []
+        text = ""
+        try:
+            with self.path.open(encoding="utf-8-sig") as file:
+                while len(rows) < 2 and (line := file.readline()):
+                    text += line
+                    if text.count('"') % 2 == 0:  # otherwise the row goes on: a line ends within quotes
+                        rows.append(re.sub('"[^"]*"', "", text))
+                        text = ""
+        except UnicodeDecodeError as error:
+            raise self._not_text(error) from None
+        first, second = (*rows, "", "")[:2]
+        # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
+        fitting = [each for each in DELIMITERS if 0 < first.count(each) == second.count(each)]
+        if len(fitting) > 1:
+            raise BadInput(
+                f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; write names that hold "
+                "one of these in double quotes, and decimals with a point"
+            )
+        return fitting[0] if fitting else max(DELIMITERS, key=first.count)
+
+    def _rows(self) -> Iterator[list[str]]:
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig") as file:
+                # Strict: else a quote that nothing closes would take all lines below it into its cell.
+                reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+                yield from reader
+        except UnicodeDecodeError as error:
+            raise self._not_text(error) from None
+        except csv.Error as error:
+            raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
+
+    def _records(self) -> Iterator[list[str]]:
+        """Rows below the names; empty lines may be at the end only, since elsewhere they may be missing values."""
+        rows, width, empty = self._rows(), len(self.names), None
+        for _ in range(self._heads):
+            next(rows)
+        for record, row in enumerate(rows):
+            if not row:
+                empty = record if empty is None else empty
+                continue
+            if empty is not None:
+                raise BadInput(f"{self.path}, line {self.line(empty)}: the line is empty, and others follow")
+            if len(row) != width:
+                raise BadInput(
+                    f"{self.path}, line {self.line(record)}: it has {_counted(len(row), 'cell')}, and the first line "
+                    f"{_counted(width, 'name')} of columns"
+                )
+            yield row
+
+    def line(self, record: int) -> int:
+        """Number of the line on which a record ends.
+
+        Parameters
+        ----------
+        record : int
+            Its place among the records, from 0.
+        """
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
+            for _ in range(record + 1 + self._heads):
+                next(reader)
+            return reader.line_num
+
+    def _not_text(self, error: UnicodeDecodeError) -> BadInput:
+        return BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _number(text: str) -> float:
+    """The number that a cell holds; ValueError for Python's own ways of writing one, such as 1_000."""
+    if "_" in text or not text.isascii():
+        raise ValueError
+    return float(text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(_number(text))
+    except ValueError:
+        return False

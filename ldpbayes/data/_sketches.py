@@ -1,0 +1,262 @@
+"""Sketches: what all kinds share; moments of normal rows; totals."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from ldpbayes._core.checks import is_integer
+from ldpbayes._core.printing import Holding, seen
+from ldpbayes._core.pytrees import host, pytree
+from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes.noise import Gaussian, IndependentGaussian
+
+
+class Sketch(Holding, abc.ABC):
+    """Weighted nodes that stand for a release: `PanelSketch`, `CountSketch`. An `ExpandedSketch` has none.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        What made the release.
+    nodes : array (nodes, *event)
+        Released values, each of which stands for some of the records.
+    weights : array (nodes,)
+        How many records each node stands for. Weights can be negative: they integrate polynomials, they are not counts.
+    size : number
+        How many records there are.
+    doubts : tuple of str
+        The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        What made each of the releases, where the sketch is a sum of several; empty of a single one.
+    """
+
+    mechanism: Any
+    nodes: Any
+    weights: Any
+    size: Any
+    doubts: tuple[str, ...]
+    added: tuple[Any, ...]
+
+    @property
+    @abc.abstractmethod
+    def law_shape(self) -> tuple[int, ...]:
+        """Batch shape that the law of the records must have: () for one common law."""
+
+    @property
+    def mechanisms(self) -> tuple[Any, ...]:
+        """What made the releases, one each, as their privacy statement needs them."""
+        return self.added or (self.mechanism,)
+
+    def _plus(self, other: Any) -> Any:
+        """Sum with another of the class; ValueError if the two do not add."""
+        raise TypeError(f"{type(self).__name__} does not add")
+
+    def __add__(self, other: Any) -> Any:
+        """Sketch of the two releases together."""
+        if type(self) is not type(other):
+            return NotImplemented
+        both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
+        return dataclasses.replace(self._plus(other), **both)
+
+    def __radd__(self, other: Any) -> Any:
+        """Let ``sum`` start from 0."""
+        return self if is_integer(other) and other == 0 else NotImplemented
+
+
+ROWS = 1 << 18  # so many rows are read at a time, which bounds the memory that it takes
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MomentSketch(Sketch):
+    """Count, mean and second central moments of released rows: exact, where the law of a row is normal.
+
+    A normal log density is quadratic in the row, so that its sum over records is that over any weighted nodes of the
+    same count, mean and second moments. Here these are the 2D points mean ± √D · (columns of a root of the covariance),
+    all of the same weight.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        What made the release: Gaussian noise of one budget.
+    count : float
+        Number of records.
+    center : array (D,)
+        Their mean.
+    root : array (D, D)
+        A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
+    doubts : tuple of str
+        The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
+    """
+
+    mechanism: Any
+    count: Any
+    center: Any
+    root: Any
+    doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
+
+    @classmethod
+    def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
+        """Compress released rows in one pass.
+
+        Parameters
+        ----------
+        values : array (N, D)
+            Released rows; a NumPy memory map is read in chunks.
+        mechanism : Mechanism
+            What released them.
+
+        Raises
+        ------
+        ValueError
+            If the noise is not Gaussian, or there are personal budgets.
+        """
+        noise = getattr(mechanism, "noise", None)
+        if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
+            raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
+        if mechanism.batch_shape != ():
+            raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
+        array = np.asarray(values)
+        parts = [_moments(np.asarray(array[start : start + ROWS], float)) for start in range(0, len(array), ROWS)]
+        return cls._made(mechanism, *_joined(parts))
+
+    @classmethod
+    def _made(cls, mechanism: Any, count: Any, center: Any, scatter: Any) -> "MomentSketch":
+        # not Cholesky: records that are few, or all equal in a column, have a singular covariance
+        values, vectors = np.linalg.eigh(scatter / count)
+        return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)))
+
+    @property
+    def nodes(self) -> Any:  # type: ignore[override]
+        """(2D, D)."""
+        xp: Any = np if is_concrete(self.center, self.root) else jnp
+        arms = np.sqrt(self.center.shape[-1]) * self.root.T
+        return xp.concatenate([self.center + arms, self.center - arms])
+
+    @property
+    def weights(self) -> Any:  # type: ignore[override]
+        """(2D,), all equal."""
+        d = self.center.shape[-1]
+        xp: Any = np if is_concrete(self.count) else jnp
+        return xp.broadcast_to(self.count / (2 * d), (2 * d,))
+
+    @property
+    def size(self) -> Any:
+        """Number of records."""
+        return self.count
+
+    @property
+    def law_shape(self) -> tuple[int, ...]:
+        """One law of all records."""
+        return ()
+
+    def _counts(self) -> dict[str, Any]:
+        center = seen(self.center)
+        return {"records": self.count, "columns": None if center is None else np.atleast_1d(center).shape[-1]}
+
+    def _plus(self, other: Any) -> "MomentSketch":
+        """Sketch of the two releases together, which one mechanism made."""
+        if not (self.mechanism == other.mechanism):
+            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
+        parts = [(part.count, part.center, part.count * part.root @ part.root.T) for part in (self, other)]
+        return self._made(self.mechanism, *_joined(parts))
+
+
+def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:
+    """Count, mean and sum of outer products less the mean."""
+    center = rows.mean(axis=0)
+    away = rows - center
+    return len(rows), center, away.T @ away
+
+
+def _joined(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """The same of all parts together, without the cancellation that sums of squares would have."""
+    counts, centers, scatters = (np.array([part[i] for part in parts]) for i in range(3))
+    count = counts.sum()
+    center = counts @ centers / count
+    away = centers - center
+    return count, center, scatters.sum(axis=0) + (counts[:, None] * away).T @ away
+
+
+_ONE = np.ones(1)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TotalSketch(Sketch):
+    """The sum of locally perturbed statistics as one released value, under the mechanism of such a sum.
+
+    Attributes
+    ----------
+    mechanism : StatisticsMechanism
+        Of the sum, with its number of records as ``count``.
+    nodes : array (1, statistics)
+        The sum.
+    weights : array (1,)
+        One: the sum counts once.
+    doubts : tuple of str
+        The warnings that were given when the releases were made.
+    added : tuple of Mechanism
+        See `Sketch`.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.1.
+    """
+
+    mechanism: Any
+    nodes: Any
+    weights: Any
+    doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
+
+    @classmethod
+    def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
+        """Sum released statistics.
+
+        Parameters
+        ----------
+        values : array (N, statistics)
+            Locally perturbed statistics of one record each.
+        mechanism : StatisticsMechanism
+            What released them.
+
+        Raises
+        ------
+        ValueError
+            If the values are sums already.
+        """
+        array: Any = array_of(values)
+        return cls(mechanism.total(len(array)), array.sum(axis=0)[None], _ONE)
+
+    @property
+    def size(self) -> Any:
+        """Number of records."""
+        return self.mechanism.count
+
+    @property
+    def law_shape(self) -> tuple[int, ...]:
+        """One law of the sum."""
+        return ()
+
+    def _counts(self) -> dict[str, Any]:
+        return {"records": getattr(self.mechanism, "count", None)}
+
+    def _plus(self, other: Any) -> "TotalSketch":
+        """Sum over the records of both, which one mechanism perturbed."""
+        first, second = (dataclasses.replace(part.mechanism, count=None) for part in (self, other))
+        if not (first == second):
+            raise ValueError(f"sketches of different mechanisms do not add: {first} and {second}")
+        count = self.mechanism.count + other.mechanism.count
+        return TotalSketch(first.total(count), self.nodes + other.nodes, _ONE)

@@ -1,0 +1,180 @@
+"""Data frames among a model's arguments: converted once, to arrays that keep the names of their columns."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import DictKey, register_pytree_with_keys
+
+
+class Table:
+    """What a model sees of a data frame: arrays by the names of columns, and a matrix where numbers are asked for.
+
+    ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]`` is a table of two columns, and
+    ``table @ slopes``, ``jnp.asarray(table)``, ``table.to_numpy()`` and ``table.values`` take all columns as a matrix
+    (rows, columns).
+
+    Parameters
+    ----------
+    columns : dict of str to array (rows,)
+        In their order. Labels and dates stay what they are, and cannot be part of a matrix.
+    """
+
+    def __init__(self, columns: dict[Any, Any]) -> None:
+        self._columns = columns
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column, or several in a table of their own."""
+        if isinstance(key, list):
+            return Table({name: self[name] for name in key})
+        if isinstance(key, (slice, np.ndarray, jax.Array)):
+            raise TypeError(f"a table takes names of columns, {self.columns}; choose rows before the model is fitted")
+        if key not in self._columns:
+            raise KeyError(f"there is no column {key!r}; the columns are {self.columns}")
+        column = self._columns[key]
+        _refuse_missing(f"column {key!r}", column)
+        return column
+
+    def __getattr__(self, name: str) -> Any:
+        """The column of that name."""
+        columns = self.__dict__.get("_columns", {})
+        if name not in columns:
+            raise AttributeError(f"a table has no column or attribute {name!r}; its columns are {list(columns)}")
+        return self[name]
+
+    @property
+    def columns(self) -> list[Any]:
+        """Names of the columns."""
+        return list(self._columns)
+
+    @property
+    def values(self) -> Any:
+        """All columns as a matrix (rows, columns), of NumPy unless they are being traced."""
+        parts = [self[name] for name in self._columns]
+        for name, part in self._columns.items():
+            if part.dtype.kind not in "biuf":
+                raise TypeError(
+                    f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: take other columns, "
+                    "table[[...]], or give its labels codes"
+                )
+        array = jax.numpy if any(isinstance(part, jax.Array) for part in parts) else np
+        return array.stack(parts, axis=-1)
+
+    def to_numpy(self) -> Any:
+        """The matrix; see `values`."""
+        return self.values
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), len(self._columns)
+
+    @property
+    def T(self) -> Any:
+        """The matrix (columns, rows)."""
+        return self.values.T
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self._columns.values()), ()))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Names of the columns, as in a data frame."""
+        return iter(self._columns)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a column of that name."""
+        return name in self._columns
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The matrix, for NumPy."""
+        return np.asarray(self.values, dtype)
+
+    def __jax_array__(self) -> jax.Array:
+        """The matrix, for JAX."""
+        return jax.numpy.asarray(self.values)
+
+    def __matmul__(self, other: Any) -> Any:
+        """Predictors (rows,) of slopes (columns,)."""
+        return self.values @ other
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """The product with a matrix on the left."""
+        return other @ self.values
+
+    def __repr__(self) -> str:
+        """Say what there is."""
+        return f"Table({len(self)} rows, columns {self.columns})"
+
+
+def _with_keys(table: Table) -> tuple:
+    return tuple((DictKey(name), column) for name, column in table._columns.items()), tuple(table._columns)
+
+
+register_pytree_with_keys(Table, _with_keys, lambda names, columns: Table(dict(zip(names, columns, strict=True))))
+
+
+def arrays_of_frames(tree: Any) -> Any:
+    """A pytree with arrays by name of column for each data frame in it, and an array for each series.
+
+    `ldpbayes.fit` gives its model these. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert
+    data frames, which cannot be multiplied by what is being traced: convert them first.
+
+    Parameters
+    ----------
+    tree : pytree
+        Arguments of a model. What pandas, polars and others call a DataFrame or a Series is known by what it can do.
+
+    Returns
+    -------
+    pytree
+        Of the same structure. In place of a data frame, ``table["age"]`` and ``table.age`` are arrays (rows,),
+        ``table[["age", "income"]]`` has two of the columns, and ``table @ slopes`` takes all as a matrix.
+
+    Raises
+    ------
+    ValueError
+        If numbers of a series are missing, or a data frame has two columns of one name.
+    """
+    return jax.tree.map(_arrays_of, tree)
+
+
+def _arrays_of(leaf: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or not hasattr(leaf, "to_numpy"):
+        return leaf
+    if hasattr(leaf, "columns") and hasattr(leaf, "dtypes"):
+        twice = [name for name, count in Counter(leaf.columns).items() if count > 1]
+        if twice:
+            raise ValueError(f"a data frame has several columns of the name {twice[0]!r}; rename them")
+        return Table({name: _array(leaf[name]) for name in leaf.columns})
+    array = _array(leaf)
+    name = getattr(leaf, "name", None)
+    _refuse_missing("a series" if name is None else f"series {name!r}", array)
+    return array
+
+
+def _array(series: Any) -> np.ndarray:
+    """Values of a series; of numbers, some of which are missing, with NaN in their places."""
+    array = np.asarray(series)
+    # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
+    kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
+    if array.dtype.kind == "O" and re.match(r"u?int\d|(half_?)?float|double|bool", kind):
+        array = np.array([np.nan if each is None or _is_na(each) or each != each else each for each in array], float)
+    return array
+
+
+def _is_na(value: Any) -> bool:
+    return type(value).__name__ == "NAType"
+
+
+def _refuse_missing(what: str, array: Any) -> None:
+    """ValueError where numbers that can be looked at are missing."""
+    if isinstance(array, np.ndarray) and array.dtype.kind == "f" and np.isnan(array).any():
+        missing = np.flatnonzero(np.isnan(array))
+        raise ValueError(
+            f"{what} has {len(missing)} missing values, the first in row {missing[0]}: drop these rows, from the "
+            "release too, or pass an array and let the model say what they are"
+        )

@@ -1,0 +1,218 @@
+"""The prior of labels from released ones: their histogram, or that of the labels behind them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from numpy.polynomial import legendre
+
+from ldpbayes._core.checks import at_least, checked
+from ldpbayes.data import Release
+from ldpbayes.estimation._frequencies import newton, squarem
+from ldpbayes.mechanisms import NumericMechanism
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.design import Histogram
+from ldpbayes.noise import Laplace
+
+CELLS = 1024  # between the bounds, in which released labels are counted
+BINS = 64  # of a smooth prior
+DEGREES = 10  # of the polynomial, at most
+SPREAD = 2.0  # standard deviation of a normal penalty on its coefficients: what keeps them finite
+WORSE = 2  # degrees without a better criterion, after which no higher one is tried
+TOLERANCE = 0.01  # nats that a histogram's log-likelihood may lie below its maximum
+MAX_ITERATIONS = 200
+
+
+def label_prior(
+    release: Release, *, deconvolved: bool = True, bins: int | None = None, width: float | None = None
+) -> Histogram:
+    """The prior of labels, estimated from released ones; it costs no privacy beyond that of the release.
+
+    Deconvolved, it is the law of the labels under which the released ones are most likely, through the Laplace noise.
+    By default its log-density is a polynomial ([Efron]) whose degree has the least Bayesian information criterion, so
+    that a release which tells nothing gives the uniform law. With ``bins`` it is a histogram of so many bins, by EM
+    steps and Newton steps; many bins fit the noise. Atoms that clipping makes at the bounds are spread over the bins
+    next to them.
+
+    Otherwise it is the histogram of the released labels themselves, noise and all, as in [LH], Algorithm 3, with
+    densities where that has probabilities.
+
+    Parameters
+    ----------
+    release : Release
+        Of numbers, under a `LaplaceMechanism` with bounds (or Laplace noise of a stated scale), one for all labels.
+        Where it is not deconvolved, under any mechanism of numbers.
+    deconvolved : bool
+        Whether the law of the labels is estimated rather than that of released ones.
+    bins : int, optional
+        Of a deconvolved histogram between the bounds, of equal width. Default: 64 with a smooth log-density.
+    width : float, optional
+        Width σ of the bins where not deconvolved, in the unit of the labels; the first and the last are narrower. By
+        default the standard deviation of the released labels.
+
+    Returns
+    -------
+    Histogram
+        It integrates to one.
+
+    Raises
+    ------
+    TypeError
+        If what is given is not a release.
+    ValueError
+        For a release without values or under another mechanism, personal budgets, bins or a width that are not
+        positive, or that do not belong to what is asked for.
+    """
+    if not isinstance(release, Release):
+        raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
+    if release.values is None:
+        raise ValueError("the prior of labels needs released values; this release has none")
+    if width is not None and deconvolved:
+        raise ValueError("width is of a histogram of released labels: give deconvolved=False too, or give bins")
+    if bins is not None and not deconvolved:
+        raise ValueError("bins is of a deconvolved histogram: give width instead, or leave deconvolved out")
+    if not deconvolved:
+        return _released_histogram(release, width)
+    if bins is not None:
+        return _histogram(_counted(release, at_least(1, "bins", bins)))
+    return _smooth(_counted(release, BINS))
+
+
+def _released_histogram(release: Release, width: float | None) -> Histogram:
+    """`histogram_of` released labels."""
+    mechanism = release.mechanism
+    if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
+        raise ValueError(f"released labels must be real numbers, one a record; got a release under {mechanism!r}")
+    return histogram_of(np.asarray(release.values, float), width)
+
+
+def histogram_of(z: np.ndarray, width: float | None = None) -> Histogram:
+    """[LH], Algorithm 3, with each bin's probability divided by its width.
+
+    Parameters
+    ----------
+    z : array (n,)
+        Numbers, not all equal.
+    width : float, optional
+        Of the bins, in the unit of the numbers; by default their standard deviation.
+
+    Raises
+    ------
+    ValueError
+        If they are all equal, or the width is not positive or makes more than a million bins.
+    """
+    low, high, mean = z.min(), z.max(), z.mean()
+    if not low < high:
+        raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
+    if width is None:
+        width = float(z.std())
+    width = checked("width", width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
+    at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
+    nodes = mean + width * np.arange(first, last)
+    nodes = np.concatenate([[low], nodes[(nodes > low) & (nodes < high)], [high]])
+    return Histogram(nodes, np.histogram(z, nodes)[0] / len(z) / np.diff(nodes))
+
+
+class _Counted(NamedTuple):
+    """Released labels, counted, and what is expected of them.
+
+    Attributes
+    ----------
+    nodes : array (k + 1,)
+        Of the histogram of labels.
+    channel : array (m, k)
+        Probability of each cell for a label that is uniform in each bin.
+    counts : array (m,)
+        Of released labels in each cell; none is zero.
+    """
+
+    nodes: np.ndarray
+    channel: np.ndarray
+    counts: np.ndarray
+
+
+def _counted(release: Release, bins: int) -> _Counted:
+    """Released labels in cells: narrow ones between the bounds, and one on each side.
+
+    Beyond the bounds the density of a released label is the same exponential in z whatever the label is, so that
+    nothing is lost by counting; between them the cells are far narrower than any scale of a useful prior.
+    """
+    mechanism: Any = release.mechanism
+    laplace = isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace)
+    if not (laplace and mechanism.bounded and mechanism.columns is None):
+        raise ValueError(
+            f"labels can be deconvolved from a release of clipped numbers with Laplace noise, got {mechanism!r}"
+        )
+    if mechanism.batch_shape not in ((), (1,)):
+        raise ValueError("labels are deconvolved from a release with one budget and one pair of bounds for all")
+    lower, upper, scale = (
+        np.asarray(part, float).item() for part in (mechanism.lower, mechanism.upper, mechanism.noise.scale)
+    )
+    nodes, cuts = np.linspace(lower, upper, bins + 1), np.linspace(lower, upper, CELLS + 1)
+    counts = np.histogram(release.values, np.concatenate([[-np.inf], cuts, [np.inf]]))[0]
+    apart = cuts[:, None] - nodes
+    # The integral of the noise's distribution function, up to a constant which would cost digits where the noise is
+    # wide: over the bins, its slopes are distribution functions of what is released for labels uniform in them.
+    integral = np.maximum(apart, 0) + scale / 2 * np.expm1(-np.abs(apart) / scale)
+    below = -np.diff(integral, axis=1) / np.diff(nodes)
+    channel = np.concatenate([below[:1], np.diff(below, axis=0), 1 - below[-1:]])
+    seen = counts > 0
+    # far from a bin, under narrow noise, what is left of a probability is rounding
+    return _Counted(nodes, np.maximum(channel[seen], 1e-15), counts[seen].astype(float))
+
+
+def _histogram(counted: _Counted) -> Histogram:
+    """The most likely probabilities of the bins."""
+    nodes, channel, counts = counted
+    size = counts.sum()
+
+    def likelihood(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        expected = channel @ theta
+        return float(counts @ np.log(expected) / size), channel.T @ (counts / expected) / size
+
+    theta = np.full(len(nodes) - 1, 1 / (len(nodes) - 1))
+    at, slack = likelihood(theta), 0.1 * TOLERANCE / size
+    for _ in range(MAX_ITERATIONS):
+        if size * (at[1].max() - 1) <= TOLERANCE:
+            break
+        theta, at = squarem(theta, at, likelihood, slack)
+        scaled = channel * (np.sqrt(counts / size) / (channel @ theta))[:, None]
+        theta, at = newton(theta, at, likelihood, scaled.T @ scaled, slack)
+    return Histogram(nodes, theta / theta.sum() / np.diff(nodes))
+
+
+def _smooth(counted: _Counted) -> Histogram:
+    """The most likely polynomial log-density, of the degree with the least Bayesian information criterion."""
+    nodes, channel, counts = counted
+    size, bins = counts.sum(), len(nodes) - 1
+    middle = (2 * np.arange(bins) + 1) / bins - 1
+    basis = legendre.legvander(middle, DEGREES)[:, 1:] * np.sqrt(2 * np.arange(1, DEGREES + 1) + 1)
+
+    def law(coefficients: np.ndarray) -> np.ndarray:
+        log = basis[:, : len(coefficients)] @ coefficients
+        theta = np.exp(log - log.max(initial=0.0))
+        return theta / theta.sum()
+
+    def loss(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = law(coefficients)
+        expected = channel @ theta
+        gradient = theta * (channel.T @ (counts / expected) / size - 1)
+        penalty = coefficients / SPREAD**2 / size
+        return (
+            float(coefficients @ penalty / 2 - counts @ np.log(expected) / size),
+            penalty - gradient @ basis[:, : len(coefficients)],
+        )
+
+    coefficients = best = np.zeros(0)
+    least, worse = loss(coefficients)[0] * size, 0
+    while worse < WORSE and len(coefficients) < DEGREES:
+        found = scipy.optimize.minimize(
+            loss, np.append(coefficients, 0.0), jac=True, method="BFGS", options={"gtol": 1e-6}
+        )
+        coefficients = found.x
+        criterion = found.fun * size + len(coefficients) * np.log(size) / 2
+        worse = worse + 1
+        if criterion < least:
+            least, best, worse = criterion, coefficients, 0
+    return Histogram(nodes, law(best) / np.diff(nodes))

@@ -1,0 +1,291 @@
+"""Base laws of counts: Poisson, binomial, negative binomial, and counts under noise."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax, nn
+from jax.typing import ArrayLike
+
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.likelihood._masses import aligned, double_exponential, support_ends
+from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, unexpanded
+from ldpbayes.likelihood.supported_mass import log_sum_over_counts
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
+from ldpbayes.numerics.arrays import CHUNK, by_rows
+from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
+from ldpbayes.numerics.tails import negative_binomial_log_mass, negative_binomial_tail, poisson_log_mass, poisson_tail
+
+
+@register_family(dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)
+class _Binomial(Family):
+    """See `Family`."""
+
+    def log_mass(self, counts: Any) -> jax.Array:
+        """NumPyro's own, which has single precision for integers."""
+        return self.law.log_prob(counts.astype(float))
+
+
+@register_family(dist.Poisson)
+class _Poisson(Family):
+    """See `Family`."""
+
+    def log_mass(self, counts: Any) -> jax.Array:
+        """NumPyro's own, which has single precision for integers."""
+        return self.law.log_prob(counts.astype(float))
+
+    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+        """Where the complement is small P(X ≥ k) = λ^k/Γ(k) ∫ exp(−k v − λ exp(−v)) dv over v > 0."""
+        k, rate = nodes[-1] + 1, self.law.rate
+        complement = super().log_mass_above(nodes, log_masses)
+        log_v, log_w = (aligned(array, 1 + jnp.ndim(rate)) for array in double_exponential())
+        v = np.exp(np.minimum(log_v, 6.5))
+        log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
+        tail = k * jnp.log(rate) - math.lgamma(k) + log_sum(log_w - rate * np.exp(-v), axis=0)
+        return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
+
+
+def negative_binomial_parameters(law: dist.GammaPoisson) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the exact parameters.
+
+    Parameters
+    ----------
+    law : numpyro.distributions.GammaPoisson
+        In any of its parametrisations.
+    """
+    if isinstance(law, dist.NegativeBinomialLogits):
+        log_q, log_1mq = -jax.nn.softplus(-law.logits), -jax.nn.softplus(law.logits)
+    elif isinstance(law, dist.NegativeBinomialProbs):
+        log_q, log_1mq = jnp.log(law.probs), jnp.log1p(-law.probs)
+    else:
+        log_q, log_1mq = -jnp.log1p(law.rate), -jnp.log1p(1.0 / law.rate)
+    return jnp.asarray(law.concentration, jnp.result_type(float)), log_q, log_1mq
+
+
+@register_family(dist.GammaPoisson)
+class _NegativeBinomial(Family):
+    """See `Family`."""
+
+    def log_mass(self, counts: Any) -> jax.Array:
+        """Products of the ratios of neighbouring masses, in which nothing is lost.
+
+        NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas,
+        which lose their digits at a large concentration.
+        """
+        concentration, log_q, log_1mq = negative_binomial_parameters(self.law)
+        ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
+        batch = jnp.broadcast_shapes(counts.shape[1:], self.law.batch_shape)
+        first = jnp.broadcast_to(concentration * log_1mq, (1, *batch))
+        return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
+
+    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+        """Where the complement is small P(X ≥ k) = q^k/B(α, k) ∫ exp(−k v) (1 − q exp(−v))^(α − 1) dv over v > 0."""
+        complement = super().log_mass_above(nodes, log_masses)
+        k, (alpha, log_q, log_1mq) = nodes[-1] + 1, negative_binomial_parameters(self.law)
+        column = (-1,) + (1,) * len(self.law.batch_shape)
+        # a small concentration puts weight on every scale of v above 1 - q, which needs a step that does not grow
+        log_v = np.arange(-55.0, 5.0, 0.15).reshape(column)
+        v = np.exp(log_v)
+        log_w = np.log(0.15) + log_v - k * v
+        ahead = np.arange(1, int(k)).reshape(column)
+        log_beta = -jnp.log(alpha) - jnp.sum(jnp.log1p(alpha / ahead), axis=0)
+        # 1 - q e^-v, written so that nothing cancels when q is near 0 or near 1
+        q = jnp.exp(log_q)
+        small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
+        log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
+        tail = k * log_q - log_beta + log_sum(log_w + log_g, axis=0)
+        return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
+
+
+@register_family(dist.GeometricProbs, dist.GeometricLogits)
+class _Geometric(Family):
+    """See `Family`."""
+
+    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+        """P(X ≥ k) = (1 − p)^k, and log(1 − p) is the log mass at 1 less that at 0."""
+        return (nodes[-1] + 1) * (self.law.log_prob(jnp.asarray(1)) - self.law.log_prob(jnp.asarray(0)))
+
+
+NODES = 200  # of an integral that stands for a tail
+REACH = 10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
+HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
+
+_COUNTS = (
+    dist.Poisson,
+    dist.GammaPoisson,
+    dist.GeometricProbs,
+    dist.GeometricLogits,
+    dist.discrete.ZeroInflatedProbs,
+)
+
+
+class _Family(NamedTuple):
+    """A law on 0, 1, 2, ... whose sums are known, as functions of its parameters.
+
+    Attributes
+    ----------
+    log_mass : callable
+        Of (k, *parameters).
+    log_step : callable
+        Log of the mass at k over that at k − 1, for real k ≥ 1: of (k, *parameters).
+    peak : callable
+        Beyond this the masses fall: of the parameters.
+    tail : callable
+        See `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side).
+    log_concave : bool
+        Whether masses are, whatever the parameters.
+    """
+
+    log_mass: Callable
+    log_step: Callable
+    peak: Callable
+    tail: Callable
+    log_concave: bool
+
+
+_POISSON = _Family(
+    poisson_log_mass,
+    lambda k, rate: jnp.log(rate) - jnp.log(k),
+    lambda rate: rate,
+    poisson_tail,
+    log_concave=True,
+)
+_NEGATIVE_BINOMIAL = _Family(
+    negative_binomial_log_mass,
+    lambda k, alpha, log_q, log_p: log_q + jnp.log1p((alpha - 1.0) / k),
+    lambda alpha, log_q, log_p: alpha * jnp.exp(log_q - log_p),
+    negative_binomial_tail,
+    log_concave=False,  # it is not where the concentration is below 1
+)
+
+
+def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
+    """A count with discrete Laplace or discrete Gaussian noise.
+
+    Parameters
+    ----------
+    base : numpyro.distributions.Distribution
+        On integers: Poisson, negative binomial, geometric, one of these with more zeros, or of finite support.
+    mechanism : Mechanism
+        Additive, of such noise, without bounds.
+    z : array_like
+        Released integers, of any sign.
+
+    Returns
+    -------
+    Array
+        Log probabilities in the broadcast shape; −inf where z is no integer.
+
+    Raises
+    ------
+    ValueError
+        If the size of a sum is not known before tracing, or the base is none of these.
+    """
+    law, noise = unexpanded(base), mechanism.noise
+    z = jnp.asarray(z, jnp.result_type(z, float))
+    if not _is_open(law):
+        return log_sum_over_counts(law, mechanism, z)
+    if isinstance(law, dist.discrete.ZeroInflatedProbs):
+        inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
+        # not logaddexp: where neither is possible, at a z that is no integer, its derivative is NaN
+        return logsumexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
+    if isinstance(law, dist.Poisson):
+        family, parameters = _POISSON, [law.rate]
+    elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
+        family, parameters = _NEGATIVE_BINOMIAL, [*_shape_and_odds(law)]
+    else:
+        raise ValueError(
+            f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
+            "or geometric, or clipped by the mechanism's bounds"
+        )
+    scale = jnp.asarray(noise.scale, z.dtype)
+    shape = lax.broadcast_shapes(*(jnp.shape(array) for array in (z, scale, *parameters)))
+    arrays = [jnp.broadcast_to(jnp.asarray(array, z.dtype), shape).ravel() for array in (z, scale, *parameters)]
+    if isinstance(noise, DiscreteLaplace):
+        width, function = NODES, lambda *rows: _under_laplace(family, *rows)
+    else:
+        half = _half_width(noise)
+        width, function = 3 * half, lambda *rows: _under_gaussian(family, half, *rows)
+    log_prob = by_rows(function, 8 * CHUNK // width)(*arrays).reshape(shape)
+    return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
+
+
+for _law in _COUNTS:
+    register_closed_form(_law, DiscreteLaplace, bounded=False)(noisy_count)
+    register_closed_form(_law, DiscreteGaussian, bounded=False)(noisy_count)
+
+
+def _shape_and_odds(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Concentration α, log q and log(1 − q) of a negative binomial law, of which a geometric one is that with α = 1."""
+    if isinstance(law, dist.GeometricProbs):
+        return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
+    if isinstance(law, dist.GeometricLogits):
+        return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
+    return negative_binomial_parameters(law)
+
+
+def _is_open(law: Any) -> bool:
+    """Whether the support is known to have no upper end."""
+    high = support_ends(law)[1]
+    return is_concrete(high) and bool(np.any(np.isinf(high)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _under_laplace(family: _Family, z: Any, scale: Any, *parameters: Any) -> jax.Array:
+    """Both sides of z, on each of which the noise's probabilities are exponential."""
+    rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
+    log_mass = family.log_mass(count, *parameters)
+    sides = []
+    for side in (1, -1):
+        tail = family.tail(count, *parameters, side * rate, side)
+        part = log_mass + tail.log_ratio
+        # what is left of the tilted law by its other side
+        other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
+        sides.append(jnp.where(tail.direct, part, tail.log_whole + log1mexp(other)))
+    # all counts are further from a negative z than from 0, by as much
+    log_prob = jnp.logaddexp(*sides) + jnp.minimum(z, 0.0) * rate
+    return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
+
+
+def _half_width(noise: Any) -> int:
+    if not is_concrete(noise.scale):
+        raise ValueError(
+            "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close over "
+            "the mechanism instead of passing it to the traced function"
+        )
+    return math.ceil(REACH * np.max(noise.scale)) + 2
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters: Any) -> jax.Array:
+    """Windows around the largest term, the log of which is more concave than that of the noise's probabilities.
+
+    That of a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up
+    to the first window's end are all summed, and the second window is around the largest term beyond.
+    """
+    first = 0 if family.log_concave else half + 1
+    at, width, *fixed = lax.stop_gradient((z, scale, *parameters))
+
+    def halved(_: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        k = jnp.exp(middle)
+        # terms grow up to k
+        grow = family.log_step(k, *fixed) + (at + 0.5 - k) / width**2 > 0
+        return jnp.where(grow, middle, low), jnp.where(grow, high, middle)
+
+    least = jnp.full_like(at, math.log(max(first, 1)))
+    most = jnp.log(jnp.maximum(jnp.maximum(at, family.peak(*fixed)), first) + 2.0)
+    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halved, (least, most))[0]))
+    counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
+    if first:
+        near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)
+        counts = jnp.concatenate([near, counts], axis=1)
+    log_mass = family.log_mass(counts, *(parameter[:, None] for parameter in parameters))
+    return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))

@@ -1,0 +1,472 @@
+"""Normal rows, and rows of covariates and a response, under noise."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.distributions import constraints
+
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.likelihood._mixing import (
+    conditional_normal,
+    mixing_precisions,
+    mixing_rule,
+    normal_log_density,
+    normal_mixture,
+)
+from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.mechanisms import LogisticRecordsMechanism
+from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.numerics.arrays import pairs
+from ldpbayes.numerics.smoothed import smoothed_log
+from ldpbayes.numerics.special import log_sum
+
+PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
+
+
+@register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
+def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
+
+    Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
+    """
+    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
+    return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
+
+
+@register_closed_form(dist.MultivariateNormal, Gaussian)
+@register_closed_form(dist.MultivariateNormal, IndependentGaussian)
+def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+    """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
+    index = jnp.asarray(mechanism.index)
+    variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
+    added = jnp.zeros(jnp.shape(variance)[:-1] + base.event_shape).at[..., index].set(variance)
+    covariance = base.covariance_matrix + added[..., None] * jnp.eye(base.event_shape[0])
+    return normal_log_density(dist.MultivariateNormal(base.loc, covariance, validate_args=False), z)
+
+
+@register_closed_form(dist.MultivariateNormal, Laplace)
+def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
+
+    Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
+    product rule. Where every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10
+    in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
+
+    Raises
+    ------
+    ValueError
+        For more than three perturbed columns.
+    """
+    d = mechanism.dimension
+    if d not in PRODUCT_NODES:
+        raise ValueError(
+            f"multivariate normal rows have a likelihood under independent Laplace noise in up to {max(PRODUCT_NODES)} "
+            f"columns, here are {d}; symmetric Laplace or Gaussian noise has one in any number"
+        )
+    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
+    away = jnp.asarray(z)[..., mechanism.index] - mean
+    w, log_weights = mixing_rule(PRODUCT_NODES[d])
+    w = np.array(list(itertools.product(w, repeat=d)))
+    log_weights = np.array([sum(part) for part in itertools.product(log_weights, repeat=d)])
+    variance = jnp.asarray(mechanism.noise.variance)[..., None, None] * w  # (*batch, nodes, d)
+    total = covariance[..., None, :, :] + variance[..., None] * jnp.eye(d)
+    away = jnp.broadcast_to(away, jnp.broadcast_shapes(away.shape[:-1], total.shape[:-3]) + (d,))
+    # by Cramer's rule, so that rows and nodes share one elimination instead of a factorisation each
+    log_root, squares = _quadratic(total, away[..., None, :])
+    return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
+
+
+def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Any, Any]:
+    """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
+    log_root: Any = 0.0
+    squares: Any = 0.0
+    for _ in range(matrix.shape[-1]):
+        pivot = matrix[..., 0, 0]
+        log_root = log_root + 0.5 * jnp.log(pivot)
+        squares = squares + vector[..., 0] ** 2 / pivot
+        gain = matrix[..., 1:, 0] / pivot[..., None]
+        vector = vector[..., 1:] - gain * vector[..., :1]
+        matrix = matrix[..., 1:, 1:] - gain[..., None] * matrix[..., :1, 1:]
+    return log_root, squares
+
+
+BINARY = np.arange(2)
+MOST_LABELS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class ChebyshevExpansion:
+    """Expansion of the sigmoid in Chebyshev polynomials, whose mean over a normal predictor is a polynomial.
+
+    It need not lie between 0 and 1: its mean is clipped to that, and where responses are released as they are, to
+    `floor` and 1 − `floor`, with no gradient where it is. Of the second order it is a straight line, since the sigmoid
+    less 1/2 is odd.
+
+    Parameters
+    ----------
+    order : int
+        Of the last polynomial, at least 1.
+    half_width : float
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor; positive.
+    floor : float
+        Least probability of a response that is released as it is, between 0 and 1/2, exclusive.
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range.
+
+    Notes
+    -----
+    Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
+    """
+
+    order: int = 2
+    half_width: float = 3.0
+    floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.order < 1 or self.order != int(self.order):
+            raise ValueError(f"order must be a positive integer, got {self.order!r}")
+        if not 0 < self.half_width < math.inf:
+            raise ValueError(f"half_width must be positive and finite, got {self.half_width!r}")
+        if not 0 < self.floor < 0.5:
+            raise ValueError(f"floor must be between 0 and 1/2, exclusive, got {self.floor!r}")
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """Coefficients of the powers 0, 1, ..., order of the predictor."""
+        many = 2 * self.order + 200
+        angles = np.pi * (np.arange(many) + 0.5) / many
+        values = 0.5 * (1 + np.tanh(0.5 * self.half_width * np.cos(angles)))
+        k = np.arange(self.order + 1)
+        series = np.cos(k[:, None] * angles) @ values * np.where(k, 2, 1) / many
+        powers = np.polynomial.chebyshev.cheb2poly(series)
+        return np.append(powers, np.zeros(self.order + 1 - len(powers))) / float(self.half_width) ** k
+
+    def mean(self, t: Any, v: Any) -> jax.Array:
+        """Mean of the expansion over N(t, v), not clipped.
+
+        Parameters
+        ----------
+        t, v : array_like
+            Mean and variance of the predictor, of shapes that broadcast.
+        """
+        before, moment, total = jnp.zeros_like(t), jnp.ones_like(t), jnp.zeros_like(t)
+        for k, coefficient in enumerate(self.coefficients):
+            total = total + float(coefficient) * moment
+            before, moment = moment, t * moment + k * v * before
+        return total
+
+
+def log_mean_response(base: Any, y: Any, t: Any, v: Any, floor: float | None = None) -> jax.Array:
+    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be.
+
+    Responses with finitely many values are tabulated (`smoothed_log`), unless the law depends on traced parameters
+    besides the predictor: the table has no derivatives in these. Others are integrated by ``base.nodes`` Gauss-Hermite
+    nodes.
+
+    Parameters
+    ----------
+    base : RegressionRows
+        Says what the response is.
+    y : array (*batch)
+        Responses.
+    t : array (q, *batch), or (*batch)
+        Means of the predictor.
+    v : array (q,), or a number
+        Its variances.
+    floor : float, optional
+        Least probability by an expansion; by default that of the expansion.
+
+    Returns
+    -------
+    Array of the shape of t
+    """
+    if base.expansion is not None:
+        one = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
+        least = base.expansion.floor if floor is None else floor
+        return jnp.log(jnp.clip(jnp.where(y == 1, one, 1 - one), least, 1.0 - least)) + _unless_in(BINARY, y)
+    flat = jnp.reshape(t, (*v.shape, -1))
+    if base.response is dist.BernoulliLogits:
+        # p(0 | η) = p(1 | −η): one label is enough
+        flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
+        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
+        return value.reshape(t.shape) + _unless_in(BINARY, y)
+    labels = _labels(base.response)
+    if labels is not None:
+        log_p = _of_labels(base.response, labels)
+        hoisted = jax.closure_convert(log_p, jnp.zeros((len(labels), 1), t.dtype))[1]
+        if not hoisted:
+            which = jnp.sum(jnp.arange(len(labels)) * (y.reshape(-1, 1) == labels), axis=-1)
+            return smoothed_log(log_p, len(labels), which, flat, v).reshape(t.shape) + _unless_in(labels, y)
+    return _by_quadrature(base, y, t, v)
+
+
+def _unless_in(labels: np.ndarray, y: Any) -> jax.Array:
+    """−inf for y that is none of the labels, NaN where it is not a number."""
+    return jnp.where(jnp.any(y[..., None] == labels, axis=-1), 0.0, jnp.where(y == y, -jnp.inf, jnp.nan))
+
+
+def _log_sigmoid(s: Any) -> jax.Array:
+    return jnp.minimum(s, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(s)))
+
+
+def _labels(response: Callable[[Any], dist.Distribution]) -> np.ndarray | None:
+    """Values of the response in order, None if they are many or depend on what is traced."""
+    support = response(jnp.zeros((1, 1))).support
+    if support is constraints.boolean:
+        return BINARY
+    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
+        return None
+    if np.size(low) > 1 or np.size(high) > 1:
+        return None
+    first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
+    return np.arange(first, last + 1) if last - first < MOST_LABELS else None
+
+
+def _of_labels(response: Callable[[Any], dist.Distribution], labels: np.ndarray) -> Callable[[Any], jax.Array]:
+    def log_p(s: Any) -> jax.Array:
+        return response(s).log_prob(labels.reshape(-1, *(1,) * (s.ndim - 1)))
+
+    return log_p
+
+
+def _by_quadrature(base: Any, y: Any, t: Any, v: Any) -> jax.Array:
+    if not v.ndim:
+        return _by_quadrature(base, y, t[None], v[None])[0]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
+    # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
+    spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))
+    law = base.response(jnp.moveaxis(t, 0, -1)[..., None] + spread[:, None] * nodes)
+    terms = law.log_prob(y[..., None, None]) + np.log(weights / np.sqrt(2 * np.pi))
+    return jnp.moveaxis(log_sum(terms), -1, 0)
+
+
+SCALES = 36
+"""Points of the integral over the scale of symmetric Laplace noise, where the rest is exact to 1e-8."""
+
+
+class RegressionRows(dist.Distribution):
+    """Law of rows of covariates x ~ N(m, C) and a response y ~ response(intercept + xᵀ slopes).
+
+    Under a mechanism that perturbs all columns but the response the latent x is integrated out, and y where it passed
+    randomized response (`LogisticRecordsMechanism`). Given released covariates z and the scale W of their noise, x is
+    normal, hence the linear predictor too, with one variance for all records: the probability of a response is one
+    function of the predictor's mean, which is tabulated where responses have finitely many values. Under normal noise
+    nothing else is left, under symmetric Laplace noise an integral over W (`mixing_rule`). For logit and probit
+    responses the log density is exact to 1e-8, and where every principal standard deviation of the covariates is at
+    least a tenth of the noise's; see Notes for rows that are next to impossible. Clipping is left out: the bounds
+    should hold (nearly) all covariates.
+
+    Parameters
+    ----------
+    covariates : numpyro.distributions.MultivariateNormal
+        Law of the covariates, event shape (d,), batch shape ().
+    response : callable
+        Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
+    slopes : array (d,)
+        Coefficients of the covariates.
+    intercept : array_like
+        Value of the predictor where all covariates are 0.
+    place : int
+        Position of the response in a row; the last by default.
+    scales, nodes : int
+        Points of the integrals over W and, by Gauss-Hermite, over the predictor, for responses that are not tabulated:
+        those with infinitely many values, and those whose law depends on traced parameters besides the predictor, such
+        as an overdispersion. For others there are at least 36 over W.
+    expansion : ChebyshevExpansion, optional
+        What stands for the sigmoid of a logistic response instead, as in [KJKH]; by default nothing does.
+
+    Raises
+    ------
+    ValueError
+        If the covariates have a batch shape, the place is not one of the row, or there is an expansion and the response
+        is not ``BernoulliLogits``.
+
+    Notes
+    -----
+    Of a row whose log density is L below the largest, L from 12 to 40, the rule over W has an error of about
+    2 exp(−2π²/(L h²)), with h = (6.7 − 0.7 log s)/(scales − 1) and s the smallest principal variance of the covariates
+    over that of the noise, at most 1: the integrand is nearly normal in log W, with the variance 1/L. By 36 scales at
+    s = 1/100 that is 1e-5 at L = 20 and 5e-4 at 30, by 72 less than 1e-7 up to there. Beyond 40, where the rule ends
+    before the integrand does, densities are too small. A response whose probability is below exp(−20) is exact to 1e-4.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real_vector
+    pytree_data_fields = ("covariates", "slopes", "intercept")
+    pytree_aux_fields = ("response", "place", "scales", "nodes", "expansion")
+
+    def __init__(
+        self,
+        covariates: dist.MultivariateNormal,
+        response: Callable[[Any], dist.Distribution],
+        slopes: Any,
+        intercept: Any = 0.0,
+        *,
+        place: int = -1,
+        scales: int = 24,
+        nodes: int = 7,
+        expansion: ChebyshevExpansion | None = None,
+        validate_args: bool | None = None,
+    ):
+        if len(covariates.event_shape) != 1 or covariates.batch_shape:
+            raise ValueError(
+                "covariates must have an event shape (d,) and no batch, got event shape "
+                f"{covariates.event_shape} and batch shape {covariates.batch_shape}"
+            )
+        width = covariates.event_shape[0] + 1
+        if not -width <= place < width:
+            raise ValueError(f"place must be a position in a row of {width} columns, got {place}")
+        if expansion is not None and response is not dist.BernoulliLogits:
+            raise ValueError(f"expansion is one of the sigmoid, for BernoulliLogits only; the response is {response!r}")
+        self.covariates, self.response, self.slopes, self.intercept = covariates, response, slopes, intercept
+        self.place, self.scales, self.nodes, self.expansion = place % width, scales, nodes, expansion
+        super().__init__((), (width,), validate_args=validate_args)
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Positions of the covariates in a row."""
+        return tuple(j for j in range(self.event_shape[0]) if j != self.place)
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw rows."""
+        keys = jax.random.split(key)
+        x = self.covariates.sample(keys[0], sample_shape)
+        y = self.response(self.intercept + x @ self.slopes).sample(keys[1])
+        return jnp.insert(x, self.place, y.astype(x.dtype), axis=-1)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        """Log density of rows that were not perturbed (*batch, columns)."""
+        x, y = self.parts(value)
+        return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
+
+    def parts(self, value: Any) -> tuple[Any, Any]:
+        """Covariates (*batch, d) and responses (*batch) of rows, as NumPy arrays where the rows are one."""
+        before, after = value[..., : self.place], value[..., self.place + 1 :]
+        if not before.shape[-1] or not after.shape[-1]:  # nothing need be copied
+            return before if before.shape[-1] else after, value[..., self.place]
+        xp = np if isinstance(value, np.ndarray) else jnp
+        return xp.concatenate([before, after], axis=-1), value[..., self.place]
+
+    def check_responses(self, y: Any) -> None:
+        """ValueError for responses that are not in the support of their law, where that can be seen."""
+        law = self.response(jnp.zeros((1, 1)))
+        inside = law.support(y[..., None, None])
+        if isinstance(inside, np.ndarray) and not inside.all():
+            bad = np.argwhere(~inside)[:, : y.ndim]
+            raise ValueError(
+                f"{len(bad)} responses (column {self.place}) are not in the support of {type(law).__name__}, "
+                f"the first ({y[tuple(bad[0])]:g}) at {', '.join(map(str, bad[0]))}"
+            )
+
+
+@register_closed_form(RegressionRows, SymmetricLaplace)
+def regression_rows(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
+    """Rows (z, y) under symmetric Laplace noise in all columns but the response.
+
+    Raises
+    ------
+    ValueError
+        If the mechanism perturbs other columns, or has a scale a record; if responses are not in the support of their
+        law, where that can be seen: in concrete NumPy arrays.
+    """
+    scale = _scales(base, mechanism)
+    x, y = base.parts(z)
+    base.check_responses(y)
+    smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / scale**2
+    tiny = float(jnp.finfo(smallest.dtype).eps)
+    w, log_weights = mixing_rule(max(base.scales, SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
+    log_density, mean, variance = _given_scales(base, scale, w, x)
+    terms = log_weights.reshape(-1, *(1,) * y.ndim) + log_density + log_mean_response(base, y, mean, variance)
+    return log_sum(terms, axis=0)
+
+
+@register_closed_form(RegressionRows, Gaussian)
+@register_closed_form(RegressionRows, IndependentGaussian)
+def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
+    """Rows (z, y) under Gaussian noise in all columns but the response; errors as for `regression_rows`."""
+    scale = _scales(base, mechanism)
+    x, y = base.parts(z)
+    base.check_responses(y)
+    log_density, mean, variance = _given_scales(base, scale, None, x)
+    return log_density + log_mean_response(base, y, mean, variance)
+
+
+@register_closed_form(RegressionRows, LogisticRecordsMechanism)
+def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
+    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column.
+
+    log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
+    q = 1/(1 + exp(epsilon)) that of a flip.
+
+    Raises
+    ------
+    ValueError
+        As for `regression_rows`; if the response is not 0 or 1.
+    """
+    if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
+        raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
+    scale = _scales(base, mechanism)
+    x, y = base.parts(z)
+    base.check_responses(y)
+    log_density, mean, variance = _given_scales(base, scale, None, x)
+    tiny = float(jnp.finfo(mean.dtype).tiny)
+    log_p = log_mean_response(base, y, mean, variance, floor=tiny)
+    flip = jax.nn.sigmoid(-jnp.asarray(mechanism.response_epsilon, mean.dtype))
+    p = jnp.exp(log_p)
+    return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
+
+
+def _scales(base: RegressionRows, mechanism: Any) -> jax.Array:
+    """Standard deviation of the noise in the covariates: a number, or one a column."""
+    if tuple(mechanism.index) != base.index:
+        raise ValueError(
+            f"the mechanism must perturb all columns but the response, which is column {base.place}; got {mechanism}"
+        )
+    scale = jnp.asarray(mechanism.noise.standard_deviation)
+    if scale.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
+        raise ValueError("a regression on perturbed covariates needs one scale for all records")
+    return scale
+
+
+def _given_scales(base: RegressionRows, scale: Any, w: Any, z: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
+
+    The noise has variance scale² w, or scale² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
+    """
+    m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
+    one, w = w is None, np.ones(1) if w is None else w
+    precisions, log_roots = mixing_precisions(covariance, scale, w)
+    # the predictor given z and w has mean θᵀm + gain (z − m) and variance θᵀ(C − C P C) θ, here without a difference
+    load = covariance @ slopes
+    gain = precisions @ load
+    variance = jnp.maximum(w * (gain @ (scale**2 * slopes)), 0.0)
+    # z − m is a matrix times a row (z less a constant, 1), so nothing of the data's size depends on a parameter
+    d = len(m)
+    origin = lax.stop_gradient(m)
+    rows = jnp.pad(z.reshape(-1, d) - origin, ((0, 0), (0, 1)), constant_values=1)
+    frame = jnp.concatenate([jnp.eye(d, dtype=m.dtype), (origin - m)[:, None]], axis=1)
+    forms, predictors = frame.T @ precisions @ frame, gain @ frame
+    predictors = predictors.at[:, d].add(base.intercept + m @ slopes)
+    constant = log_roots + 0.5 * d * np.log(2 * np.pi)
+    if one:
+        # a product with ones, as XLA adds up short rows slowly
+        squares = ((rows @ forms[0]) * rows) @ np.ones(d + 1, rows.dtype)
+        mean, constant, variance = rows @ predictors[0], constant[0], variance[0]
+    else:
+        columns, (i, j) = rows.T, pairs(d + 1)
+        squares = (forms[:, i, j] * np.where(i == j, 1, 2)) @ (columns[i] * columns[j])
+        mean, constant = predictors @ columns, constant[:, None]
+    batch = (*variance.shape, *z.shape[:-1])
+    return (-0.5 * squares - constant).reshape(batch), mean.reshape(batch), variance

@@ -1,0 +1,179 @@
+"""The law of a sketch's nodes."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch
+from ldpbayes.data.category_sketches import SideBySide
+from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
+from ldpbayes.likelihood.closed_forms import Grouped
+from ldpbayes.likelihood.closed_forms._categories import category_probabilities
+from ldpbayes.likelihood.dispatch import closed_form, is_own
+from ldpbayes.likelihood.families import family_of, unexpanded
+from ldpbayes.likelihood.privatized import Privatized, law_of_records
+from ldpbayes.mechanisms.additive import Additive
+
+
+class ExpandedLaw(dist.Distribution):
+    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion.
+
+    Parameters
+    ----------
+    base_dist : numpyro.distributions.Distribution
+        Law of a category, of batch shape ``sketch.law_shape``.
+    sketch : ExpandedSketch
+        What stands for the records.
+    validate_args : bool, optional
+        Of `numpyro.distributions.Distribution`.
+
+    Attributes
+    ----------
+    theta : array (d,) or (G, d)
+        Shares of the categories.
+    polynomial : Polynomial
+        The sketch's own.
+    sketch : ExpandedSketch
+        What stands for the records; lost where the law is taken apart as a pytree.
+
+    Raises
+    ------
+    ValueError
+        If the law is none of the mechanism's categories, or has a closed form of your own under the mechanism.
+    """
+
+    arg_constraints: dict[str, Constraint] = {}
+    pytree_data_fields = ("theta", "polynomial")
+    support = constraints.nonnegative
+
+    def __init__(self, base_dist: Any, sketch: ExpandedSketch, *, validate_args: bool | None = None) -> None:
+        if is_own(base_dist, sketch.mechanism):
+            raise ValueError(
+                f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__} has a closed form of your own, "
+                "and an expansion is one of ours; release.sketch(expand=False) counts released values instead"
+            )
+        self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
+        self.sketch = sketch
+        super().__init__((), (), validate_args=validate_args)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        """Log-likelihood of all records, a single number.
+
+        Parameters
+        ----------
+        value : array_like
+            How many they are; it is not looked at.
+        intermediates : list, optional
+            Not used: NumPyro's own distributions have the argument.
+        """
+        return jnp.sum(self.polynomial(self.theta))
+
+    def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
+        """Itself; ValueError in a plate or under a mask with an axis, which would count or leave out single records.
+
+        Parameters
+        ----------
+        batch_shape : tuple of int
+            Only ().
+        """
+        if tuple(batch_shape):
+            raise ValueError(
+                f"an expansion is one site of all records, and plates or masks make it of shape {tuple(batch_shape)}; "
+                "release.sketch(expand=False) counts released values instead"
+            )
+        return self
+
+
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+
+
+def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | ExpandedLaw:
+    """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        What stands for the records.
+    base_dist : numpyro.distributions.Distribution
+        Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
+    **options
+        ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice.
+
+    Returns
+    -------
+    Privatized or ExpandedLaw
+
+    Raises
+    ------
+    ValueError
+        For counts of which some are released without noise, where too many integers lie between the bounds; for options
+        with an expansion.
+    """
+    if isinstance(sketch, ExpandedSketch):
+        if options:
+            raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; use sketch(expand=False)")
+        return ExpandedLaw(base_dist, sketch)
+    if isinstance(sketch, CountSketch) and sketch.groups is not None:
+        grouped = law_of_records if isinstance(sketch.mechanism, Additive) else Grouped
+        base_dist = grouped(base_dist, sketch.groups)
+    return Privatized(base_dist, sketch.mechanism, **method_at_nodes(sketch, base_dist) | options)
+
+
+@functools.singledispatch
+def method_at_nodes(sketch: Any, base_dist: Any) -> dict[str, Any]:
+    """How the likelihood of a sketch's nodes is computed: options of `Privatized`.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        What stands for the records.
+    base_dist : numpyro.distributions.Distribution
+        Law of the records.
+    """
+    return {}
+
+
+@method_at_nodes.register
+def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
+    if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
+        _check_counts(sketch)
+    panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
+    # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
+    # move a kink, which cuts panels anew each time
+    formula = panels > MAX_CHANNEL_PANELS or is_own(base_dist, sketch.mechanism)
+    formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
+    return {"method": "auto" if formula else "channel", "panels": panels}
+
+
+@method_at_nodes.register
+def _(sketch: SideBySide, base_dist: Any) -> dict[str, Any]:
+    own = [method_at_nodes(part, base_dist) for part in sketch.sketches]
+    return max(own, key=lambda choice: choice.get("panels", 0))
+
+
+@method_at_nodes.register
+def _(sketch: MomentSketch, base_dist: Any) -> dict[str, Any]:
+    if not isinstance(unexpanded(base_dist), dist.MultivariateNormal) or is_own(base_dist, sketch.mechanism):
+        raise ValueError(
+            "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "
+            f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
+        )
+    return {}
+
+
+def _check_counts(sketch: PanelSketch) -> None:
+    between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
+    share = sketch.mechanism.unperturbed
+    if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
+        raise ValueError(
+            f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
+            "some of them released without noise; fit the release itself"
+        )

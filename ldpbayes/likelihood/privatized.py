@@ -1,0 +1,286 @@
+"""`Privatized(base, mechanism)`: the law of a released value as a NumPyro distribution."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax
+from jax.typing import ArrayLike
+from numpyro.distributions.constraints import Constraint
+
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.likelihood._channel import channel
+from ldpbayes.likelihood.dispatch import ClosedForm, closed_form, with_unperturbed
+from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.latent import check_nodes, latent
+from ldpbayes.likelihood.supported_mass import log_sum_over_counts
+from ldpbayes.noise.omitted import Omitted
+
+
+class _Way(NamedTuple):
+    by_closed_form: bool
+    by_channel: bool
+
+
+METHODS = {"auto": _Way(True, True), "closed_form": _Way(True, False), "channel": _Way(False, True)}
+"""Names of the ways in which a likelihood is computed, and what each admits: a closed form, if there is one, first."""
+
+
+class Privatized(dist.Distribution):
+    """Law of z = mechanism(x) with x ~ base, the latent x integrated out of ``log_prob``.
+
+    Parameters
+    ----------
+    base_dist : numpyro.distributions.Distribution
+        Of the event shape of a record: () for numbers and categories, (columns,) for rows.
+    mechanism : Mechanism
+        Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
+    method : {"auto", "closed_form", "channel"}
+        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair.
+    panels : int, optional
+        Panels of the channel; see `ldpbayes.likelihood.latent.latent`.
+
+    Raises
+    ------
+    ValueError
+        If the base is not univariate or holds a point mass (a Delta), the method is unknown, or no closed form is
+        registered where one is asked for.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
+    `ldpbayes.likelihood.channel`.
+    """
+
+    arg_constraints: dict[str, Constraint] = {}
+    pytree_data_fields = ("base_dist", "mechanism")
+    _validate_args = True  # released values are input; NumPyro's own default has changed between versions
+    pytree_aux_fields = ("method", "panels")
+
+    def __init__(
+        self,
+        base_dist: dist.Distribution,
+        mechanism: Any,
+        *,
+        method: str = "auto",
+        panels: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if base_dist.event_shape != mechanism.record_shape:
+            wanted = f"have event shape {mechanism.record_shape}" if mechanism.record_shape else "be univariate"
+            raise ValueError(
+                f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
+            )
+        if any(isinstance(part, dist.Delta) for part in jax.tree.leaves(base_dist, is_leaf=_is_delta)):
+            raise ValueError(
+                "base_dist must have no point masses, got a Delta: of a record that is known, the law of the released "
+                "value is mechanism.log_prob(z, x)"
+            )
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
+        if self._closed_form() is None:
+            if not METHODS[method].by_channel or mechanism.record_shape:
+                instead = (
+                    "of rows only MultivariateNormal and RegressionRows have one"
+                    if mechanism.record_shape
+                    else "use method='channel'"
+                )
+                raise ValueError(
+                    f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; {instead}"
+                )
+            check_nodes(self._law, mechanism)
+        batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
+        super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
+
+    def _closed_form(self) -> ClosedForm | None:
+        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
+
+    @property
+    def _law(self) -> Any:
+        """The base without its expansion, which only repeats it."""
+        return unexpanded(self.base_dist)
+
+    @property
+    def support(self) -> Constraint:
+        """Support of the released values."""
+        return self.mechanism.support
+
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw released values: x from the base, then the mechanism; for simulation and studies.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A JAX random key.
+        sample_shape : tuple of int
+            Shape of the draws, before the batch.
+        """
+        x_key, z_key = jax.random.split(key)
+        x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
+        return self.mechanism.simulate(z_key, x)
+
+    def _validate_sample(self, value: Any) -> None:
+        """Refuse values that the mechanism cannot have released, where they can be seen."""
+        self.mechanism.validated_batch(value)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        """Log density of released values, in the broadcast shape of both batches.
+
+        Parameters
+        ----------
+        value : array_like (*batch, *event_shape)
+            Released values.
+        intermediates : list, optional
+            Not used: NumPyro's own distributions have the argument.
+
+        Raises
+        ------
+        ValueError
+            If they are not traced and the mechanism cannot have released them, unless ``validate_args`` is False.
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+        form = self._closed_form() or functools.partial(_by_channel, panels=self.panels)
+        log_prob = form(self._law, self.mechanism, value)
+        batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
+        return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
+
+    def _moment(self, function: Callable[[Any], Any]) -> jax.Array:
+        grid = latent(self._law, self.mechanism, self.panels)
+        moment = grid.expectation(self._law, function, 1 + len(self.batch_shape))
+        return jnp.broadcast_to(moment, self.batch_shape + self.event_shape)
+
+    @property
+    def _unclipped(self) -> bool:
+        """Whether moments leave out the clipping, or there is none."""
+        return bool(self.mechanism.record_shape) or not getattr(self.mechanism, "bounded", True)
+
+    @property
+    def mean(self) -> jax.Array:
+        """E[z], by quadrature over the latent x; for rows without the clipping."""
+        if self._unclipped:
+            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
+        return self._moment(lambda x: self.mechanism.moments(x)[0])
+
+    @property
+    def variance(self) -> jax.Array:
+        """Var[z], by quadrature over the latent x; for rows without the clipping."""
+        mean = self.mean
+        if self._unclipped:
+            return self._law.variance + self.mechanism.moments(mean)[1]
+        return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
+
+
+def _by_channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> jax.Array:
+    """The log density of any law of numbers or counts under any mechanism: by the channel, or a sum over counts."""
+    left_out = isinstance(getattr(mechanism, "noise", None), Omitted)
+    perturbing = mechanism.perturbing if left_out else mechanism
+    # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
+    whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
+    if whole and base.support.is_discrete:
+        noisy = log_sum_over_counts(base, perturbing, z)
+    else:
+        noisy = channel(base, perturbing, z, panels).log_prob(base)
+    return with_unperturbed(base, mechanism, z, noisy) if left_out else noisy
+
+
+def _is_delta(part: Any) -> bool:
+    return isinstance(part, dist.Delta)
+
+
+def privatized(distribution: dist.Distribution, mechanism: Any, **options: Any) -> dist.Distribution:
+    """Wrap a distribution as it stands in a model: expanded by plates, masked or reinterpreted as an event.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+        Law of the records.
+    mechanism : Mechanism
+        What perturbs them.
+    **options
+        Passed on to `Privatized`.
+
+    Returns
+    -------
+    numpyro.distributions.Distribution
+        `Privatized` inside the same wrappers.
+    """
+    if isinstance(distribution, dist.ExpandedDistribution):
+        inner = privatized(distribution.base_dist, mechanism, **options)
+        return inner.expand(lax.broadcast_shapes(distribution.batch_shape, inner.batch_shape))
+    if isinstance(distribution, dist.MaskedDistribution):
+        return privatized(distribution.base_dist, mechanism, **options).mask(distribution._mask)
+    if isinstance(distribution, dist.Independent):
+        inner = privatized(distribution.base_dist, mechanism, **options)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
+    return Privatized(distribution, mechanism, **options)
+
+
+def unwrapped(distribution: Any) -> tuple[Any, Any]:
+    """What `privatized` put its wrappers around, and which values of the batch a mask lets count.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+        With any wrappers.
+
+    Returns
+    -------
+    tuple
+        The distribution inside expansions, masks and events, and the masks together, a boolean or an array of them that
+        broadcasts with its batch.
+    """
+    if not isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
+        return distribution, True
+    law, keep = unwrapped(distribution.base_dist)
+    mask = getattr(distribution, "_mask", None)
+    if mask is not None:
+        mask = np.asarray(mask) if is_concrete(mask) else mask  # jnp would make a tracer of it while another is traced
+        # a mask of events is one of everything in them
+        keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
+    return law, keep
+
+
+def law_of_records(law: Any, groups: ArrayLike) -> dist.Distribution:
+    """The laws of records, each of which belongs to a group, from a law a group.
+
+    Parameters
+    ----------
+    law : numpyro.distributions.Distribution
+        Of batch shape (G,).
+    groups : array of int (N,)
+        From 0 to G − 1, of each record.
+
+    Returns
+    -------
+    numpyro.distributions.Distribution
+        Of the same class, so that it has the same closed forms, and of batch shape (N,).
+
+    Raises
+    ------
+    TypeError
+        If its parameters are not all that the law is made from.
+    """
+    own = unexpanded(law)
+    if own.batch_shape == ():
+        return own.expand(np.shape(groups))
+    if isinstance(own, dist.MultivariateNormal):
+        return dist.MultivariateNormal(own.loc[groups], scale_tril=own.scale_tril[groups], validate_args=False)
+    arguments = inspect.signature(type(own)).parameters.values()
+    needed = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
+    if not needed <= set(own.arg_constraints) or own.event_shape:
+        raise TypeError(f"the records of several groups cannot follow a {type(own).__name__} each")
+    parameters: dict[str, Any] = {}
+    for name, constraint in own.arg_constraints.items():
+        value = getattr(own, name)
+        rank = jnp.ndim(value) - constraint.event_dim
+        batch, event = jnp.shape(value)[:rank], jnp.shape(value)[rank:]
+        # what all groups have in common stays one number
+        parameters[name] = value[groups] if batch == law.batch_shape else jnp.reshape(value, event)
+    return type(own)(**parameters, validate_args=False)

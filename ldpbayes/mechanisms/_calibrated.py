@@ -1,0 +1,505 @@
+"""Additive mechanisms by the names of their noises, made from a budget or a scale."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from ldpbayes._core.checks import checked
+from ldpbayes._core.pytrees import optional, static, unchecked
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
+from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant
+from ldpbayes.mechanisms.registry import register
+from ldpbayes.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Staircase,
+    SymmetricLaplace,
+    WithPublicRecords,
+    ZeroInflated,
+    optimal_gamma,
+)
+from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
+
+
+@register("laplace")
+@dataclasses.dataclass(frozen=True)
+class LaplaceMechanism(Additive):
+    """Laplace noise for a budget, on a clipped number, on columns of a row or on a statistic ([DMNS]).
+
+    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the sum of the ranges).
+    Without, it is that of a person in a statistic of many records, which one of them can move by its `sensitivity`.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
+    lower, upper : array_like
+        Clipping bounds in the unit of the data, finite, lower < upper; for a statistic, neither. Choose them without
+        looking at the data.
+    columns, perturbed, sensitivity
+        As for `AdditiveMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or the shapes do not broadcast.
+    """
+
+    epsilon: Any
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None, omitted=True)
+    perturbed: Any = static(default=None, omitted=True)
+    sensitivity: Any = optional()
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check_columns_and_bounds()
+        self._check_noise()
+
+    @classmethod
+    def from_scale(
+        cls,
+        scale: Any,
+        lower: Any = None,
+        upper: Any = None,
+        *,
+        columns: Any = None,
+        perturbed: Any = None,
+        sensitivity: Any = None,
+    ) -> AdditiveMechanism:
+        """Laplace noise of a stated scale, whose guarantee follows from it.
+
+        Parameters
+        ----------
+        scale : array_like
+            Laplace's b, in the unit of the data: the standard deviation over √2.
+        lower, upper, columns, perturbed, sensitivity
+            As for `AdditiveMechanism`.
+        """
+        return AdditiveMechanism(Laplace(scale), lower, upper, columns, perturbed, sensitivity)
+
+    @property
+    def scale(self) -> Any:
+        """Scale of the noise: sensitivity over epsilon, where that of a record is (upper - lower)."""
+        if not self.bounded:
+            return self.sensitivity / self.epsilon
+        if self.columns is None:
+            return (self.upper - self.lower) / self.epsilon
+        return float(self.ranges.sum()) / self.epsilon
+
+    @property
+    def noise(self) -> Laplace:  # type: ignore[override]
+        """Laplace noise of this scale."""
+        with np.errstate(over="ignore"):
+            return unchecked(Laplace, self.scale)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Pure differential privacy, with the trade-off curve of inputs that are as far apart as they can be."""
+        if self.columns is None:
+            return Guarantee(LaplaceTradeoff(self.epsilon), trust_model="local" if self.bounded else "central")
+        return super().guarantee
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledMechanism(Additive):
+    """Noise whose standard deviation is stated and may be 0, for public records; the fields are those of both names."""
+
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = static(default=None)
+    perturbed: Any = static(default=None)
+
+    def __post_init__(self) -> None:
+        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        self._check_columns_and_bounds()
+        self._check_noise()
+
+
+@register("symmetric_laplace")
+@dataclasses.dataclass(frozen=True)
+class SymmetricLaplaceMechanism(ScaledMechanism):
+    """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row ([LCQ] sec. 3).
+
+    Parameters
+    ----------
+    scale : array_like
+        λ, the standard deviation of the noise in each column, in the unit of the data; an array holds one a
+        record. A record of scale 0 is public: released as it is.
+    lower, upper : array_like
+        Clipping bounds of the perturbed columns, numbers or arrays (d,) in the order in which `perturbed` names them.
+        Choose them without looking at the data.
+    columns : int or sequence of str, optional
+        How many columns a row has, or what they are called. By default a record is one number.
+    perturbed : sequence of int or str, optional
+        The columns that get noise; the others are released as they are. By default all. They are kept in the order of
+        the row, and arrays of bounds with them.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    @property
+    def noise(self) -> WithPublicRecords:  # type: ignore[override]
+        """The noise of records whose scale is positive."""
+        return unchecked(WithPublicRecords, unchecked(SymmetricLaplace, self.scale))
+
+
+@register("independent_laplace")
+@dataclasses.dataclass(frozen=True)
+class IndependentLaplaceMechanism(ScaledMechanism):
+    """Independent Laplace noise in every perturbed column.
+
+    The guarantee for an attribute is the exact curve; that for a record of several columns is what its epsilon alone
+    implies, the curve of randomized response, which is a little below the exact one.
+
+    Parameters
+    ----------
+    scale : array_like
+        λ, the standard deviation of the noise in each column (the Laplace scale is λ/√2), in the unit of the data; an
+        array holds one a record. A record of scale 0 is public: released as it is.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    @property
+    def noise(self) -> WithPublicRecords:  # type: ignore[override]
+        """The noise of records whose scale is positive."""
+        return unchecked(WithPublicRecords, unchecked(Laplace, self.scale / math.sqrt(2)))
+
+
+@register("zero_inflated_laplace")
+@dataclasses.dataclass(frozen=True)
+class ZeroInflatedLaplaceMechanism(Additive):
+    """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
+
+    With probability `zero_probability` a record is released exactly as it is, all its columns together. In many
+    dimensions, or where the bounds are narrow against the scale, whoever sees the release can often tell which records
+    those are.
+
+    Parameters
+    ----------
+    zero_probability : array_like
+        δ, between 0 and 1, exclusive; an array holds one a record.
+    scale : array_like
+        λ, the standard deviation of the noise in each column where there is noise, in the unit of the data; an
+        array holds one a record. A record of scale 0 is public: released as it is.
+    lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+
+    See Also
+    --------
+    ldpbayes.privacy.zil_parameters : the scale for a privacy target.
+    """
+
+    zero_probability: Any
+    scale: Any
+    lower: Any
+    upper: Any
+    columns: Any = static(default=None)
+    perturbed: Any = static(default=None)
+
+    def __post_init__(self) -> None:
+        self._check("zero_probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        self._check_columns_and_bounds()
+        self._check_noise()
+
+    @property
+    def noise(self) -> ZeroInflated:  # type: ignore[override]
+        """The noise, where there is some, and the probability that there is none."""
+        return unchecked(ZeroInflated, unchecked(SymmetricLaplace, self.scale), self.zero_probability)
+
+
+@register("gaussian")
+@dataclasses.dataclass(frozen=True)
+class GaussianMechanism(Additive):
+    """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
+
+    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
+    diagonal). Without, it is that of a person in a statistic of many records, which one of them can move by its
+    `sensitivity`.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Positive and finite; an array holds personal budgets, one a record.
+    delta : array_like
+        Between 0 and 1, exclusive.
+    lower, upper : array_like
+        Clipping bounds in the unit of the data, finite, lower < upper; for a statistic, neither. Choose them without
+        looking at the data.
+    columns, perturbed, sensitivity
+        As for `AdditiveMechanism`.
+
+    Attributes
+    ----------
+    scale : float or ndarray
+        Standard deviation of the noise, calibrated when the mechanism is made. It is a leaf of the pytree, so a
+        function that is to differentiate or map over budgets maps over `scale` with them.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or the shapes do not broadcast, or if epsilon or delta is being traced:
+        calibration solves an equation on the host.
+    """
+
+    epsilon: Any
+    delta: Any
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None, omitted=True)
+    perturbed: Any = static(default=None, omitted=True)
+    sensitivity: Any = optional()
+    scale: Any = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check("delta", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check_columns_and_bounds()
+        if not is_concrete(self.epsilon, self.delta):
+            raise ValueError(
+                "epsilon and delta of a GaussianMechanism must be concrete, got a traced value; "
+                "make the mechanism outside the traced function and pass it in as an argument"
+            )
+        with np.errstate(over="ignore"):
+            object.__setattr__(self, "scale", _euclidean(self) * gaussian_scale(self.epsilon, self.delta))
+        self._check_noise()
+
+    @classmethod
+    def from_standard_deviation(
+        cls,
+        standard_deviation: Any,
+        lower: Any = None,
+        upper: Any = None,
+        *,
+        columns: Any = None,
+        perturbed: Any = None,
+        sensitivity: Any = None,
+    ) -> AdditiveMechanism:
+        """Gaussian noise of a stated standard deviation, whose guarantee follows from it.
+
+        Parameters
+        ----------
+        standard_deviation : array_like
+            In the unit of the data.
+        lower, upper, columns, perturbed, sensitivity
+            As for `AdditiveMechanism`.
+        """
+        return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, columns, perturbed, sensitivity)
+
+    @classmethod
+    def classical(
+        cls,
+        epsilon: Any,
+        delta: Any,
+        lower: Any = None,
+        upper: Any = None,
+        *,
+        columns: Any = None,
+        perturbed: Any = None,
+        sensitivity: Any = None,
+    ) -> AdditiveMechanism:
+        """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
+
+        For comparison with what was released so. It is proven for ε < 1, where it adds more noise than the pair of ε
+        and δ asks for; for large ε it adds too little. The guarantee is the exact curve of the noise that is added, so
+        ask it what holds: ``mechanism.guarantee.delta(epsilon)``.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Positive and finite; an array holds personal budgets, one a record.
+        delta : array_like
+            Between 0 and 1, exclusive.
+        lower, upper, columns, perturbed, sensitivity
+            As for `AdditiveMechanism`; Δ is the range (of a row, the length of the box's diagonal), or the sensitivity.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range or the shapes do not broadcast.
+        """
+        epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        of_unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, columns, perturbed, sensitivity)
+        with np.errstate(over="ignore"):
+            scale = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _euclidean(of_unit_noise) / epsilon
+        # bounds in the order of the names have been brought into that of the row
+        return dataclasses.replace(of_unit_noise, noise=Gaussian(scale))
+
+    @property
+    def noise(self) -> Gaussian:  # type: ignore[override]
+        """Gaussian noise of this standard deviation."""
+        return unchecked(Gaussian, self.scale)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Approximate differential privacy, with the trade-off curve of inputs that are as far apart as they can be."""
+        return Guarantee(
+            GaussianTradeoff(np.divide(_euclidean(self), self.scale)),
+            trust_model="local" if self.bounded else "central",
+            stated_delta=self.delta,
+            exposed=self._exposed,
+        )
+
+
+def _euclidean(mechanism: Additive) -> Any:
+    """How far apart two inputs can be: numbers, rows of columns, or a statistic."""
+    if not mechanism.bounded:
+        return mechanism.sensitivity
+    if mechanism.columns is None:
+        return mechanism.upper - mechanism.lower
+    return float(np.linalg.norm(mechanism.ranges))
+
+
+@register("staircase")
+@dataclasses.dataclass(frozen=True)
+class StaircaseMechanism(Additive, PiecewiseConstant):
+    """Staircase noise for a budget, on a clipped number ([GV]).
+
+    Its step is the range of the numbers. No other noise that keeps the budget has a smaller variance, or a smaller mean
+    absolute value, as γ is chosen; against Laplace noise that is much for large budgets and nothing for small ones.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
+    lower, upper : array_like
+        Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
+    gamma : array_like, optional
+        γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma` for squared error:
+        released numbers are regressed on, and averaged, where what counts is the variance of the noise.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or the shapes do not broadcast.
+    """
+
+    epsilon: Any
+    lower: Any
+    upper: Any
+    gamma: Any = optional()
+
+    columns: ClassVar[None] = None  # type: ignore[misc]
+    perturbed: ClassVar[None] = None  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        for name in ("lower", "upper"):
+            self._check(name, "finite", np.isfinite)
+        if self.gamma is not None:
+            self._check("gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+        self._check_columns_and_bounds()
+        self._check_noise()
+        with np.errstate(all="ignore"):
+            if is_concrete(self) and not np.all(np.isfinite(self.noise.variance)):
+                raise ValueError(f"the variance of the noise must be finite, got inf in {self!r}")
+
+    @property
+    def noise(self) -> Staircase:  # type: ignore[override]
+        """Staircase noise whose step is the range."""
+        gamma = optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
+        return unchecked(Staircase, self.upper - self.lower, self.epsilon, gamma)
+
+    def pieces(self, z: ArrayLike) -> tuple[Any, Any]:
+        """Two cuts and three levels; NumPy in, NumPy out. See `PiecewiseConstant.pieces`."""
+        return self.noise.pieces(z, self.lower, self.upper)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WholeNumbers(Additive):
+    """The fields of both mechanisms, with the sensitivity of a count: 1."""
+
+    scale: Any
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None, omitted=True)
+    perturbed: Any = static(default=None, omitted=True)
+    sensitivity: Any = optional()
+
+    def __post_init__(self) -> None:
+        self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        if self.lower is None and self.upper is None and self.sensitivity is None:
+            object.__setattr__(self, "sensitivity", 1.0)
+        self._check_columns_and_bounds()
+        self._check_noise()
+
+
+@register("discrete_laplace")
+@dataclasses.dataclass(frozen=True)
+class DiscreteLaplaceMechanism(_WholeNumbers):
+    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+
+    Without bounds what is released is a statistic of many records, such as a count, and the guarantee is that of one of
+    them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds it is each record's own
+    number, clipped. Sources: [GRS]; `scale` is OpenDP's.
+
+    Parameters
+    ----------
+    scale : array_like
+        Of the noise, positive; an array holds one a released value.
+    lower, upper : array_like, optional
+        Clipping bounds of a record, whole numbers; neither for a statistic.
+    columns, perturbed
+        As for `AdditiveMechanism`.
+    sensitivity : float, optional
+        Of a statistic: how far adding, removing or changing one record can move it, a whole number; 1 by default, that
+        of a count.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or not a whole number where it must be one.
+    """
+
+    @property
+    def noise(self) -> DiscreteLaplace:  # type: ignore[override]
+        """Discrete Laplace noise of this scale."""
+        return unchecked(DiscreteLaplace, self.scale)
+
+
+@register("discrete_gaussian")
+@dataclasses.dataclass(frozen=True)
+class DiscreteGaussianMechanism(_WholeNumbers):
+    """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
+
+    Parameters
+    ----------
+    scale : array_like
+        Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
+    lower, upper, columns, perturbed, sensitivity
+        As for `DiscreteLaplaceMechanism`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or not a whole number where it must be one.
+    """
+
+    @property
+    def noise(self) -> DiscreteGaussian:  # type: ignore[override]
+        """Discrete Gaussian noise of this scale."""
+        return unchecked(DiscreteGaussian, self.scale)

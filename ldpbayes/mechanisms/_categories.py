@@ -1,0 +1,653 @@
+"""Pure local protocols for categories: randomized response, unary encodings, subsets, Hadamard response."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._core.checks import LARGEST_CODE, at_least, checked
+from ldpbayes._core.pytrees import static
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes.mechanisms.plausibility import implausible_support
+from ldpbayes.mechanisms.protocol import DiscreteMechanism
+from ldpbayes.mechanisms.registry import register
+from ldpbayes.numerics.arrays import CHUNK, by_rows
+from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+
+
+class PureProtocol(DiscreteMechanism):
+    """p(z | x) = exp(log_supported(z)) for x in S(z), and exp(-epsilon) times that for the other categories.
+
+    Subclasses have the fields ``epsilon`` (a number, or an array with one budget a record; infinity stands for a record
+    whose code is not perturbed) and ``categories`` (a static integer; records are the codes 0, ..., categories - 1).
+    """
+
+    epsilon: Any
+    categories: int
+
+    _independent_bits: ClassVar[bool] = False
+    """Whether codes are in S(z) independently of each other, given x."""
+
+    @abc.abstractmethod
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether the code x is in S(z), in the broadcast shape of x and the batch shape of z.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        x : array_like
+            Codes, integers or floats.
+        """
+
+    @abc.abstractmethod
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log p(z | x) for the codes x in S(z), in the batch shape of z; nothing of the model enters it.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        """
+
+    @property
+    @abc.abstractmethod
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """P(k in S(z) | x) for k = x and for any k other than x, as floats or arrays in the shape of the budget."""
+
+    @property
+    @abc.abstractmethod
+    def separation(self) -> Any:
+        """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
+
+    def _check_budget_and_categories(self) -> None:
+        self._check("epsilon", "positive", lambda a: a > 0)
+        object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
+
+    def membership(self, z: ArrayLike) -> jax.Array:
+        """Which codes are in S(z): zeros and ones, the codes along a new last axis.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+        """
+        ahead = np.ndim(z) - len(self.event_shape)
+        return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """The released values themselves; see `DiscreteMechanism.equivalence`.
+
+        It is worth a method of its own where several released values have the same S(z): a sketch then keeps one.
+        """
+        return np.asarray(z).reshape(len(z), -1)
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Log probability of z given x; codes may be integers or floats. See `Mechanism.log_prob`."""
+        dtype = jnp.result_type(x, float)
+        penalty = jnp.where(self.supports(z, x), 0.0, -jnp.asarray(self.epsilon, dtype))
+        return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """NaN, as for NumPyro's Categorical: released values are labels; see `Mechanism.moments`."""
+        nothing = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
+        return nothing, nothing
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """The codes 0, ..., categories - 1."""
+        return constraints.integer_interval(0, self.categories - 1)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Pure local differential privacy, with the trade-off curve of the pair of codes that differ most."""
+        return Guarantee(PureProtocolTradeoff(self.epsilon, self.separation))
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Categories that too many or too few values support; see `Mechanism.implausible`."""
+        counts, n = self._support_counts(values), len(values)
+        if counts is None:
+            return []
+        p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
+        bits = (n * self.categories, n * (p + (self.categories - 1) * q)) if self._independent_bits else None
+        return implausible_support(counts, n, p, q, bits)
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
+        """How many of the released values (NumPy) support each code; None where that takes too long to look at."""
+        return None
+
+    def _codes(self, x: ArrayLike) -> jax.Array:
+        """Records as an integer array; ValueError for other codes, where they can be seen."""
+        last = self.categories - 1
+        if is_concrete(x) and np.asarray(x).dtype != bool:
+            checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
+        return jnp.asarray(x).astype(int)
+
+    def _check_possible(self, possible: Any, what: str) -> None:
+        """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
+        if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
+            return
+        wrong = np.isinf(self.epsilon) & ~possible
+        if wrong.any():
+            raise ValueError(
+                f"a record of infinite budget is released as {what}; {wrong.sum()} are not, the first in row "
+                f"{np.argmax(wrong)}"
+            )
+
+    @property
+    def _keep(self) -> np.ndarray:
+        """exp(-epsilon) in double precision, for what is computed on the host."""
+        return np.exp(-np.asarray(self.epsilon))
+
+
+class BitVectorProtocol(PureProtocol):
+    """A pure protocol that releases the membership of S(z) itself."""
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """One bit a category."""
+        return (self.categories,)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Zeros and ones."""
+        return constraints.independent(constraints.boolean, 1)
+
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether bit x of z is 1; see `PureProtocol.supports`."""
+        z, x = jnp.asarray(z), jnp.asarray(x).astype(jnp.int32)
+        rows = z.reshape(-1, self.categories)
+        return rows[jnp.arange(len(rows)).reshape(z.shape[:-1]), x] != 0
+
+    def membership(self, z: ArrayLike) -> jax.Array:
+        """Return z; see `PureProtocol.membership`."""
+        return jnp.asarray(z) != 0
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Return the bits, eight to a byte; see `Mechanism.equivalence`."""
+        return np.packbits(z != 0, axis=-1)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of the bits given x; see `Mechanism.moments`."""
+        dtype = jnp.result_type(x, float)
+        p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
+        own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
+        mean = jnp.where(own, p, q)
+        return mean, mean * (1 - mean)
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray:
+        # a sum of 255 bits does not overflow 8 bits, in which adding is as fast as reading
+        whole = len(values) // 255 * 255
+        blocks = values[:whole].reshape(-1, 255, self.categories).sum(axis=1, dtype=np.uint8)
+        return blocks.sum(axis=0, dtype=np.int64) + values[whole:].sum(axis=0, dtype=np.int64)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        if values.dtype not in (bool, np.uint8) or values.max() > 1:
+            bad = (values != 0) & (values != 1)
+            if bad.any():
+                row, bit = np.argwhere(bad)[0]
+                raise ValueError(
+                    f"{type(self).__name__} releases bits, 0 or 1; {bad.any(axis=1).sum()} of {len(values)} rows hold "
+                    f"something else, the first ({values[row, bit]}) in row {row}, bit {bit}"
+                )
+        return values.view(np.uint8) if values.dtype == bool else values.astype(np.uint8, copy=False)
+
+
+def row_sums(z: Any) -> Any:
+    """Number of ones along the last axis: of NumPy arrays in NumPy, of JAX arrays in JAX.
+
+    Parameters
+    ----------
+    z : array (..., categories)
+        Bits.
+    """
+    if isinstance(z, np.ndarray):
+        return z.sum(axis=-1, dtype=np.int32)
+    # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
+    rows = by_rows(
+        lambda part: (part != 0).astype(jnp.float32) @ jnp.ones(z.shape[-1], jnp.float32), CHUNK // z.shape[-1]
+    )
+    return rows(z.reshape(-1, z.shape[-1])).reshape(z.shape[:-1])
+
+
+@register("randomized_response")
+@dataclasses.dataclass(frozen=True)
+class RandomizedResponse(PureProtocol):
+    """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
+
+    q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, [KBR] for more. S(z) = {z}.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
+        budget is released as it is.
+    categories : int
+        Number of categories k, at least 2. Records are the codes 0, ..., k - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    epsilon: Any
+    categories: int = static(default=2)
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+
+    def _log_flip_odds(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
+        epsilon = jnp.asarray(self.epsilon, dtype)
+        return epsilon, float(np.log(self.categories - 1)) - epsilon
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Keep or replace each code; codes outside 0, ..., k - 1 raise ValueError where they can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
+        The result has the dtype of `x` where that holds all codes, and is of integers where it does not.
+        """
+        codes, dtype = self._codes(x), jnp.asarray(x).dtype
+        if jnp.issubdtype(dtype, jnp.floating):
+            exact = 2 / float(jnp.finfo(dtype).eps)
+        else:
+            exact = 0 if dtype.kind == "b" else jnp.iinfo(dtype).max
+        released_dtype = dtype if self.categories - 1 <= exact else int
+        _, log_odds = self._log_flip_odds(jnp.result_type(float))
+        shape = jnp.broadcast_shapes(codes.shape, log_odds.shape)
+        key_flip, key_other = jax.random.split(key)
+        flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
+        # of the k - 1 other codes, those from the record's own on are one larger than what is drawn
+        other = jax.random.randint(key_other, shape, 0, self.categories - 1)
+        other = other + (other >= codes)
+        return jnp.where(flip, other, codes).astype(released_dtype)
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray:
+        return np.bincount(values, minlength=self.categories)
+
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether z = x; see `PureProtocol.supports`."""
+        return jnp.equal(z, x)
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log p; see `PureProtocol.log_supported`."""
+        _, log_odds = self._log_flip_odds(jnp.result_type(z, float))
+        return jnp.broadcast_to(-jax.nn.softplus(log_odds), jnp.broadcast_shapes(jnp.shape(z), log_odds.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """The probabilities p and q; see `PureProtocol.support_probabilities`."""
+        p = 1 / (1 + (self.categories - 1) * self._keep)
+        return p, p * self._keep
+
+    @property
+    def separation(self) -> Any:
+        """The probability p; see `PureProtocol.separation`."""
+        return self.support_probabilities[0]
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of the code z given x; see `Mechanism.moments`."""
+        dtype = jnp.result_type(x, float)
+        x, k = jnp.asarray(x, dtype), self.categories
+        epsilon, log_odds = self._log_flip_odds(dtype)
+        q = jnp.exp(-jax.nn.softplus(log_odds) - epsilon)
+        # these are sums over all codes z of z - x and (z - x)^2; so centred, nothing cancels where z = x nearly always
+        first = k * (k - 1) / 2 - k * x
+        second = (k - 1) * k * (2 * k - 1) / 6 - k * (k - 1) * x + k * x**2
+        return x + q * first, q * second - (q * first) ** 2
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The codes 0, ..., k - 1."""
+        return constraints.integer_interval(0, self.categories - 1)
+
+
+class _UnaryEncoding(BitVectorProtocol):
+    """Each bit of the one-hot code of x is perturbed on its own: 1 stays with probability p, 0 becomes 1 with q."""
+
+    _independent_bits: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def _log_odds(self) -> tuple[Any, Any]:
+        """Logits of p and of q in the shape of the budget; minus or plus infinity at an infinite budget."""
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw the bits; codes outside 0, ..., categories - 1 raise ValueError where they can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
+        """
+        x = self._codes(x)
+        own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
+        shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
+        probability = jnp.where(x[..., None] == jnp.arange(self.categories), own, other)
+        return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log of p times the probabilities of the other bits, when x is one of those set."""
+        own, other = self._log_odds
+        ones = row_sums(z).astype(other.dtype) - 1
+        zeros = self.categories - 1 - ones
+        # at an infinite budget q = 0: with one bit set, 0 log 0 is 0; with none or several, the value is impossible
+        exact = jnp.isinf(other)
+        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, other)))
+        return -jax.nn.softplus(-own) + log_q - zeros * jax.nn.softplus(other)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
+            self._check_possible(row_sums(values) == 1, "it is, with one bit set")
+        return values
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """The probabilities p and q; see `PureProtocol.support_probabilities`."""
+        with jax.enable_x64(True):
+            p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
+        return p, q
+
+    @property
+    def separation(self) -> Any:
+        """Return p (1 - q); see `PureProtocol.separation`."""
+        p, q = self.support_probabilities
+        return p * (1 - q)
+
+
+@register("optimal_unary_encoding")
+@dataclasses.dataclass(frozen=True)
+class OptimalUnaryEncoding(_UnaryEncoding):
+    """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
+
+    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
+        budget is released as it is: p = 1, q = 0.
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    epsilon: Any
+    categories: int = static()
+
+    @property
+    def _log_odds(self) -> tuple[jax.Array, jax.Array]:
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        return jnp.where(jnp.isinf(epsilon), jnp.inf, 0.0), -epsilon
+
+
+@register("symmetric_unary_encoding")
+@dataclasses.dataclass(frozen=True)
+class SymmetricUnaryEncoding(_UnaryEncoding):
+    """Unary encoding with p = 1 - q = 1 / (1 + exp(-epsilon / 2)) (SUE): the permanent response of basic RAPPOR.
+
+    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
+        budget is released as it is.
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    epsilon: Any
+    categories: int = static()
+
+    @property
+    def _log_odds(self) -> tuple[jax.Array, jax.Array]:
+        half = jnp.asarray(self.epsilon, jnp.result_type(float)) / 2
+        return half, -half
+
+
+@register("subset_selection")
+@dataclasses.dataclass(frozen=True)
+class SubsetSelection(BitVectorProtocol):
+    """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
+
+    See [YB] and [WHNWXY].
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
+        leaves a set that holds x for certain.
+    categories : int
+        Number of categories d, at least 2. Records are the codes 0, ..., d - 1.
+    subset_size : int, optional
+        Size w of the set, from 1 to d - 1. Default: of the two integers around d / (exp(epsilon) + 1) the one whose
+        frequency estimates have the smaller variance; with personal budgets it must be given.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or the size is left out with personal budgets.
+    """
+
+    epsilon: Any
+    categories: int = static()
+    subset_size: int = static(default=None)  # None until it is made
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+        size = self._optimal_size() if self.subset_size is None else self.subset_size
+        object.__setattr__(self, "subset_size", at_least(1, "subset_size", size, self.categories - 1))
+
+    def _optimal_size(self) -> int:
+        if not is_concrete(self.epsilon) or np.ndim(self.epsilon):
+            raise ValueError("subset_size must be given where epsilon is an array or traced")
+        d, around = self.categories, self.categories * float(self._keep / (1 + self._keep))
+        sizes = np.clip([np.floor(around), np.ceil(around)], 1, d - 1).astype(int)
+
+        def variance(w: int) -> Any:
+            """Of the estimate of a frequency near zero, times the number of records."""
+            p, q = _subset_probabilities(d, w, self._keep)
+            return q * (1 - q) / (p - q) ** 2
+
+        return int(min(sizes, key=variance))
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw the set as bits; codes outside 0, ..., d - 1 raise ValueError where they can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler.
+        """
+        x = self._codes(x)
+        d, w = self.categories, self.subset_size
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
+        key_own, key_others = jax.random.split(key)
+        held = jax.random.uniform(key_own, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon + np.log(w / (d - w)).item())
+        # the set is the first w categories of an order: x is first or last in it, the others are shuffled
+        order = jax.random.uniform(key_others, (*shape, d), epsilon.dtype)
+        own = x[..., None] == jnp.arange(d)
+        order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
+        rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
+        return (rank < w).astype(jnp.uint8)
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log probability of a set that holds x; see `PureProtocol.log_supported`."""
+        d, w = self.categories, self.subset_size
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        # C(d - 1, w - 1) sets hold x and C(d - 1, w) do not
+        log_sets = float(np.sum(np.log(np.arange(d - w + 1, d)) - np.log(np.arange(1, w))))
+        constant = -log_sets - jax.nn.softplus(np.log((d - w) / w).item() - epsilon)
+        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z)[:-1], epsilon.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """P(k in S(z) | x) for k = x and k other than x; see `PureProtocol.support_probabilities`."""
+        return _subset_probabilities(self.categories, self.subset_size, self._keep)
+
+    @property
+    def separation(self) -> Any:
+        """P(x in S(z), x' not in S(z) | x); see `PureProtocol.separation`."""
+        d, w = self.categories, self.subset_size
+        return self.support_probabilities[0] * (d - w) / (d - 1)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Zeros and ones, w of them ones."""
+        return _SizedSubset(self.subset_size)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        wrong = row_sums(values) != self.subset_size
+        if wrong.any():
+            row = np.argmax(wrong)
+            raise ValueError(
+                f"SubsetSelection releases sets of {self.subset_size} categories; {wrong.sum()} of {len(values)} rows "
+                f"have another size, the first ({row_sums(values[row])}) at {row}"
+            )
+        return values
+
+
+def _subset_probabilities(d: int, w: int, keep: Any) -> tuple[Any, Any]:
+    p = w / (w + (d - w) * keep)
+    return p, (p * (w - 1) + (1 - p) * w) / (d - 1)
+
+
+class _SizedSubset(constraints.Constraint):
+    """Bit vectors with a given number of ones."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, z: Any) -> Any:
+        bits = (z == 0) | (z == 1)
+        return bits.all(axis=-1) & ((z != 0).sum(axis=-1) == self.size)
+
+    def feasible_like(self, prototype: jax.Array) -> jax.Array:
+        """The first ``size`` categories."""
+        return jnp.broadcast_to(jnp.arange(prototype.shape[-1]) < self.size, prototype.shape).astype(prototype.dtype)
+
+    def tree_flatten(self) -> tuple:
+        """Nothing is traced."""
+        return (), ((), {"size": self.size})
+
+    def eq(self, other: object, static: bool = False) -> bool:
+        """Whether the sizes are the same."""
+        return isinstance(other, _SizedSubset) and self.size == other.size
+
+    __eq__ = eq
+    __hash__ = None  # type: ignore[assignment]
+
+
+MOST_PAIRS = 1 << 24  # pairs of a column and a category up to which `implausible` looks at them all
+
+
+@register("hadamard_response")
+@dataclasses.dataclass(frozen=True)
+class HadamardResponse(PureProtocol):
+    """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
+
+    This is [ASZ], Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is in
+    0, ..., K - 1, and x is in S(z) where the binary numbers x + 1 and z share an even number of ones. For epsilon well
+    above 1 `SubsetSelection` and `LocalHashing` lose less.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
+        leaves z uniform over the K/2 columns that x has a one in.
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    epsilon: Any
+    categories: int = static()
+
+    def __post_init__(self) -> None:
+        self._check_budget_and_categories()
+
+    @property
+    def columns(self) -> int:
+        """K, the number of values that can be released."""
+        return 1 << self.categories.bit_length()
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw z; codes outside 0, ..., categories - 1 raise ValueError where they can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler.
+        """
+        row = self._codes(x).astype(jnp.int32) + 1
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
+        key_column, key_side = jax.random.split(key)
+        column = jax.random.randint(key_column, shape, 0, self.columns)
+        wanted = jax.random.uniform(key_side, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon)
+        # the columns with a one in row x + 1 are mapped onto the others by flipping the lowest bit that x + 1 has
+        return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
+
+    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
+        if self.columns * self.categories > MOST_PAIRS:
+            return None
+        rows = np.arange(1, self.categories + 1)
+        ones = np.bitwise_count(np.arange(self.columns)[:, None] & rows) % 2 == 0
+        return np.bincount(values, minlength=self.columns) @ ones
+
+    def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Whether row x + 1 of the matrix has a one in column z; see `PureProtocol.supports`."""
+        return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        """Log of 2 / (K (1 + exp(-epsilon))); see `PureProtocol.log_supported`."""
+        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        constant = np.log(2 / self.columns).item() - jax.nn.softplus(-epsilon)
+        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z), epsilon.shape))
+
+    @property
+    def support_probabilities(self) -> tuple[Any, Any]:
+        """1 / (1 + exp(-epsilon)), and one half: two rows agree in half of the columns."""
+        return 1 / (1 + self._keep), 0.5 + 0 * self._keep
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        # with three categories or more, one of the first three rows has a one in any column
+        if self.categories == 2:
+            self._check_possible(values != 3, "a column that a category has a one in")
+        return values
+
+    @property
+    def separation(self) -> Any:
+        """Half of the first of `support_probabilities`; see `PureProtocol.separation`."""
+        return self.support_probabilities[0] / 2
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The columns 0, ..., K - 1."""
+        return constraints.integer_interval(0, self.columns - 1)
+
+
+def _even_parity(bits: jax.Array) -> jax.Array:
+    return jax.lax.population_count(bits) % 2 == 0

@@ -1,0 +1,572 @@
+"""Mechanisms for the labels of a regression."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._core.checks import at_least, check_order, checked, is_integer
+from ldpbayes._core.pytrees import static
+from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
+from ldpbayes.mechanisms.design import Histogram, checked_histogram, optimal_bins, optimal_unbiased
+from ldpbayes.mechanisms.finite_outputs import (
+    FiniteOutputs,
+    PiecewiseConstant,
+    PiecewiseLinear,
+    checked_labels,
+    increasing,
+)
+from ldpbayes.mechanisms.protocol import NumericMechanism
+from ldpbayes.mechanisms.registry import register
+from ldpbayes.numerics.arrays import snapped
+from ldpbayes.numerics.special import log_or_nothing
+from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff
+
+MOST_CELLS = 512
+LEAST_CELLS = 64  # bins of a prior: the optimum is found in less than a second, of as many as differ visibly
+
+
+@register("rr_on_bins")
+@dataclasses.dataclass(frozen=True)
+class RROnBins(FiniteOutputs, PiecewiseConstant):
+    """Randomized response between d bins of the labels, each released as a number of its own ([GKKLMVZ] Algorithm 1).
+
+    A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
+    probability q = 1/(exp(epsilon) + d − 1). What is released are the outputs themselves, noisy labels, not codes.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each label, positive and finite; an array holds personal budgets, one a label.
+    edges : array_like (d + 1,)
+        Ends of the bins, strictly increasing, d at least 2. Bin i is edges[i] < x ≤ edges[i + 1]; labels are clipped
+        to [edges[0], edges[d]], and a label at edges[0] is in the first bin. Choose edges and outputs without looking
+        at the labels, or by `RROnBins.optimal` from a private histogram of them.
+    outputs : array_like (d,)
+        What is released for each bin, strictly increasing, in the unit of the labels.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, unsorted or of the wrong shape.
+    """
+
+    epsilon: Any
+    edges: Any
+    outputs: Any
+
+    _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        for name, least in (("edges", 3), ("outputs", 2)):
+            self._check(name, "finite numbers", np.isfinite)
+            increasing(name, getattr(self, name), least)
+        if np.shape(self.edges)[0] != np.shape(self.outputs)[0] + 1:
+            raise ValueError(
+                f"d bins have d + 1 edges and d outputs, got shapes {np.shape(self.edges)} and {np.shape(self.outputs)}"
+            )
+
+    @classmethod
+    def optimal(cls, prior: Any, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
+        """The bins and outputs of least mean squared error E[(z − x)²] under a prior of the labels.
+
+        Labels within a cell count as its middle, which leaves out a constant if cells are equally wide.
+
+        Parameters
+        ----------
+        prior : Histogram or pair of array_like
+            Nodes (k + 1,) and densities (k,) of the labels' law, known without looking at the labels, or private.
+        epsilon : float
+            Privacy budget, positive and finite.
+        nodes : array_like, optional
+            Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default the
+            prior's bins, cut into 64 cells or more where there are fewer, or 512 equally wide cells of its range where
+            there are more. Time grows as their number cubed: half a second for 500 of them.
+
+        Returns
+        -------
+        RROnBins
+
+        Raises
+        ------
+        ValueError
+            If the budget is not positive, `prior` is no histogram, or all of its mass is in one cell.
+        """
+        histogram = checked_histogram(prior)
+        if nodes is None:
+            cells = _cells(histogram.nodes)
+        else:
+            cells = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
+        increasing("nodes", cells, 3)
+        cumulative = np.concatenate([[0.0], np.cumsum(histogram.probabilities)])
+        below = np.concatenate([[0.0], np.interp(cells[1:-1], histogram.nodes, cumulative), [cumulative[-1]]])
+        edges, outputs, _ = optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
+        return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
+
+    def _probabilities(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        """The probabilities p and q in the floating dtype of the data."""
+        keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
+        p = 1 / (1 + (np.shape(self.outputs)[0] - 1) * keep)
+        return p, p * keep
+
+    def bin(self, x: ArrayLike) -> jax.Array:
+        """Which bin labels are in, from 0 to d − 1.
+
+        Parameters
+        ----------
+        x : array_like
+            Labels, clipped or not.
+        """
+        x = jnp.asarray(x, jnp.result_type(x, float))
+        return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw outputs; NaN raises where it can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
+        """
+        x = checked_labels(x)
+        own, (p, _), d = self.bin(x), self._probabilities(x.dtype), np.shape(self.outputs)[0]
+        shape = jnp.broadcast_shapes(x.shape, p.shape)
+        key_flip, key_other = jax.random.split(key)
+        flip = jax.random.uniform(key_flip, shape, x.dtype) >= p
+        # of the d − 1 other bins, those from the label's own on are one larger than what is drawn
+        other = jax.random.randint(key_other, shape, 0, d - 1)
+        other = other + (other >= own)
+        return jnp.asarray(self.outputs, x.dtype)[jnp.where(flip, other, own)]
+
+    def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """See `PiecewiseConstant.pieces`: steps at the ends of the bin that z stands for; labels beyond are clipped."""
+        z = jnp.asarray(z, jnp.result_type(z, float))
+        code, (p, q), edges = self.place(z), self._probabilities(z.dtype), jnp.asarray(self.edges, z.dtype)
+        below = jnp.where(code == 0, p, q)
+        above = jnp.where(code == np.shape(self.outputs)[0] - 1, p, q)
+        code = jnp.broadcast_to(code, below.shape)
+        levels = jnp.broadcast_arrays(below, p, above)
+        return jnp.stack([edges[code], edges[code + 1]], axis=-1), jnp.stack(levels, axis=-1)
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """The steps; see `NumericMechanism.breakpoints`."""
+        at = array_of(z)
+        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self) else jnp
+        code, edges = xp.asarray(self.place(at)), xp.asarray(self.edges)
+        return xp.stack([edges[code], edges[code + 1]], axis=-1)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of z given x."""
+        x = jnp.asarray(x, jnp.result_type(x, float))
+        (p, q), outputs = self._probabilities(x.dtype), jnp.asarray(self.outputs, x.dtype)
+        own, middle = outputs[self.bin(x)], outputs.mean()
+        # around the outputs' mean, so that little cancels
+        mean = (p - q) * (own - middle)
+        second = q * jnp.sum((outputs - middle) ** 2) + (p - q) * (own - middle) ** 2
+        return middle + mean, second - mean**2
+
+    @property
+    def output_probabilities(self) -> tuple[Any, Any]:
+        """The probabilities q and p; see `FiniteOutputs.output_probabilities`."""
+        keep = np.exp(-np.asarray(self.epsilon))[..., None]
+        p = 1 / (1 + (len(self.outputs) - 1) * keep)
+        return p * keep, p
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """From the first to the last edge."""
+        return constraints.interval(self.edges[0], self.edges[-1])
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Pure differential privacy of labels, with the exact curve of two labels in different bins: all are alike."""
+        _, p = self.output_probabilities
+        return Guarantee(PureProtocolTradeoff(self.epsilon, p[..., 0]), unit="label")
+
+
+def _cells(nodes: np.ndarray) -> np.ndarray:
+    """Ends of cells of a prior's bins, or of its range where these are too many."""
+    bins = len(nodes) - 1
+    if bins > MOST_CELLS:
+        return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
+    parts = -(-LEAST_CELLS // bins)
+    return np.interp(np.arange(parts * bins + 1) / parts, np.arange(bins + 1), nodes)
+
+
+RULES = {"projection": True, "uniform": False}
+"""What becomes of a label outside the interval, and whether it is that of the interval's nearest end."""
+
+
+@register("rp_with_prior")
+@dataclasses.dataclass(frozen=True)
+class RPWithPrior(NumericMechanism, PiecewiseConstant):
+    """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
+
+    With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
+    exp(−ε)/γ elsewhere, for labels x in the interval [a, b].
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget ε of each label, positive and finite; an array holds personal budgets, one a label.
+    interval : pair of float
+        a < b, finite: where labels keep their neighbourhood. Choose it without looking at the labels, or from a
+        private histogram of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
+    half_width : array_like
+        ζ, positive and finite, in the unit of the labels.
+    outside : {"projection", "uniform"}
+        A label outside the interval is released as the nearest end of the interval would be (eq. 3.12), or uniformly
+        on [a − ζ, b + ζ] (eq. 3.17).
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or the rule is unknown.
+    """
+
+    epsilon: Any
+    interval: Any
+    half_width: Any
+    outside: str = static(default="projection")
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check("half_width", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        try:
+            lower, upper = self.interval
+        except (TypeError, ValueError):
+            raise ValueError(f"interval must be a pair of numbers, lower < upper, got {self.interval!r}") from None
+        if is_concrete(lower, upper):
+            if np.ndim(lower) or np.ndim(upper):
+                raise ValueError(f"interval must be a pair of numbers, one for all labels, got {self.interval!r}")
+            lower, upper = (checked("interval", end, "finite", np.isfinite) for end in (lower, upper))
+            check_order(lower, upper)
+        object.__setattr__(self, "interval", (lower, upper))
+        if self.outside not in RULES:
+            raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
+
+    @property
+    def _projects(self) -> bool:
+        return RULES[self.outside]
+
+    @property
+    def _ends(self) -> tuple[Any, Any]:
+        """Of the released labels, a − ζ and b + ζ."""
+        return self.interval[0] - self.half_width, self.interval[1] + self.half_width
+
+    def _law(self, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        """exp(−ε), a, b, ζ and γ in the floating dtype of the data."""
+        keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
+        lower, upper, half = (jnp.asarray(part, dtype) for part in (*self.interval, self.half_width))
+        return keep, lower, upper, half, 2 * half + keep * (upper - lower)
+
+    def _near(self, dtype: Any) -> jax.Array:
+        """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ, and not anywhere."""
+        *_, half, total = self._law(dtype)
+        return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
+
+    def _inside(self, x: jax.Array) -> jax.Array:
+        return (x >= jnp.asarray(self.interval[0], x.dtype)) & (x <= jnp.asarray(self.interval[1], x.dtype))
+
+    def _projected(self, x: ArrayLike) -> jax.Array:
+        x = floating(x)
+        return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw labels near to themselves or anywhere; NaN raises where it can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
+        floating point.
+        """
+        if is_concrete(x):
+            checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
+        x = floating(x)
+        _, lower, upper, half, _ = self._law(x.dtype)
+        shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
+        choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
+        near = choice < self._near(x.dtype)
+        near = near if self._projects else near & self._inside(x)
+        start = jnp.where(near, self._projected(x), lower) - half
+        length = jnp.where(near, 0.0, upper - lower) + 2 * half
+        return jnp.minimum(start + length * place, upper + half)
+
+    def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """See `PiecewiseConstant.pieces`: steps at z − ζ and z + ζ; under the uniform rule at the ends."""
+        z = floating(z)
+        keep, lower, upper, half, total = self._law(z.dtype)
+        z = jnp.broadcast_to(z, jnp.broadcast_shapes(z.shape, total.shape))
+        possible = (z >= lower - half) & (z <= upper + half)
+        high, low = (jnp.where(possible, level / total, 0.0) for level in (1.0, keep))
+        if self._projects:
+            # beyond the interval's end labels are taken to be at it, which may be within ζ of z
+            below, above = jnp.where(z <= lower + half, high, low), jnp.where(z >= upper - half, high, low)
+            return jnp.stack([z - half, z + half], axis=-1), jnp.stack([below, high, above], axis=-1)
+        flat = jnp.where(possible, 1 / (2 * half + upper - lower), 0.0)
+        start = jnp.nextafter(lower, -jnp.inf)  # the interval's lower end is inside
+        near = jnp.clip(z - half, start, upper), jnp.clip(z + half, start, upper)
+        cuts = jnp.stack(jnp.broadcast_arrays(start, *near, upper), axis=-1)
+        return cuts, jnp.stack([flat, low, high, low, flat], axis=-1)
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """See `NumericMechanism.breakpoints`: the steps."""
+        at = array_of(z)
+        xp: Any = jnp if isinstance(at, jax.Array) or not is_concrete(self) else np
+        ends = () if self._projects else self.interval
+        return xp.stack(xp.broadcast_arrays(at - self.half_width, at + self.half_width, *ends), axis=-1)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of z given x: those of two uniform laws, mixed."""
+        x = floating(x)
+        _, lower, upper, half, _ = self._law(x.dtype)
+        near = self._near(x.dtype)
+        near = near if self._projects else jnp.where(self._inside(x), near, 0.0)
+        middle, apart = (lower + upper) / 2, self._projected(x) - (lower + upper) / 2
+        within, anywhere = half**2 / 3, (upper - lower + 2 * half) ** 2 / 12
+        return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
+
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        """See `Mechanism.unbiased`: the mean of z is linear in the projected label.
+
+        Raises
+        ------
+        ValueError
+            Under the uniform rule: a label outside the interval tells nothing of where it is.
+        """
+        if not self._projects:
+            raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
+        z = floating(z)
+        middle = (jnp.asarray(self.interval[0], z.dtype) + jnp.asarray(self.interval[1], z.dtype)) / 2
+        return middle + (z - middle) / self._near(z.dtype)
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """The interval; under the uniform rule with a margin, in which labels are released as any others outside it."""
+        return constraints.interval(*(self.interval if self._projects else self._ends))
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The interval, widened by ζ."""
+        return constraints.interval(*self._ends)
+
+    linear_tails = False
+
+    @property
+    def resolution(self) -> float:
+        """Infinite: between its steps p(z | x) is constant."""
+        return float("inf")
+
+    @property
+    def released_range(self) -> tuple[Any, Any]:
+        """The ends of the support."""
+        low, high = self._ends
+        return extreme("min", low), extreme("max", high)
+
+    @property
+    def released_breakpoints(self) -> np.ndarray:
+        """Where the labels at the interval's ends come into reach, or go; see `NumericMechanism`."""
+        lower, upper = self.interval
+        return np.ravel(np.add.outer([lower, upper], np.multiply.outer([-1.0, 1.0], self.half_width)))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Pure differential privacy of labels, with the exact trade-off curve of the interval's two ends.
+
+        Their neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ under the one, exp(−ε)/γ under the
+        other. No pair of labels is told apart better, one that is released uniformly included.
+        """
+        width = self.interval[1] - self.interval[0]
+        total = 2 * self.half_width + np.exp(-self.epsilon) * width
+        return Guarantee(
+            PureProtocolTradeoff(self.epsilon, np.minimum(2 * self.half_width, width) / total), unit="label"
+        )
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Numbers in the support, its ends included as other precisions round them."""
+        return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
+
+
+NODES = 25
+PRECISION = 1e-9  # to which rows sum to one, have their nodes as means and keep the budget
+
+
+@register("unbiased_randomizer")
+@dataclasses.dataclass(frozen=True)
+class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
+    """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
+
+    A label at a node is released as one of the outputs with the probabilities in the node's row. One between two nodes
+    is taken to be one of these at random, the nearer with the larger probability, so that its mean stays what it is;
+    labels beyond the nodes are clipped.
+
+    Parameters
+    ----------
+    epsilon : float
+        Privacy budget, positive and finite: no entry is more than exp(epsilon) times another one in its column.
+    nodes : array_like (k,)
+        Labels, strictly increasing, k at least 2.
+    outputs : array_like (m,)
+        What is released, strictly increasing, m at least 2, in the unit of the labels. Outputs lie beyond the labels on
+        both sides.
+    matrix : array_like (k, m)
+        p(output | node), positive. Rows sum to one and have their nodes as means, to 1e-9. `UnbiasedRandomizer.optimal`
+        makes one.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, unsorted or of the wrong shape, or the matrix does not keep what it has to.
+    """
+
+    epsilon: Any
+    nodes: Any
+    outputs: Any
+    matrix: Any
+
+    _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", "one positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+        for name in ("nodes", "outputs"):
+            self._check(name, "finite numbers", np.isfinite)
+            increasing(name, getattr(self, name), 2)
+        self._check("matrix", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        shape = (*np.shape(self.nodes), *np.shape(self.outputs))
+        if np.shape(self.matrix) != shape:
+            raise ValueError(
+                f"matrix must have a row a node and a column an output, {shape}, got {np.shape(self.matrix)}"
+            )
+        if not is_concrete(self):
+            return
+        bias = (self.matrix @ self.outputs - self.nodes) / (self.nodes[-1] - self.nodes[0])
+        excess = np.max(np.log(self.matrix.max(axis=0) / self.matrix.min(axis=0))) - self.epsilon
+        for wrong, what in (
+            (np.max(np.abs(self.matrix.sum(axis=1) - 1)), "rows that sum to one"),
+            (np.max(np.abs(bias)), "rows whose means are the nodes"),
+            (excess, f"columns in which no entry is more than exp({self.epsilon:g}) times another"),
+        ):
+            if wrong > PRECISION:
+                raise ValueError(f"matrix must have {what}, to {PRECISION:g}; it misses that by {wrong:.3g}")
+
+    @classmethod
+    def optimal(cls, prior: Any, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
+        """The unbiased randomizer of least mean squared error E[(z − x)²] under a prior of the labels.
+
+        Parameters
+        ----------
+        prior : Histogram or pair of array_like
+            Nodes (k + 1,) and densities (k,) of the labels' law, known without looking at the labels, or private.
+        epsilon : float
+            Privacy budget, positive and finite.
+        nodes : int or array_like
+            Labels that get a row of their own, strictly increasing; or how many, equally spaced from the prior's first
+            node to its last, by default 25. The others are rounded to these at random, which adds at most a quarter of
+            the squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
+            quarter of a minute.
+
+        Returns
+        -------
+        UnbiasedRandomizer
+            With the outputs that have a probability.
+
+        Raises
+        ------
+        ValueError
+            If the budget is not positive, `prior` is no histogram, or all of its mass is beyond one end of the nodes.
+        """
+        histogram = checked_histogram(prior)
+        if is_integer(nodes):
+            rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
+        else:
+            rows = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
+            increasing("nodes", rows, 2)
+        laws = optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
+        return cls(epsilon, rows, laws.outputs, laws.matrix)
+
+    def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The node at or above labels, never the first, and how near they are to it: 0 at the node before, 1 at it."""
+        nodes = jnp.asarray(self.nodes, x.dtype)
+        x = jnp.clip(x, nodes[0], nodes[-1])
+        above = jnp.clip(jnp.searchsorted(nodes, x), 1, len(nodes) - 1)
+        return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Draw outputs; NaN raises where it can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
+        """
+        x = checked_labels(x)
+        above, share = self._neighbour(x)
+        node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
+        row = jnp.where(node < share, above, above - 1)
+        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), np.shape(self.outputs)[0] - 1
+        # how many of the row's sums are not above `law`, by bisection: never more than the last output's position
+        place = jnp.zeros(x.shape, int)
+        for step in 2 ** np.arange(int(last).bit_length())[::-1]:
+            further = jnp.minimum(place + step, last)
+            place = jnp.where(cumulative[row, further - 1] <= law, further, place)
+        return jnp.asarray(self.outputs, x.dtype)[place]
+
+    def levels(self, z: ArrayLike) -> jax.Array:
+        """See `PiecewiseLinear.levels`: the column of each released value."""
+        z = jnp.asarray(z, jnp.result_type(z, float))
+        return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """See `Mechanism.log_prob`; no array has more entries than the result, which `levels` would have."""
+        dtype = jnp.result_type(z, x, float)
+        place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
+        matrix = jnp.asarray(self.matrix, dtype)
+        return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """The nodes; see `NumericMechanism.breakpoints`."""
+        at = array_of(z)
+        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.nodes) else jnp
+        return xp.broadcast_to(xp.asarray(self.nodes), (*at.shape, np.shape(self.nodes)[0]))
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return the mean of z given x, the label as clipped, and the variance."""
+        x = jnp.asarray(x, jnp.result_type(x, float))
+        nodes, outputs, matrix = (jnp.asarray(part, x.dtype) for part in (self.nodes, self.outputs, self.matrix))
+        above, share = self._neighbour(x)
+        spread = jnp.sum(matrix * (outputs - nodes[:, None]) ** 2, axis=1)
+        apart = nodes[above] - nodes[above - 1]
+        variance = (1 - share) * spread[above - 1] + share * spread[above] + share * (1 - share) * apart**2
+        return jnp.clip(x, nodes[0], nodes[-1]), variance
+
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        """See `Mechanism.unbiased`: the released value itself."""
+        return jnp.asarray(z, jnp.result_type(z, float))
+
+    @property
+    def output_probabilities(self) -> tuple[Any, Any]:
+        """Over the nodes: between them there is nothing more extreme; see `FiniteOutputs.output_probabilities`."""
+        return self.matrix.min(axis=0), self.matrix.max(axis=0)
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """From the first to the last node."""
+        return constraints.interval(self.nodes[0], self.nodes[-1])
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Pure differential privacy of labels, with the exact curve of all pairs of nodes.
+
+        A label between two nodes has a mixture of their laws, which tells no more than these.
+        """
+        return Guarantee(FiniteTradeoff(self.matrix), unit="label")
+
+
+def _rounded_prior(histogram: Histogram, nodes: np.ndarray) -> np.ndarray:
+    """Probabilities of the nodes after clipping to them and rounding at random."""
+    ends = np.unique(np.concatenate([histogram.nodes, nodes]))
+    mass = np.diff(np.interp(ends, histogram.nodes, np.concatenate([[0.0], np.cumsum(histogram.probabilities)])))
+    # of a density that is constant on a cell, what is linear there takes the middle
+    middle = np.clip((ends[1:] + ends[:-1]) / 2, nodes[0], nodes[-1])
+    above = np.clip(np.searchsorted(nodes, middle), 1, len(nodes) - 1)
+    share = (middle - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+    k = len(nodes)
+    return np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)

@@ -1,0 +1,602 @@
+"""The additive mechanism: bounds, then noise, for numbers, rows, or some columns of rows."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order, checked, is_integer
+from ldpbayes._core.printing import shown_fields
+from ldpbayes._core.pytrees import optional, static, unchecked
+from ldpbayes._core.tracing import array_of, extreme, is_concrete
+from ldpbayes.mechanisms.plausibility import implausible_numbers
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
+from ldpbayes.mechanisms.registry import register
+from ldpbayes.noise import IndependentGaussian, Noise
+from ldpbayes.noise.omitted import Omitted
+from ldpbayes.numerics.arrays import rounded, snapped
+from ldpbayes.privacy import Guarantee, Tradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Columns of a record; where it is a number, one without an axis of its own.
+
+    Parameters
+    ----------
+    columns : int, tuple of str or None
+        How many there are, or what they are called; None for a number.
+    perturbed : tuple of int or str, or None
+        Those that a mechanism touches, in the order of the row; None for all.
+    """
+
+    columns: Any
+    perturbed: Any
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return 1 if self.columns is None else len(self.columns) if isinstance(self.columns, tuple) else self.columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: x0, x1, ... where they were not given any."""
+        return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self.width))
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Positions of the perturbed columns in a row."""
+        if self.perturbed is None:
+            return tuple(range(self.width))
+        return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
+
+    @property
+    def dimension(self) -> int:
+        """Number of perturbed columns."""
+        return self.width if self.perturbed is None else len(self.perturbed)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """() for a number, (columns,) for a row."""
+        return () if self.columns is None else (self.width,)
+
+    @property
+    def others(self) -> np.ndarray:
+        """Positions of the columns that are not perturbed."""
+        return np.setdiff1d(np.arange(self.width), self.index)
+
+    def split(self, rows: ArrayLike) -> jax.Array:
+        """The perturbed columns, with an axis of columns also for a number."""
+        rows = jnp.asarray(rows)
+        return rows[..., None] if self.columns is None else jnp.take(rows, np.array(self.index), axis=-1)
+
+    def join(self, rows: jax.Array, part: jax.Array) -> jax.Array:
+        """Rows with their perturbed columns replaced; inverse of `split`."""
+        if self.columns is None:
+            return part[..., 0]
+        if self.perturbed is None:
+            return part
+        return jnp.broadcast_to(rows, part.shape[:-1] + rows.shape[-1:]).at[..., self.index].set(part)
+
+    def in_order(self, frame: Any) -> Any:
+        """A data frame with these columns in their order; anything else, and where they have no names, as it is.
+
+        Raises
+        ------
+        ValueError
+            If the data frame has other columns.
+        """
+        names = getattr(frame, "columns", None)
+        if names is None or not isinstance(self.columns, tuple):
+            return frame
+        if set(names) != set(self.columns) or len(names) != len(self.columns):
+            raise ValueError(f"the mechanism's columns are {', '.join(self.columns)}; got {', '.join(map(str, names))}")
+        return frame[list(self.columns)]
+
+
+def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
+    """Columns as they are kept, and the order in which the perturbed ones were named.
+
+    Parameters
+    ----------
+    columns, perturbed
+        As a user gives them to `AdditiveMechanism`.
+
+    Returns
+    -------
+    tuple of Columns and array of int (dimension,)
+        Bounds are given in the order of the names, and kept in that of the row: ``bounds[order]``.
+
+    Raises
+    ------
+    ValueError
+        For columns that are neither distinct names nor a positive number, and perturbed ones that are not among them.
+    """
+    if isinstance(columns, (list, tuple)):
+        names: Any = tuple(columns)
+        if not names or not all(isinstance(c, str) for c in names) or len(set(names)) < len(names):
+            raise ValueError(f"columns must be distinct names, or how many there are, got {columns!r}")
+        columns = names
+    elif columns is not None:
+        if not is_integer(columns) or columns < 1:
+            raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
+        columns = at_least(1, "columns", columns, LARGEST_CODE)
+        names = range(columns)
+    if perturbed is None:
+        whole = Columns(columns, None)
+        return whole, np.arange(whole.dimension)
+    if columns is None:
+        raise ValueError("perturbed names columns of a row, so it needs columns=")
+    chosen = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
+    if all(is_integer(name) and 0 <= name < len(names) for name in chosen):
+        chosen = tuple(names[position] for position in chosen)
+    # a bool is a number to Python, and would be a column
+    known = all((isinstance(name, str) or is_integer(name)) and name in names for name in chosen)
+    if not known or not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"perturbed must be distinct columns out of {tuple(names)}, got {perturbed!r}")
+    ordered = tuple(sorted(chosen, key=names.index))
+    return Columns(columns, ordered), np.array([chosen.index(name) for name in ordered])
+
+
+class Bounded(Mechanism):
+    """A mechanism that clips a number, or some columns of a row; or none of it, where a statistic is released.
+
+    Subclasses have the fields below. Perturbed columns are kept in the order of the row, and arrays of bounds with
+    them.
+    """
+
+    lower: Any
+    upper: Any
+    columns: Any
+    perturbed: Any
+    sensitivity: Any = None
+
+    clips = True
+
+    def _check_columns_and_bounds(self) -> None:
+        """Bring columns and bounds into the form in which they are kept, or say what is wrong with them."""
+        columns, order = checked_columns(self.columns, self.perturbed)
+        object.__setattr__(self, "columns", columns.columns)
+        object.__setattr__(self, "perturbed", columns.perturbed)
+        if self.lower is None or self.upper is None:
+            if self.sensitivity is None or not (self.lower is None and self.upper is None):
+                raise ValueError(
+                    "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: "
+                    "how far one record can move it (math.inf for records that were not clipped, to which the noise "
+                    f"promises nothing). Got {self!r}"
+                )
+            self._check("sensitivity", "a positive number", lambda a: (a.ndim == 0) & (a > 0))
+            return
+        if self.sensitivity is not None:
+            raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")
+        for name in ("lower", "upper"):
+            self._check(name, "finite", np.isfinite)
+            shape = np.shape(getattr(self, name))
+            if columns.columns is not None and shape not in ((), (columns.dimension,)):
+                raise ValueError(
+                    f"{name} must be a number, or one a perturbed column (here {columns.dimension}), got shape {shape}"
+                )
+            if shape and columns.perturbed is not None and len(order) > 1:
+                object.__setattr__(self, name, getattr(self, name)[order])
+                self._check(name, "finite", np.isfinite)
+        if self.columns is None:
+            numbers = {name: value for name, value in shown_fields(self) if not isinstance(value, Noise)}
+            shapes = {name: np.shape(value) for name, value in numbers.items() if value is not None}
+            try:
+                np.broadcast_shapes(*shapes.values())
+            except ValueError:
+                raise ValueError(f"parameters must broadcast against each other, got shapes {shapes}") from None
+        check_order(self.lower, self.upper)
+
+    @property
+    def _columns(self) -> Columns:
+        return Columns(self.columns, self.perturbed)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether records are clipped; if not, what is released is a statistic of many."""
+        return self.lower is not None
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Positions of the perturbed columns in a row."""
+        return self._columns.index
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: x0, x1, ... where they were not given any."""
+        return self._columns.names
+
+    @property
+    def dimension(self) -> int:
+        """Number of perturbed columns."""
+        return self._columns.dimension
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """() for a number, (columns,) for a row."""
+        return self._columns.event_shape
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """As the released value's."""
+        return self.event_shape
+
+    def _bounds_as(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        """Bounds that broadcast with perturbed columns (*batch, dimension)."""
+        bounds = (jnp.asarray(bound, dtype) for bound in (self.lower, self.upper))
+        lower, upper = (bound[..., None] if self.columns is None else bound for bound in bounds)
+        return lower, upper
+
+    def _clip(self, part: jax.Array) -> jax.Array:
+        return jnp.clip(part, *self._bounds_as(part.dtype)) if self.bounded else part
+
+    def clipped(self, x: ArrayLike) -> jax.Array:
+        """Records with their perturbed columns clipped to the bounds."""
+        x = jnp.asarray(x)
+        x = x.astype(jnp.result_type(x, float))
+        return self._columns.join(x, self._clip(self._columns.split(x)))
+
+    @property
+    def _full_bounds(self) -> tuple[Any, Any]:
+        """The bounds of a number, or of every column of a row: infinite in those that are not perturbed."""
+        if not self.bounded:
+            return -math.inf, math.inf
+        if self.perturbed is None:
+            return self.lower, self.upper
+        xp = np if is_concrete(self.lower, self.upper) else jnp
+        # which bound a column has, if any: what is not perturbed takes the infinite one at the end
+        which = np.full(self._columns.width, self.dimension)
+        which[list(self.index)] = np.arange(self.dimension)
+        sides = ((self.lower, -math.inf), (self.upper, math.inf))
+        lower, upper = (xp.append(xp.broadcast_to(bound, (self.dimension,)), end)[which] for bound, end in sides)
+        return lower, upper
+
+    def at_bounds(self, z: ArrayLike) -> tuple[Any, Any]:
+        """Whether released values are at the lower bound and whether at the upper one, rounded or not; see `snapped`.
+
+        Both in the shape of `z`, and False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
+        """
+        given = array_of(z)
+        values = given if given.dtype.kind == "f" else given.astype(float)
+
+        def at(bound: Any) -> Any:
+            xp: Any = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
+            return (values == xp.asarray(bound, values.dtype)) | (values == rounded(xp, bound, values.dtype))
+
+        lower, upper = (at(bound) for bound in self._full_bounds)
+        return lower, upper
+
+    @property
+    def ranges(self) -> np.ndarray:
+        """Upper less lower bound of each perturbed column, shape (dimension,); of a number, of every record."""
+        return (
+            np.subtract(self.upper, self.lower)[..., None]
+            if self.columns is None
+            else np.broadcast_to(np.subtract(self.upper, self.lower), (self.dimension,))
+        )
+
+
+_INTEGER = constraints.integer_greater_than(-math.inf)
+
+
+class Additive(Bounded, NumericMechanism, DiscreteMechanism):
+    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
+
+    A record is a number, or a row of which all columns or some are perturbed. Without bounds it is a statistic of many
+    records, of which is stated how far one of them can move it: its sensitivity.
+
+    Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
+    ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and whatever their `noise` follows from.
+    """
+
+    noise: Noise
+    """The law of what is added: a field or a property."""
+
+    def _check_noise(self) -> None:
+        """Refuse noise whose scale is not a positive number, or (where it may be left out) is not one a record."""
+        left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
+        if isinstance(self.noise, IndependentGaussian):
+            columns = np.shape(self.noise.standard_deviations)[-1]
+            if self.columns is None or columns != self.dimension:
+                wanted = "rows with columns=" if self.columns is None else f"{self.dimension} perturbed columns"
+                raise ValueError(f"noise with {columns} standard deviations, one a column, is for {wanted}")
+            return
+        for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
+            if np.ndim(getattr(self, name)):
+                shape = np.shape(getattr(self, name))
+                raise ValueError(f"{name} must be a number, or one a perturbed column (here 1), got shape {shape}")
+        if left_out or self.columns is not None:
+            for leaf in jax.tree.leaves(self.noise):
+                if np.ndim(leaf) > 1:
+                    raise ValueError(f"scale must be a number, or one a record, got shape {np.shape(leaf)}")
+        for name in ("lower", "upper", "sensitivity") if self.noise.discrete else ():
+            value = getattr(self, name)
+            if value is not None and is_concrete(value) and np.any(value != np.round(value)):
+                raise ValueError(f"{name} must be a whole number under {type(self).__name__}, got {value!r}")
+        if is_concrete(scale) and not left_out:
+            good = np.ravel((np.asarray(scale) > 0) & (np.asarray(scale) < np.inf))
+            if not good.all():
+                bad = np.ravel(scale)[np.argmin(good)]
+                raise ValueError(f"the scale of the noise must be positive and finite, got {bad} in {self!r}")
+
+    @property
+    def _law(self) -> Noise:
+        """The noise of the records that get some."""
+        return self.noise.noise if isinstance(self.noise, Omitted) else self.noise
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """() or (N,): parameters for all records, or one a record; bounds of rows are over columns."""
+        bounds = () if self.columns is not None or not self.bounded else (np.shape(self.lower), np.shape(self.upper))
+        return np.broadcast_shapes(self.noise.batch_shape, *bounds)
+
+    def _map_personal(self, function: Callable[[Any], Any]) -> Any:
+        """See `Mechanism._map_personal`; arrays of bounds of rows, and of scales one a column, are over columns."""
+        shared = () if self.columns is None else ("lower", "upper", "standard_deviations")
+
+        def mapped(path: tuple, leaf: Any) -> Any:
+            return function(leaf) if np.ndim(leaf) and path[-1].name not in shared else leaf
+
+        return jax.tree_util.tree_map_with_path(mapped, self)
+
+    @property
+    def perturbing(self) -> "Additive":
+        """The mechanism of the records that do get noise, where some do not; for public ones it is never used."""
+        if not isinstance(self.noise, Omitted):
+            return self
+        fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
+        return unchecked(AdditiveMechanism, self.noise.present, *fields)
+
+    @property
+    def unperturbed(self) -> Any:
+        """Probability that a record is released as it is (after clipping): a number, or one a record."""
+        return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether released numbers may be exactly one of the bounds; see `NumericMechanism.has_atoms`."""
+        return self.columns is None and isinstance(self.noise, Omitted)
+
+    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; NaN raises where it can be seen.
+
+        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
+        floating point, such as OpenDP's: differences of floating-point noise betray the record ([Mironov]).
+        """
+        x = self._columns.in_order(x)
+        if is_concrete(x):
+            checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
+        x = jnp.asarray(x)
+        self._check_event("x", x)
+        given, x = x.dtype, x.astype(jnp.result_type(x, float))
+        if self.noise.discrete and is_concrete(x):
+            checked("x", x, "a whole number", lambda a: a == np.round(a))
+        clipped = self._clip(self._columns.split(x))
+        shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
+        z = self._columns.join(x, clipped + self.noise.sample(key, (*shape, self.dimension), x.dtype))
+        return z.astype(given) if self.noise.discrete else z
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Log p(z | x), with respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise.
+
+        Where noise may be left out, there is a unit mass at clip(x). −inf where a column that is not perturbed differs.
+        """
+        z, x = jnp.asarray(z), jnp.asarray(x)
+        dtype = jnp.result_type(z, x, float)
+        difference = self._columns.split(z.astype(dtype)) - self._clip(self._columns.split(x.astype(dtype)))
+        result = self.noise.astype(dtype).log_prob(difference)
+        if self.perturbed is None:
+            return result
+        others = self._columns.others
+        return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return clip(x) and the variance of the noise, 0 in columns that are not perturbed."""
+        mean = self.clipped(x)
+        law = self.noise.astype(mean.dtype)
+        noise = law.over_columns(law.variance)
+        batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape[:-1])
+        variance = self._columns.join(
+            jnp.zeros(batch + self.event_shape, mean.dtype),
+            jnp.broadcast_to(noise, (*batch, self.dimension)),
+        )
+        mean, variance = jnp.broadcast_arrays(mean, variance)
+        return mean, variance
+
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        """See `Mechanism.unbiased`: the released value, since noise has the mean 0."""
+        return jnp.asarray(z)
+
+    def breakpoints(self, z: ArrayLike) -> Any:
+        """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
+        return self._law.breakpoints(array_of(z), self.lower, self.upper)
+
+    @property
+    def released_breakpoints(self) -> np.ndarray:
+        """See `NumericMechanism.released_breakpoints` and `Noise.released_breakpoints`."""
+        return self._law.released_breakpoints(self.lower, self.upper)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""
+        return np.asarray(z).reshape(len(z), -1)
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """What is left of x after clipping: the box between the bounds, or any numbers (integers, under such noise)."""
+        if self.noise.discrete:
+            return constraints.integer_interval(*self._full_bounds) if self.bounded else _INTEGER
+        if not self.bounded:
+            return self.support
+        box = constraints.interval(*self._full_bounds)
+        return box if self.columns is None else constraints.independent(box, 1)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The real line, the integers, or rows of them."""
+        if self.noise.discrete:
+            return _INTEGER if self.columns is None else constraints.independent(_INTEGER, 1)
+        return constraints.real if self.columns is None else constraints.real_vector
+
+    @property
+    def linear_tails(self) -> bool:
+        """See `NumericMechanism.linear_tails`: those of the noise."""
+        return self.noise.linear_tails
+
+    @property
+    def period(self) -> Any:
+        """See `NumericMechanism.period`: that of the noise."""
+        return None if self.noise.period is None else extreme("min", self.noise.period)
+
+    @property
+    def resolution(self) -> Any:
+        """The smallest that the noise has; see `NumericMechanism.resolution`."""
+        return extreme("min", self.noise.resolution)
+
+    @property
+    def released_range(self) -> tuple[Any, Any] | None:
+        """The bounds of a number, widened by what the noise adds to them; see `NumericMechanism.released_range`."""
+        if self.columns is not None or not self.bounded:
+            return None
+        # a whole number of periods, of which one is wider than what lies between the bounds
+        reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
+        return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The curve of two records that differ in all perturbed columns by their whole range.
+
+        Columns that are released as they are, and public records, have no protection. For a statistic, the curve of
+        two data sets that differ in one record.
+        """
+        return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._of_statistic, "record")
+
+    @property
+    def attribute_guarantee(self) -> Guarantee:
+        """The curve of two records that differ in one perturbed column only, the one in which they are worst hidden.
+
+        A statistic can be moved as far by one attribute of a record as by all, for all that is known of it.
+        """
+        tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._of_statistic
+        return self._guarantee(tradeoff, "attribute")
+
+    @property
+    def _of_statistic(self) -> Tradeoff:
+        """The curve of two data sets that differ in one record."""
+        if np.isinf(self.sensitivity):
+            return PureProtocolTradeoff(np.inf, 1.0)
+        return self.noise.tradeoff_within(self.sensitivity, self.dimension)
+
+    def _guarantee(self, tradeoff: Tradeoff, unit: str) -> Guarantee:
+        trust_model = "local" if self.bounded or np.isinf(self.sensitivity) else "central"
+        return Guarantee(tradeoff, unit=unit, trust_model=trust_model, exposed=self._exposed)
+
+    @property
+    def _exposed(self) -> tuple[str, ...]:
+        """Names of the columns that are released as they are."""
+        return tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+
+    def validated(self, values: ArrayLike) -> np.ndarray:
+        """See `Mechanism.validated`; a data frame's columns are taken by their names, where the mechanism's have some.
+
+        Raises
+        ------
+        ValueError
+            If the data frame has other columns than the mechanism.
+        """
+        return super().validated(self._columns.in_order(values))
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Any finite numbers, those at a bound as `snapped` has them; public records are between the bounds."""
+        if self.noise.discrete:
+            return checked_integers(values, type(self).__name__)
+        values = values.astype(int) if values.dtype == bool else values
+        if not isinstance(self.noise, Omitted) or not is_concrete(self):
+            return values
+        lower, upper = self._full_bounds
+        values = snapped(values, (lower, upper))
+        certain = np.equal(self.noise.absent, 1)
+        if np.shape(certain) in ((), (1,), (len(values),)) and certain.any():
+            public = np.broadcast_to(certain, len(values))
+            beyond = (values < lower) | (values > upper)
+            bad = public & (beyond if self.columns is None else np.any(beyond, axis=1))
+            if bad.any():
+                raise ValueError(
+                    f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do "
+                    f"not, the first at {np.argmax(bad)}"
+                )
+        return values
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Numbers in a perturbed column too far beyond its bounds, or too few, if all noise is of one shape."""
+        if not self.bounded or self.noise.discrete or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
+            return []
+        noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
+        if self.columns is None:
+            scale = self.noise.standard_deviation
+            return implausible_numbers(values, self.lower, self.upper, scale, noisy, self.noise.depth)
+        scales = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
+        scales = np.broadcast_to(scales, (*scales.shape[:-1], self.dimension))
+        lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
+        said = []
+        for j, column in enumerate(self.index):
+            problems = implausible_numbers(
+                values[:, column], lower[j], upper[j], scales[..., j], noisy, self.noise.depth, self.dimension
+            )
+            said += [f"column {self.names[column]}: {what}" for what in problems]
+        return said
+
+
+@register("additive")
+@dataclasses.dataclass(frozen=True)
+class AdditiveMechanism(Additive):
+    """Any noise on a clipped number, on columns of a row, or on a statistic.
+
+    The named mechanisms are this one with the noise that keeps a privacy target, or of a stated scale.
+
+    Parameters
+    ----------
+    noise : Noise
+        One of `ldpbayes.noise`, or your own; its scale is in the unit of the data.
+    lower, upper : array_like, optional
+        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the perturbed
+        columns in the order in which `perturbed` names them. Choose them without looking at the data. Leave both out
+        for a statistic of many records.
+    columns : int or sequence of str, optional
+        How many columns a row has, or what they are called. By default a record is one number.
+    perturbed : sequence of int or str, optional
+        The columns that get noise; the others are released as they are. By default all.
+    sensitivity : float, optional
+        Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
+        the noise (`noise.norm`: 1 for the sum of absolute differences, as under independent Laplace noise, 2 for the
+        Euclidean distance; where columns have scales of their own, in units of the first one's). Infinite for records
+        with noise but no bounds: then nothing is promised.
+
+    Raises
+    ------
+    TypeError
+        If the noise is not a `Noise`.
+    ValueError
+        If a parameter is out of range or of the wrong shape.
+    """
+
+    noise: Noise
+    lower: Any = None
+    upper: Any = None
+    columns: Any = static(default=None)
+    perturbed: Any = static(default=None)
+    sensitivity: Any = optional()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, Noise):
+            raise TypeError(f"noise must be one of ldpbayes.noise, such as Laplace(scale=3.0), got {self.noise!r}")
+        self._check_columns_and_bounds()
+        self._check_noise()

@@ -1,0 +1,220 @@
+"""Mechanisms with finitely many outputs, and densities of steps and of lines."""
+
+import abc
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._core.checks import checked
+from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes.mechanisms.plausibility import improbable_count
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism
+from ldpbayes.numerics.arrays import rounded
+from ldpbayes.numerics.special import log_or_nothing
+
+
+class PiecewiseConstant(Mechanism):
+    """A mechanism under which p(z | x) is constant in x but for some steps."""
+
+    @abc.abstractmethod
+    def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Where p(z | x) steps as x grows, and its values between the steps.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+
+        Returns
+        -------
+        cuts : Array (*z, m)
+            In ascending order; two may be equal.
+        levels : Array (*z, m + 1)
+            p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i].
+        """
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """See `Mechanism.log_prob`."""
+        z, x = array_of(z), array_of(x)
+        dtype = jnp.result_type(z, x, float)
+        cuts, levels = self.pieces(jnp.asarray(z, dtype))
+        x = jnp.asarray(x, dtype)[..., None]
+        # from the right: the first level is that of the records below all cuts
+        level = levels[..., 0]
+        for i in range(cuts.shape[-1]):
+            level = jnp.where(x[..., 0] > cuts[..., i], levels[..., i + 1], level)
+        return log_or_nothing(level)
+
+
+class PiecewiseLinear(Mechanism):
+    """A mechanism under which p(z | x) is linear in x between nodes, and constant beyond the first and the last."""
+
+    nodes: Any
+    """Array (k,), increasing: a field."""
+
+    @abc.abstractmethod
+    def levels(self, z: ArrayLike) -> jax.Array:
+        """p(z | x) at the nodes.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values.
+
+        Returns
+        -------
+        Array (*z, k)
+        """
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """See `Mechanism.log_prob`."""
+        z, x = array_of(z), array_of(x)
+        dtype = jnp.result_type(z, x, float)
+        levels, nodes = self.levels(jnp.asarray(z, dtype)), jnp.asarray(self.nodes, dtype)
+        x = jnp.clip(jnp.asarray(x, dtype), nodes[0], nodes[-1])
+        last = jnp.clip(jnp.searchsorted(nodes, x), 1, len(nodes) - 1)
+        share = (x - nodes[last - 1]) / (nodes[last] - nodes[last - 1])
+        levels, last, share = jnp.broadcast_arrays(levels, last[..., None], share[..., None])
+        left, right = (jnp.take_along_axis(levels, at[..., :1], axis=-1)[..., 0] for at in (last - 1, last))
+        return log_or_nothing(left + (right - left) * share[..., 0])
+
+
+class FiniteOutputs(DiscreteMechanism):
+    """A mechanism that takes numbers and releases one of the numbers in its field ``outputs``, an increasing array."""
+
+    outputs: Any
+
+    _shared: ClassVar[tuple[str, ...]] = ("outputs",)
+
+    @property
+    @abc.abstractmethod
+    def output_probabilities(self) -> tuple[Any, Any]:
+        """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
+
+    @property
+    def resolution(self) -> float:
+        """Infinite: p(z | x) is smooth between its `breakpoints`, and no shorter length matters."""
+        return float("inf")
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The outputs."""
+        return _OneOf(self.outputs)
+
+    def place(self, z: ArrayLike) -> Any:
+        """Which output each released value is: its position, or that of the nearest one.
+
+        Parameters
+        ----------
+        z : array_like
+            Released values. NumPy in, NumPy out; JAX in, JAX out.
+        """
+        at = array_of(z)
+        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
+        outputs = xp.asarray(self.outputs)
+        # values that another precision has rounded are still nearest to what they were
+        return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        """Which output it is; see `DiscreteMechanism.equivalence`."""
+        return np.asarray(self.place(np.asarray(z)))[:, None]
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Outputs of which there are too many or too few; see `Mechanism.implausible`."""
+        counts, n = np.bincount(self.place(values), minlength=len(self.outputs)), len(values)
+        said = []
+        for few, bound, p in zip((True, False), ("least", "most"), self.output_probabilities, strict=True):
+            expected = n * np.broadcast_to(np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0), counts.shape)
+            wrong = improbable_count(counts, n, expected / n, 2 * len(counts), few)
+            if wrong.any():
+                first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
+                others = f" (and {wrong.sum() - 1} more)" if wrong.sum() > 1 else ""
+                said.append(
+                    f"{counts[first]:,} of {n:,} are {self.outputs[first]:g}{others}, where at {bound} "
+                    f"{expected[first]:,.1f} are expected"
+                )
+        return said
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Outputs in double precision, as which those in other precisions are recognised."""
+        if not is_concrete(self.outputs):
+            return values
+        given = values if values.dtype.kind == "f" else values.astype(float)
+        found = self.outputs[self.place(given)]
+        bad = (given != found) & (given != rounded(np, found, given.dtype))
+        if bad.any():
+            raise ValueError(
+                f"{type(self).__name__} releases one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to "
+                f"{self.outputs[-1]:g}; {bad.sum()} of these values are none, the first ({values[bad][0]:g}) at "
+                f"{np.argmax(bad)}"
+            )
+        return found
+
+
+class _OneOf(constraints.Constraint):
+    """Some numbers, in ascending order."""
+
+    is_discrete = True
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __call__(self, z: Any) -> Any:
+        numbers = jnp.asarray(self.numbers)
+        z = jnp.asarray(z)
+        nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
+        return (z == nearest) | (z == rounded(jnp, nearest, jnp.result_type(z, float)))
+
+    def feasible_like(self, prototype: jax.Array) -> jax.Array:
+        """The first of the numbers."""
+        return jnp.broadcast_to(jnp.asarray(self.numbers)[0], jnp.shape(prototype))
+
+    def tree_flatten(self) -> tuple:
+        """The numbers are a leaf."""
+        return (self.numbers,), (("numbers",), {})
+
+    def eq(self, other: object, static: bool = False) -> Any:
+        """Whether the numbers are the same."""
+        same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
+        return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]
+
+
+def increasing(name: str, value: Any, least: int) -> None:
+    """ValueError unless a parameter that can be seen is an increasing array of so many numbers at least.
+
+    Parameters
+    ----------
+    name : str
+        The parameter's name, for the message.
+    value : array_like
+        Finite numbers, or what is traced.
+    least : int
+        How many there are to be.
+    """
+    if not is_concrete(value):
+        return
+    if np.ndim(value) != 1 or len(value) < least:
+        raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
+    wrong = np.flatnonzero(np.diff(value) <= 0)
+    if len(wrong):
+        i = wrong[0]
+        raise ValueError(
+            f"{name} must increase strictly, got {name}[{i}] = {value[i]:g} and {name}[{i + 1}] = {value[i + 1]:g}"
+        )
+
+
+def checked_labels(x: ArrayLike) -> jax.Array:
+    """Labels as a floating-point array; ValueError for NaN, where it can be seen.
+
+    Parameters
+    ----------
+    x : array_like
+        Labels.
+    """
+    if is_concrete(x):
+        checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
+    return jnp.asarray(x, jnp.result_type(x, float))

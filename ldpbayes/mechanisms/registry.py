@@ -1,0 +1,144 @@
+"""The registry that finds mechanisms by name, installed third parties' included, and makes them from specs."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from ldpbayes._core.pytrees import pytree
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, from_json
+
+ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
+
+_registry: dict[str, type[Mechanism]] = {}
+_M = TypeVar("_M", bound=type["Mechanism"])
+
+
+def register(name: str) -> Callable[[_M], _M]:
+    """Class decorator: make a frozen dataclass derived from `Mechanism` a pytree and known as `name`.
+
+    Parameters
+    ----------
+    name : str
+        What `mechanism`, `Mechanism.spec` and the command line call it.
+
+    Raises
+    ------
+    TypeError
+        If the class is not a frozen dataclass derived from `Mechanism`.
+    ValueError
+        If another class has the name already, or the class another name.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
+
+    def decorate(cls: _M) -> _M:
+        if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
+            raise TypeError(f"mechanism {name!r} must be a subclass of ldpbayes.mechanisms.Mechanism, got {cls!r}")
+        if not issubclass(cls, (NumericMechanism, DiscreteMechanism)):
+            raise TypeError(
+                f"mechanism {name!r} must say what it releases: derive {cls.__name__} from NumericMechanism (and give "
+                "linear_tails, resolution, released_range and breakpoints) or DiscreteMechanism (equivalence)"
+            )
+        if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
+            raise TypeError(
+                f"mechanism {name!r} must be a frozen dataclass: @dataclasses.dataclass(frozen=True), got {cls!r}"
+            )
+        if _registry.get(name) is cls:
+            return cls
+        if "name" in cls.__dict__:
+            raise ValueError(f"{cls!r} is registered as {cls.name!r} already, cannot be {name!r} too")
+        known = _registry.get(name, cls)
+        # running a notebook cell again defines the same class anew
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"mechanism name {name!r} is taken by {known!r}; register {cls!r} under another name")
+        cls.name = name
+        pytree(cls)
+        _registry[name] = cls
+        return cls
+
+    return decorate
+
+
+def mechanism(name: str, /, **params: Any) -> Mechanism:
+    """Make the mechanism called `name`.
+
+    Parameters
+    ----------
+    name : str
+        One of `mechanism_names`.
+    **params
+        The constructor's arguments, by name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
+    """
+    cls = mechanism_class(name)
+    known = _parameters(cls)
+    unknown = sorted(set(params) - set(known))
+    missing = [n for n, required in known.items() if required and n not in params]
+    for problem, names in (("unknown", unknown), ("missing", missing)):
+        if names:
+            raise ValueError(
+                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
+                f"which takes {', '.join(known)}"
+            )
+    return cls(**params)
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """Return the class registered as `name`, by an installed third party if need be.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
+    if name not in _registry:
+        _load_entry_points()
+    if name not in _registry:
+        raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
+    return _registry[name]
+
+
+def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
+    """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
+
+    Parameters
+    ----------
+    spec : mapping
+        The name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists.
+
+    Raises
+    ------
+    ValueError
+        If `spec` names no mechanism, or for the reasons `mechanism` has.
+    """
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
+        raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
+    params = dict(spec)
+    name = params.pop("mechanism")
+    return mechanism(name, **{key: from_json(value) for key, value in params.items()})
+
+
+def mechanism_names() -> list[str]:
+    """Return the sorted names of all mechanisms, those of installed third parties included."""
+    _load_entry_points()
+    return sorted(_registry)
+
+
+def _load_entry_points() -> None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            cls = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ImportError(f"entry point {point.name} = {point.value} of {ENTRY_POINT_GROUP}: {error}") from error
+        register(point.name)(cls)
+
+
+def _parameters(cls: Any) -> dict[str, bool]:
+    """Names of the constructor's arguments, and whether each is required."""
+    missing = dataclasses.MISSING
+    return {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}

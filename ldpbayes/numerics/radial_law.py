@@ -1,0 +1,228 @@
+"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius.
+
+`log_density` is the density of the law itself, in closed form up to a Bessel function. `RadialLaw` is the law of the
+radius, the distance of a draw from the centre, in a form in which integrals over it are exact to rounding.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import special
+
+DROP = 44.0  # an integrand ends where it is so many nats below its peak, since exp(−44) < 1e-19
+TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly nothing: the product peaks far below
+BESSEL_NODES = 256
+STEP = 0.01  # between the table's knots, in the logarithm of the radius: quintics between them are exact to rounding
+LEAST, MOST = -92.0, 9.0  # the table's ends, logarithms of radii
+SMALL = -45.0  # the logarithm of the smallest radius that tests tell apart
+
+
+def _unit_rule(panels: int, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes and weights on equal panels of [0, 1]."""
+    t, w = np.polynomial.legendre.leggauss(order)
+    return ((np.arange(panels)[:, None] + (1 + t) / 2) / panels).ravel(), np.tile(w / (2 * panels), panels)
+
+
+def _tanh_sinh(nodes: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """The double-exponential rule on [0, 1], for integrands with powers at either end."""
+    t = np.linspace(-reach, reach, 2 * nodes + 1)
+    y = np.pi * np.sinh(t)
+    return special.expit(y), reach / nodes * np.pi * np.cosh(t) * special.expit(y) * special.expit(-y)
+
+
+_GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(40, 3.2)
+
+
+def log_density(xp: Any, radius: Any, dimension: int) -> Any:
+    """Log density of SL_d(I) at a distance `radius` from its centre, for NumPy (``xp = np``) or JAX (``jnp``).
+
+    The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1
+    ([KKP]; [LCQ] sec. 3.2). It is infinite at 0 for d ≥ 2.
+
+    Parameters
+    ----------
+    xp : module
+        ``numpy`` or ``jax.numpy``.
+    radius : array
+        Non-negative.
+    dimension : int
+        d, positive.
+
+    Returns
+    -------
+    array
+        Same shape, to a few units in the last place, and with a gradient wherever it is finite.
+    """
+    if dimension == 1:
+        return -math.sqrt(2) * radius - math.log(2) / 2
+    order = dimension / 2 - 1
+    positive = radius > 0
+    safe = xp.where(positive, radius, 1.0)
+    log_f = (
+        (1 - dimension / 2) * math.log(math.pi * 2)
+        - math.log(math.pi)
+        - order * (xp.log(safe) - math.log(2) / 2)
+        + _log_bessel_k(xp, order, math.sqrt(2) * safe)
+    )
+    return xp.where(positive, log_f, xp.inf)
+
+
+def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
+    """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends.
+
+    The integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
+    """
+    peak = xp.arcsinh(order / x)
+    bend = xp.sqrt(order**2 + x**2)
+    # at t = peak + s the exponent, less its peak, is order·s − ½ (bend + order)(e^s − 1) − ½ (bend − order)(e^−s − 1)
+    rise, fall = 0.5 * (bend + order), 0.5 * x**2 / (bend + order)
+    right = xp.arccosh(1 + DROP / bend)
+    left = xp.log(DROP + bend) - xp.log(rise) - 2 * (xp.log(x) - xp.log(2 * rise))
+    left = xp.minimum(left, (DROP + bend) / order) if order > 0 else left
+    s = -left[..., None] + (left + right)[..., None] * ((np.arange(BESSEL_NODES) + 0.5) / BESSEL_NODES)
+    # e^−s − 1 = −(e^s − 1) e^−s, and a product with ones in place of a sum: JAX 0.10.2 fuses sums on a CPU, those of
+    # expm1(s) and expm1(−s) as if expm1 were odd
+    exponent = order * s - xp.expm1(s) * (rise[..., None] - fall[..., None] * xp.exp(-s))
+    with jax.default_matmul_precision("highest"):
+        total = xp.exp(exponent) @ xp.ones(BESSEL_NODES, exponent.dtype)
+    total = total * (left + right) / (2 * BESSEL_NODES)
+    return order * peak - bend + xp.log(total)
+
+
+@functools.cache
+def radial_law(dimension: int) -> "RadialLaw":
+    """The law of the radius in so many dimensions; its table is made once.
+
+    Parameters
+    ----------
+    dimension : int
+        d, positive.
+    """
+    return RadialLaw(dimension)
+
+
+class RadialLaw:
+    """The law of the radius of SL_d(I), for which all that is asked is asked in the logarithm u of a radius.
+
+    The log density of SL_d(I) as a function of u is kept in a table, with its slope and its second derivative; the
+    quintics through neighbouring knots are exact to rounding.
+
+    Parameters
+    ----------
+    dimension : int
+        d, positive.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.knots = np.arange(LEAST, MOST + STEP / 2, STEP)
+        x = math.sqrt(2) * np.exp(self.knots)
+        if dimension == 1:
+            fall = bend = x
+        else:
+            order = dimension / 2 - 1
+            fall = x * np.exp(_log_bessel_k(np, order + 1, x) - _log_bessel_k(np, order, x))
+            bend = fall * (fall - 2 * order) - x**2  # Bessel's equation, for the logarithm
+        self.values, self.slopes, self.bends = log_density(np, np.exp(self.knots), dimension), -fall, -bend
+        mass = self.log_mass(self.knots)
+        self.mode = int(np.argmax(mass))
+        self.tail = mass[self.mode :]
+
+    def log_density(self, u: np.ndarray, slope: bool = False) -> np.ndarray:
+        """Log density of SL_d(I) at log radius u, or its slope there: the quintic from both neighbouring knots."""
+        i = np.clip(((u - LEAST) / STEP).astype(np.intp), 0, len(self.knots) - 2)
+        s, h = (u - self.knots[i]) / STEP, STEP
+        rise = self.values[i + 1] - self.values[i]
+        a, b = h * self.slopes[i], h * self.slopes[i + 1]
+        p, q = h**2 * self.bends[i] / 2, h**2 * self.bends[i + 1] / 2
+        # the quintic a s + p s² + k3 s³ + k4 s⁴ + k5 s⁵ has the values, slopes and bends of both knots
+        k3 = 10 * rise - 6 * a - 4 * b - 3 * p + q
+        k4 = -15 * rise + 8 * a + 7 * b + 3 * p - 2 * q
+        k5 = 6 * rise - 3 * a - 3 * b - p + q
+        if slope:
+            return (a + s * (2 * p + s * (3 * k3 + s * (4 * k4 + s * 5 * k5)))) / h
+        return self.values[i] + s * (a + s * (p + s * (k3 + s * (k4 + s * k5))))
+
+    def log_mass(self, u: np.ndarray) -> np.ndarray:
+        """Log density of the log radius: that of SL_d(I) times the sphere's area, times the radius."""
+        d = self.dimension
+        return math.log(2) + d / 2 * math.log(math.pi) - special.gammaln(d / 2) + d * u + self.log_density(u)
+
+    def step(self, u: np.ndarray, kappa: np.ndarray) -> np.ndarray:
+        """How far from u, in log radius, the log density is larger by κ; to its relative precision, however small."""
+        target = self.log_density(u) + kappa
+        there = np.interp(-target, -self.values, self.knots)
+        for _ in range(3):
+            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, True), LEAST, MOST)
+        step = there - u
+        near = np.abs(step) < 0.5
+        step_near = np.where(near, step, 0.1)
+        # one more Newton step for a short one, whose rise is the integral of the slope: no large numbers cancel there
+        slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], True)
+        step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, True)
+        return np.where(near, step_near, step)
+
+    def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
+        """Log distances from the second centre at which the log density ratio is κ, towards the first and away from it.
+
+        SMALL where it is larger nowhere, MOST where it is larger all the way.
+        """
+
+        def solve(ratio: Callable[[np.ndarray], np.ndarray], least: float, most: float) -> np.ndarray:
+            low, high = np.full_like(kappa, least), np.full_like(kappa, most)
+            for _ in range(60):
+                middle = (low + high) / 2
+                above = ratio(middle) > kappa
+                low, high = np.where(above, middle, low), np.where(above, high, middle)
+            return (low + high) / 2
+
+        log_c = math.log(c)
+        near = solve(
+            lambda v: self.log_density(v) - self.log_density(np.log1p(-np.exp(v - log_c)) + log_c),
+            SMALL,
+            log_c - math.log(2),
+        )
+        far = solve(lambda v: self.log_density(v) - self.log_density(np.logaddexp(v, log_c)), SMALL, MOST)
+        return near, far
+
+    def cap(self, u: np.ndarray, step: np.ndarray, c: float) -> np.ndarray:
+        """Probability that a point on the sphere of log radius u is nearer to the second centre than exp(u + step)."""
+        r = np.exp(u)
+        rim = np.exp(u + step)
+        # the depth is 1 − cos of the cap's angle; of its two forms each is the one that does not cancel
+        product = (rim - np.abs(r - c)) * (rim + np.abs(r - c)) / (2 * c * r)
+        depth = np.where(rim < c / 2, product, 1 - c / (2 * r) + r / (2 * c) * np.expm1(2 * step))
+        if self.dimension == 1:
+            return 0.5 * (depth > 0) + 0.5 * (depth > 2)
+        half = (self.dimension - 1) / 2
+        return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
+
+    def integrate(
+        self, start: np.ndarray, stop: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Log ∫ of a probability, a function of the log radius, against the law of the log radius, between two bounds.
+
+        The function may return several probabilities along a first axis.
+        """
+        begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
+        # the integral ends where the law's density is TAIL nats below what it is at the start
+        end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]
+        stop = np.maximum(np.minimum(stop, end), start)
+        edges = np.stack([start, np.minimum(start + 0.5, stop), np.maximum(stop - 0.5, start), stop])
+        edges[1:3] = np.where(stop - start < 1, (start + stop) / 2, edges[1:3])
+        peak = np.where(begin > 0, self.log_mass(start), self.tail[0])
+        total = 0.0
+        for low, high, (t, w) in (
+            (edges[0], edges[1], _TANH_SINH),
+            (edges[1], edges[2], _PANELS),
+            (edges[2], edges[3], _TANH_SINH),
+        ):
+            u = low[..., None] + (high - low)[..., None] * t
+            mass = np.exp(self.log_mass(u) - peak[..., None])
+            total = total + (high - low) * np.sum(w * mass * probability(u), axis=-1)
+        with np.errstate(divide="ignore"):
+            return peak + np.log(total)

@@ -1,0 +1,131 @@
+"""Guarantees: a trade-off function with what it protects, against whom, and in words."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ldpbayes.privacy.tradeoffs import Tradeoff, _probability
+
+_UNITS = ("record", "attribute", "label")
+_TRUST_MODELS = ("local", "central")
+SMALL = 1e-6  # delta that is quoted of a mechanism without a finite epsilon at delta = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guarantee:
+    """What a mechanism promises: a trade-off function, what it protects, and against whom.
+
+    Parameters
+    ----------
+    tradeoff : Tradeoff
+        The exact curve of the worst pair of neighbouring inputs.
+    unit : {"record", "attribute", "label"}
+        What neighbours may differ in.
+    trust_model : {"local", "central"}
+        Whether each value is perturbed before anybody else sees it, or by a trusted curator.
+    stated_delta : array_like, optional
+        The delta of the pair that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6;
+        where inputs are given away with some probability, that probability, rounded up in the fourth decimal.
+    exposed : tuple of str
+        Columns that are released as they are: neighbours agree in them, and nothing protects them.
+    """
+
+    tradeoff: Tradeoff
+    unit: str = "record"
+    trust_model: str = "local"
+    stated_delta: Any = None
+    exposed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        if self.stated_delta is not None:
+            object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
+
+    @property
+    def _neighbours(self) -> str:
+        if self.trust_model == "central":
+            return f"two data sets that differ in one {self.unit}"
+        return f"two possible values of one {self.unit}"
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Smallest delta at an epsilon; see `Tradeoff.delta`.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Non-negative and finite.
+        """
+        return self.tradeoff.delta(epsilon)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Smallest epsilon at a delta; see `Tradeoff.epsilon`.
+
+        Parameters
+        ----------
+        delta : array_like
+            In [0, 1].
+        """
+        return self.tradeoff.epsilon(delta)
+
+    @property
+    def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
+        """Epsilon and delta that `statement` quotes: arrays, with an entry for each personal budget."""
+        delta = self.stated_delta
+        if delta is None:
+            away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
+            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL)) / 1e4, 1.0), SMALL)
+            delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
+        epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
+        return epsilon, delta
+
+    def statement(self, epsilon: float | None = None) -> str:
+        """Return the guarantee in plain sentences; personal budgets are quoted as a range.
+
+        Further sentences say what is given away: records of infinite budget, or released exactly as they are, and
+        columns without noise.
+
+        Parameters
+        ----------
+        epsilon : float, optional
+            Quote this epsilon with its delta, instead of `stated_delta` with its epsilon.
+        """
+        budget, delta = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
+        budget, delta, power = np.broadcast_arrays(budget, delta, 1 - self.tradeoff(0.05))
+        given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
+        if given_away.all():
+            return f"No {self.unit} is protected: the budget is infinite."
+        exposed = " and ".join(self.exposed)
+        aside = f", {exposed} aside, " if exposed else " "
+        protected = (
+            f"is protected by {self.trust_model} differential privacy with "
+            f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
+            f"no test between {self._neighbours} that raises a false alarm 5% of the time "
+            f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
+        )
+        if np.any(self.tradeoff.zero_probability):
+            protected += (
+                f" With probability {quoted(self.tradeoff.zero_probability, '')} it is released exactly as it is."
+            )
+        if exposed:
+            protected += f" Nothing protects {exposed}."
+        if given_away.any():
+            return f"Each {self.unit}{aside}of finite budget {protected} One of infinite budget is not protected."
+        return f"Each {self.unit}{aside}{protected}"
+
+
+def quoted(value: ArrayLike, equals: str = "= ") -> str:
+    """A number in words, or the range of several.
+
+    Parameters
+    ----------
+    value : array_like
+        Numbers.
+    equals : str
+        What stands before a single one.
+    """
+    low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
+    return f"{equals}{low}" if low == high else f"between {low} and {high}"

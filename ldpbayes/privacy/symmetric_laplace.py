@@ -1,0 +1,206 @@
+"""How well two symmetric multivariate Laplace laws SL_d(I), `distance` apart, can be told.
+
+The trade-off function T_{d,c} of [LCQ] (eq. 3.2), which is simulated there, is computed by quadrature in one dimension.
+On the sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with
+the cosine of the angle to the second centre. So the errors of the test are integrals, over the radius, of the
+probability of a cap, a beta probability.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike
+
+from ldpbayes._core.checks import checked, is_integer
+from ldpbayes.numerics.quadrature import find_root
+from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff, _epsilon, _probability
+
+FAR = 2000.0  # a distance at which both errors underflow
+MANY = 10_000  # dimensions beyond which the curve is taken to be their limit, below it by 1/dimension of itself
+NEARLY_ONE = math.log(0.9)  # no threshold is looked for by an error above that: one less the error is known better
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SymmetricLaplaceTradeoff(Tradeoff):
+    """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
+
+    See [LCQ] eq. 3.2 and Propositions 3.1 and 3.2. The limit has a closed form in the log threshold κ: with a = κ/c,
+    the level is ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c done.
+
+    Parameters
+    ----------
+    distance : array_like
+        c: the distance between the two inputs over the scale λ of the noise, positive; infinite for a public record.
+    dimension : int or inf
+        d: the number of perturbed coordinates; ``math.inf`` for the limit, which lies below every other curve.
+    """
+
+    distance: Any
+    dimension: float = math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distance", checked("distance", self.distance, "positive", lambda a: a > 0))
+        d = self.dimension
+        if not (is_integer(d) and d >= 1) and d != math.inf:
+            raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, _probability("alpha", alpha), public=0.0)
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """δ_c(ε): power less exp(ε) times level, of the test with threshold exp(ε); for the limit [LCQ] Theorem 3.3."""
+        return self._map(LaplaceTradeoff.delta, _Tests.delta, _epsilon(epsilon), public=1.0)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0 in two dimensions or more."""
+        found = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, _probability("delta", delta), public=math.inf)
+        return np.where(np.equal(delta, 1), 0.0, found)[()]
+
+    def _map(self, closed: Any, function: Any, argument: ArrayLike, public: float) -> Any:
+        """Apply a function of the tests at each distance to its arguments; `public` where the distance is infinite.
+
+        T_{1,c} has a `closed` form: that of Laplace noise of scale λ/√2.
+        """
+        argument, distance = np.broadcast_arrays(argument, self.distance)
+        if self.dimension == 1:
+            with np.errstate(over="ignore"):
+                budget = math.sqrt(2) * distance
+            finite = np.isfinite(budget)
+            return np.where(finite, closed(LaplaceTradeoff(np.where(finite, budget, 1.0)), argument), public)[()]
+        result = np.full(argument.shape, public)
+        for one in np.unique(distance[distance < FAR]):
+            here = distance == one
+            result[here] = function(_tests(self.dimension, float(one)), argument[here])
+        return result[()]
+
+
+@functools.lru_cache(maxsize=256)
+def _tests(dimension: float, distance: float) -> "_Tests":
+    return _Tests(dimension if dimension <= MANY else math.inf, distance)
+
+
+class _Tests:
+    """Level and power of the most powerful tests, as functions of the logarithm κ ≥ 0 of their threshold."""
+
+    def __init__(self, dimension: float, distance: float) -> None:
+        self.dimension, self.distance = dimension, distance
+
+    def log_errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law.
+
+        By symmetry they are the level of a test, its power, and its type II error, each to its own relative precision.
+        """
+        c, kappa = self.distance, np.asarray(kappa, float)
+        if self.dimension == math.inf:
+            a = kappa / c
+            root = np.sqrt(2 + a**2)
+            missed = np.log1p(-1 / (root * (root + a))) - c / (a + root)
+            return -c * (a + root) / 2 - np.log(root * (root + a)), _log_rest(missed), missed
+        law = radial_law(int(self.dimension))
+        near, far = law.axis(kappa, c)
+        log_c = math.log(c)
+        start, stop = np.log1p(-np.exp(near - log_c)) + log_c, np.logaddexp(far, log_c)
+        level = law.integrate(start, stop, lambda u: law.cap(u, law.step(u, kappa[..., None]), c))
+
+        def ring(u: np.ndarray) -> np.ndarray:
+            """Probabilities that a sphere's point is outside the cap, and inside it."""
+            cap = law.cap(u, law.step(u, -kappa[..., None]), c)
+            return np.stack([1 - cap, cap])
+
+        inside, outside = law.integrate(near, far, ring)
+        power = np.logaddexp(law.integrate(near - DROP, near, np.ones_like), inside)
+        missed = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
+        # power and type II error add up to one, and the smaller of them is known better
+        power, missed = np.where(power < missed, (power, _log_rest(power)), (_log_rest(missed), missed))
+        reached = near > SMALL + 1e-6
+        return np.where(reached, level, -np.inf), np.where(reached, power, -np.inf), np.where(reached, missed, 0.0)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """The largest log threshold: the log density ratio next to the second centre, in the limit unbounded."""
+        if self.dimension == math.inf:
+            return math.inf
+        ends = radial_law(int(self.dimension)).log_density(np.array([SMALL, math.log(self.distance)]))
+        return float(ends[0] - ends[1])
+
+    @functools.cached_property
+    def grid(self) -> tuple[np.ndarray, ...]:
+        """Log thresholds, denser where the curve bends, with the logarithms of the errors."""
+        bend = math.sqrt(2) * self.distance
+        apart = np.geomspace(1e-4 * min(bend, 1.0), bend, 64)
+        kappa = np.concatenate([bend - apart[::-1], bend + apart, np.geomspace(2.1, 1e4, 96) * bend])
+        kappa = kappa[kappa < self.most]
+        return kappa, *self.log_errors(kappa)
+
+    def type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
+        """The curve: Neyman and Pearson's test at level `alpha`, and by symmetry the inverse beyond the diagonal."""
+        with np.errstate(divide="ignore"):
+            log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
+        beyond, detected = log_alpha > self.grid[1][0], alpha > 0.5
+        # the threshold is that at which the level is alpha, or beyond the diagonal the type II error; above one half
+        # this error is found by the power, 1 − alpha
+        target, kappa = np.where(detected, log_rest, log_alpha), np.empty_like(alpha)
+        for which, here in ((1, ~beyond), (2, detected), (3, beyond & ~detected)):
+            kappa[here] = self._threshold(which, target[here])
+        level, power, missed = self.log_errors(kappa)
+        # at a threshold that is nearly right, the curve's tangent is within rounding of the curve
+        short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(missed) - alpha)
+        with np.errstate(over="ignore"):
+            value = np.where(
+                beyond,
+                np.exp(level) + np.exp(-kappa) * short,
+                np.exp(missed) + np.exp(kappa + level) - np.exp(kappa + log_alpha),
+            )
+        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
+
+    def _threshold(self, which: int, target: np.ndarray) -> np.ndarray:
+        """The log threshold at which a log error, a column of the grid, is `target`: interpolated, then two secants."""
+        kappa, column = self.grid[0], self.grid[which]
+        sign = 1 if which == 3 else -1  # type II errors grow with the threshold
+        seen = np.flatnonzero(np.isfinite(column) & (column < NEARLY_ONE))
+        # large thresholds, at which the table of the radial law has no more precision, are left out
+        still = np.flatnonzero(sign * np.diff(column[seen]) <= 0)
+        seen = seen[: still[0] + 1 if len(still) else None]
+        at, values = kappa[seen], column[seen]
+        target = np.clip(target, *sorted((values[0], values[-1])))
+        found = scipy.interpolate.PchipInterpolator(sign * values, at)(sign * target)
+        slope = np.maximum(sign * scipy.interpolate.PchipInterpolator(at, values)(found, 1), 1e-12)
+        for _ in range(2):
+            found = np.clip(found - sign * (self.log_errors(found)[which - 1] - target) / slope, at[0], at[-1])
+        return found
+
+    def delta(self, epsilon: np.ndarray) -> np.ndarray:
+        """Power less exp(ε) times level."""
+        if self.dimension == math.inf:
+            a = epsilon / self.distance
+            return -np.expm1(-self.distance / (a + np.sqrt(2 + a**2)))
+        level, power, missed = self.log_errors(epsilon)
+        detected = np.where(power < missed, np.exp(power), -np.expm1(missed))
+        return np.maximum(detected - np.exp(level + epsilon), 0.0)
+
+    def epsilon(self, delta: np.ndarray) -> np.ndarray:
+        """Inverse of `delta`, which decreases: a root, in the limit of many dimensions in closed form."""
+        if self.dimension == math.inf:
+            with np.errstate(divide="ignore"):
+                missed = -np.log1p(-delta)
+                found = self.distance**2 / (2 * missed) - missed
+            return np.where(delta >= self.delta(np.zeros(1)), 0.0, found)
+        found = find_root(
+            lambda epsilon, target: self.delta(epsilon) - target,
+            (np.zeros_like(delta), np.full_like(delta, self.most)),
+            args=(delta,),
+        )
+        least, most = self.delta(np.array([self.most, 0.0]))
+        return np.where(delta >= most, 0.0, np.where(delta > least, found.x, np.inf))
+
+
+def _log_rest(log_probability: np.ndarray) -> np.ndarray:
+    """Logarithm of one less a probability; -inf where that has been rounded to one or above."""
+    with np.errstate(divide="ignore"):
+        return np.log(-np.expm1(np.minimum(log_probability, 0.0)))

@@ -1,0 +1,467 @@
+"""Trade-off curves: their protocol, those with closed forms, and their algebra."""
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from ldpbayes._core.checks import checked
+from ldpbayes.numerics.quadrature import find_root
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+def _positive(name: str, value: ArrayLike) -> Any:
+    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+
+
+def _epsilon(value: ArrayLike) -> Any:
+    return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+
+
+def _probability(name: str, value: ArrayLike) -> Any:
+    return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
+
+
+class Tradeoff(abc.ABC):
+    """The trade-off function of a worst pair of inputs; parameters may be arrays, one entry for each personal budget.
+
+    Methods broadcast their argument against the parameters and return float64.
+    """
+
+    zero_probability: Any = 0.0
+    """Probability that the input is released exactly as it is."""
+
+    @abc.abstractmethod
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error of a test.
+
+        Parameters
+        ----------
+        alpha : array_like
+            The test's level, its type I error, in [0, 1].
+
+        Raises
+        ------
+        ValueError
+            For a level outside [0, 1].
+        """
+
+    @abc.abstractmethod
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Smallest delta at which (epsilon, delta)-differential privacy holds.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Non-negative and finite.
+
+        Raises
+        ------
+        ValueError
+            For any other epsilon.
+        """
+
+    @abc.abstractmethod
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Smallest epsilon at which (epsilon, delta)-differential privacy holds; infinite where none is enough.
+
+        Parameters
+        ----------
+        delta : array_like
+            In [0, 1].
+
+        Raises
+        ------
+        ValueError
+            For a delta outside [0, 1].
+        """
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaplaceTradeoff(Tradeoff):
+    """Two Laplace laws of unit scale whose centres are `budget` apart ([DMNS]; [DRS]).
+
+    The likelihood ratio is exp(+-budget) beyond the centres and exp(2 z - budget) between them, hence three pieces:
+    a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon: sensitivity over noise scale, positive and finite.
+    """
+
+    budget: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", _positive("epsilon", self.budget))
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        alpha, budget = np.asarray(_probability("alpha", alpha)), self.budget
+        with np.errstate(divide="ignore", over="ignore"):
+            log_alpha = np.log(alpha)
+            steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
+            middle = np.exp(-budget - log_alpha) / 4
+        shallow = np.exp(-budget) * (1 - alpha)
+        return np.where(log_alpha < -budget - np.log(2), steep, np.where(alpha > 0.5, shallow, middle))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
+        return -np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0) / 2)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`; 0 where 0 is enough."""
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(_probability("delta", delta))), 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PureProtocolTradeoff(Tradeoff):
+    """Two laws whose likelihood ratio is exp(budget), 1 or exp(-budget).
+
+    So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
+    the first have mass `separation` under it and exp(-budget) times that under the second, and the other way round. The
+    curve is the convex polygon with slopes -exp(budget), -1 and -exp(-budget) (Neyman-Pearson with randomization at
+    the ties).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon, positive; infinite where some outputs give the category away.
+    separation : array_like
+        Mass of the outputs that favour the category which is true, in (0, 1].
+    """
+
+    budget: Any
+    separation: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", checked("epsilon", self.budget, "positive", lambda a: a > 0))
+        separation = checked("separation", self.separation, "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+        object.__setattr__(self, "separation", separation)
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`: a convex polygon is the maximum of its lines."""
+        alpha, budget = np.asarray(_probability("alpha", alpha)), np.asarray(self.budget)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
+        steep = np.where(np.isinf(budget), 0.0, steep)
+        middle = 1 + self.separation * np.expm1(-budget) - alpha
+        return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Separation times 1 - exp(epsilon - budget) up to the budget, then 0."""
+        return -self.separation * np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0))
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`; 0 where 0 is enough."""
+        share = np.minimum(np.asarray(_probability("delta", delta)) / self.separation, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(share < 1, np.maximum(self.budget + np.log1p(-share), 0.0), 0.0)[()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianTradeoff(Tradeoff):
+    """Two unit normal laws, `mu` apart ([DRS] eq. 6 and Corollary 2.13; [BW]).
+
+    Parameters
+    ----------
+    mu : array_like
+        Sensitivity over noise standard deviation, positive and finite.
+    """
+
+    mu: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mu", _positive("mu", self.mu))
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        return special.ndtr(-special.ndtri(_probability("alpha", alpha)) - self.mu)
+
+    def log_delta(self, epsilon: ArrayLike) -> Any:
+        """Log of `delta`, to nearly full relative precision also where delta itself underflows.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Non-negative and finite.
+        """
+        return _gaussian_log_delta(self.mu, _epsilon(epsilon))[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation."""
+        return np.exp(self.log_delta(epsilon))
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0."""
+        delta, mu = np.broadcast_arrays(_probability("delta", delta), self.mu)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            target = np.log(delta)
+            # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
+            high = mu * (mu / 2 - special.ndtri_exp(target)) * (1 + 1e-9)
+            found = find_root(
+                lambda epsilon, mu, target: _gaussian_log_delta(mu, epsilon) - target,
+                (np.zeros_like(high), high),
+                args=(mu, target),
+            )
+            enough = target >= _gaussian_log_delta(mu, 0.0)
+        return np.where(enough, 0.0, np.where(delta > 0, found.x, np.inf))[()]
+
+
+def _gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
+    """Log delta of two normals, through Mills ratios: delta = phi(a) (R(a) - R(b)), a, b = epsilon/mu -+ mu/2."""
+    mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
+    a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    log_density = -(a**2) / 2 - np.log(2 * np.pi) / 2
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        # where a and b are near, R(a) - R(b) cancels, but it is the integral of -R' > 0 over a short interval
+        points = a[..., None] + mu[..., None] * (1 + _NODES) / 2
+        near = log_density + np.log(mu / 2 * np.sum(_WEIGHTS * _minus_mills_slope(points), axis=-1))
+        apart = log_density + np.log(_mills(a) - _mills(b))
+        # where delta is near one, its precise part is what it lacks of one
+        large = np.log1p(-(special.ndtr(a) + np.exp(log_density) * _mills(b)))
+    return np.where(mu < 1, near, np.where(a > -1, apart, large))
+
+
+def _mills(t: np.ndarray) -> np.ndarray:
+    """Mills ratio R(t) = Phi(-t) / phi(t)."""
+    return np.sqrt(np.pi / 2) * special.erfcx(t / np.sqrt(2))
+
+
+def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
+    """-R'(t) = 1 - t R(t), by its asymptotic series t^-2 (1 - 3 t^-2 (1 - 5 t^-2 (...))) where that cancels."""
+    far = np.maximum(t, 25.0)
+    series = np.ones_like(far)
+    for odd in range(19, 1, -2):
+        series = 1 - odd / far**2 * series
+    return np.where(t > 25, series / far**2, 1 - t * _mills(t))
+
+
+ROUNDING = 1e-9  # by which probabilities may miss a sum of one
+
+
+class Polygon(Tradeoff):
+    """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1).
+
+    Parameters
+    ----------
+    level, power : array (corners,)
+        From left to right; several of level 0 reject on what gives an input away.
+    """
+
+    def __init__(self, level: np.ndarray, power: np.ndarray) -> None:
+        self._level, self._power = level, power
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        return np.clip(1 - np.interp(_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """Largest power less exp(epsilon) times the level, of all corners."""
+        epsilon = np.asarray(_epsilon(epsilon))[..., None]
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
+        return np.maximum(gain.max(axis=-1), 0.0)[()]
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`: the largest log of (power − delta)/level, of all corners; 0 where 0 is enough."""
+        delta = np.asarray(_probability("delta", delta))[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
+        return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)[()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FiniteTradeoff(Polygon):
+    """Any two of some laws on the same outputs: what no test between any pair of them can beat.
+
+    Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
+    (level, power) are the corners of a concave polygon. Their hull over all pairs gives delta(epsilon) of the worst
+    pair at every epsilon, exactly, and with it the curve: the largest convex one that is below that of each pair
+    ([DRS] sec. 2.4). Laws that mix some of these, such as those of labels between two nodes, are never a worse pair.
+
+    Parameters
+    ----------
+    laws : array_like (k, m)
+        Probabilities of m outputs under k laws, positive; each row sums to one.
+
+    Raises
+    ------
+    ValueError
+        If a probability is not positive, or a row does not sum to one.
+    """
+
+    laws: Any
+    _level: Any = dataclasses.field(init=False, repr=False)
+    _power: Any = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        laws = np.asarray(checked("laws", self.laws, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
+        if laws.ndim != 2:
+            raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
+        missed = np.abs(laws.sum(axis=1) - 1)
+        worst = np.argmax(missed)
+        if missed[worst] > ROUNDING:
+            single = missed[worst] < laws.shape[1] * np.finfo(np.float32).eps
+            raise ValueError(
+                f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}; row {worst} misses it by "
+                f"{missed[worst]:.2g}"
+                + ("; that is rounding to single precision: compute them in double precision" if single else "")
+            )
+        object.__setattr__(self, "laws", laws)
+        corners = np.array([[0.0, 0.0], [1.0, 1.0]])
+        for row in range(len(laws)):
+            one = laws[row]
+            order = np.argsort(-laws / one, axis=1, kind="stable")
+            # sums from the outputs that tell most on, so that small ones are to full precision
+            level, power = (np.cumsum(law, axis=1)[:, :-1] for law in (one[order], np.take_along_axis(laws, order, 1)))
+            above = power > np.interp(level, *corners.T)
+            corners = upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
+        object.__setattr__(self, "_level", corners[:, 0])
+        object.__setattr__(self, "_power", corners[:, 1])
+
+
+def upper_hull(points: np.ndarray) -> np.ndarray:
+    """Corners of the smallest concave curve above some points (n, 2), from left to right."""
+    hull: list[np.ndarray] = []
+    for point in points[np.lexsort(points.T[::-1])]:
+        while len(hull) > 1:
+            (x0, y0), (x1, y1) = hull[-2], hull[-1]
+            if (y1 - y0) * (point[0] - x0) > (point[1] - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append(point)
+    return np.array(hull)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZeroInflatedTradeoff(Tradeoff):
+    """A noise's trade-off function, shrunk because the noise is left out with some probability.
+
+    A test that sees an input as it is knows which one it was. So the curve is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0
+    ([LCQ] eq. 3.3 and Theorem 3.3).
+
+    Parameters
+    ----------
+    tradeoff : Tradeoff
+        Of the noise.
+    zero_probability : array_like
+        δ: the probability that there is no noise, between 0 and 1, exclusive.
+    """
+
+    tradeoff: Tradeoff
+    zero_probability: Any = dataclasses.field()  # else the attribute of the base class would be its default
+
+    def __post_init__(self) -> None:
+        share = checked(
+            "zero_probability", self.zero_probability, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)
+        )
+        object.__setattr__(self, "zero_probability", share)
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`."""
+        noisy = 1 - np.asarray(self.zero_probability)
+        return noisy * self.tradeoff(np.minimum(np.asarray(_probability("alpha", alpha)) / noisy, 1.0))
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """1 − (1 − δ) (1 − delta of the noise)."""
+        return self.zero_probability + (1 - np.asarray(self.zero_probability)) * self.tradeoff.delta(epsilon)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """Inverse of `delta`; infinite below the zero probability."""
+        share = np.asarray(self.zero_probability)
+        rest = (np.asarray(_probability("delta", delta)) - share) / (1 - share)
+        return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)[()]
+
+
+def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
+    """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes.
+
+    It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
+    response between two answers that gives the true one away with probability δ.
+
+    Parameters
+    ----------
+    epsilon : float
+        Positive and finite.
+    delta : float
+        At least 0 and below 1.
+
+    Returns
+    -------
+    Tradeoff
+        The curve.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
+    response = PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-np.asarray(epsilon))))
+    return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
+
+
+FARTHEST = 700.0  # log slope beyond which a tangent of the curve is no longer told from 0
+GOLDEN = (math.sqrt(5) - 1) / 2
+STEPS = 80  # each narrows the log slope by the golden section: 1,400 become 3e-14
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorstTradeoff(Tradeoff):
+    """The worst of several curves: delta is the largest of theirs, the curve the convex minorant of the smallest.
+
+    So it is what records promise that may differ in one of several things which are released under noise of different
+    kinds. Records that differ in all of them at once have the product of the curves instead ([DRS] Definition 3.1).
+
+    Parameters
+    ----------
+    tradeoffs : sequence of Tradeoff
+        Symmetric curves, at least one. Their parameters broadcast against each other.
+    """
+
+    tradeoffs: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tradeoffs", tuple(self.tradeoffs))
+        object.__setattr__(self, "zero_probability", self._largest(curve.zero_probability for curve in self.tradeoffs))
+
+    @staticmethod
+    def _largest(values: Any) -> Any:
+        return functools.reduce(np.maximum, values)
+
+    def __call__(self, alpha: ArrayLike) -> Any:
+        """Smallest type II error at level `alpha`: the highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
+        smallest = -self._largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
+        alpha = np.broadcast_to(_probability("alpha", alpha), smallest.shape)
+
+        def tangent(t: np.ndarray) -> np.ndarray:
+            # of a symmetric curve, that of slope −exp(−t) is exp(−t) (1 − δ(t) − α)
+            delta = self.delta(np.abs(t))
+            return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
+
+        with np.errstate(divide="ignore"):
+            low, high = np.full(alpha.shape, -FARTHEST), np.clip(-np.log(alpha), 0.0, FARTHEST)
+        # a tangent is concave in its slope, so that the golden section narrows in on the highest, never going above it
+        for _ in range(STEPS):
+            one, other = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+            left = tangent(one) >= tangent(other)
+            low, high = np.where(left, low, one), np.where(left, other, high)
+        found = np.clip(tangent((low + high) / 2), 0.0, smallest)
+        return np.where((alpha == 0) | (alpha == 1), smallest, found)[()]
+
+    def delta(self, epsilon: ArrayLike) -> Any:
+        """The largest."""
+        return self._largest(curve.delta(epsilon) for curve in self.tradeoffs)
+
+    def epsilon(self, delta: ArrayLike) -> Any:
+        """The largest."""
+        return self._largest(curve.epsilon(delta) for curve in self.tradeoffs)

@@ -1,0 +1,106 @@
+"""Models of categories: shares, shares by region, a sensitive yes or no."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import Release, Sketch, observe
+from ldpbayes.models._printing import check_kind, shows_priors
+
+
+@shows_priors()
+def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sketch], None]:
+    """Posterior of the share of true "yes" answers ([Warner]).
+
+    Parameters
+    ----------
+    theta : numpyro.distributions.Distribution
+        Prior of the share; by default uniform on [0, 1], a beta law with both parameters 1.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or another
+        pure protocol with two categories; TypeError for other releases.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("warner", release, "yes-or-no answers")
+        observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
+
+    return model
+
+
+@shows_priors(theta="Dirichlet([1, ..., 1])")
+def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
+    """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
+
+    Parameters
+    ----------
+    theta : numpyro.distributions.Distribution, optional
+        Prior of the shares; by default uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``theta`` (a share a category) and ``z``, for a release under
+        ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol; TypeError for other releases.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("oue_histogram", release, "categories")
+        protocol: Any = release.mechanism
+        prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
+        observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
+
+    return model
+
+
+@shows_priors()
+def regional_histograms(
+    mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
+) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:
+    """Posterior of the shares of the categories in each region, logistic-normal around those of the population.
+
+    Parameters
+    ----------
+    mu : numpyro.distributions.Distribution
+        Prior of each of the population's logits, one a category; by default normal with mean 0 and standard deviation
+        2.
+    tau : numpyro.distributions.Distribution
+        Prior of each logit's standard deviation over regions; by default half-normal with scale 1.
+
+    Returns
+    -------
+    callable
+        model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
+        the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
+        different kinds). TypeError for records of unknown regions, releases of anything but categories, or of different
+        ones.
+    """
+
+    def model(regions: Any) -> None:
+        grouped = isinstance(regions, Sketch) and regions.law_shape != ()
+        if isinstance(regions, (Release, Sketch)) and not grouped:
+            raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
+        releases = [regions] if grouped else regions
+        for release in releases:
+            check_kind("regional_histograms", release, "categories")
+        numbers = sorted({release.mechanism.categories for release in releases})
+        if len(numbers) != 1:
+            raise TypeError(f"regional_histograms takes releases of the same categories, got {numbers} of them")
+        (categories,) = numbers
+        count = regions.law_shape[0] if grouped else len(regions)
+        with numpyro.plate("category", categories):
+            population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
+            with numpyro.plate("region", count):
+                # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
+                offset = numpyro.sample("offset", dist.Normal(0, 1))
+        theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+        observe("z", dist.Categorical(theta), regions if grouped else list(regions))
+
+    return model

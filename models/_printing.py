@@ -1,0 +1,166 @@
+"""How a model prints its priors, and which kind of release it takes."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpyro.distributions as dist
+
+from ldpbayes import Release, Sketch
+from ldpbayes._core.printing import FEW, shown
+from ldpbayes.mechanisms import (
+    LinearStatisticsMechanism,
+    LogisticStatisticsMechanism,
+    PureProtocol,
+    StatisticsMechanism,
+)
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
+    "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
+    "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
+    "labels": lambda mechanism: not mechanism.record_shape,
+    "rows": lambda mechanism: bool(mechanism.record_shape) and not isinstance(mechanism, StatisticsMechanism),
+    "rows or linear statistics": lambda mechanism: (
+        KINDS["rows"](mechanism) or isinstance(mechanism, LinearStatisticsMechanism)
+    ),
+    "rows or logistic statistics": lambda mechanism: (
+        KINDS["rows"](mechanism) or isinstance(mechanism, LogisticStatisticsMechanism)
+    ),
+}
+
+
+def check_kind(factory: str, release: Any, kind: str) -> None:
+    """Refuse what a model is not for.
+
+    Parameters
+    ----------
+    factory : str
+        Name of the model's factory, for the message.
+    release : Release or Sketch
+        What the model is given.
+    kind : str
+        What the model is for: a key of `KINDS`.
+
+    Raises
+    ------
+    TypeError
+        For a release of another kind, or anything else.
+    """
+    if not isinstance(release, (Release, Sketch)):
+        raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
+    if not KINDS[kind](release.mechanism):
+        raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
+    if kind == "labels" and isinstance(release, Sketch):
+        raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
+
+
+MOST = 80  # characters of what is shown as it is
+
+F = TypeVar("F", bound=Callable[..., Callable[..., None]])
+
+
+def shows_priors(**default: str) -> Callable[[F], F]:
+    """Decorator of a factory, whose models then have a `repr` such as ``warner(theta=Beta(1, 1))``.
+
+    Parameters
+    ----------
+    **default
+        What is shown for arguments that are None and mean a prior by that. Others that are None or False by default
+        are shown only if they are something else. Arguments that are distributions by default must be distributions;
+        None where their annotation says so.
+    """
+
+    def decorator(factory: F) -> F:
+        signature = inspect.signature(factory)
+
+        @functools.wraps(factory)
+        def make(*args: Any, **kwargs: Any) -> _Shown:
+            for name, value in (dict(zip(signature.parameters, args, strict=False)) | kwargs).items():
+                _check_prior(name, value, signature.parameters.get(name))
+            model, bound = factory(*args, **kwargs), signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            values = {
+                name: default[name] if value is None and name in default else value
+                for name, value in bound.arguments.items()
+                if name in default or value is not signature.parameters[name].default or value not in (None, False)
+            }
+            return _Shown(model, factory.__name__, values)
+
+        # For `help`, which would show where in memory the default priors are.
+        written = [p.replace(annotation=p.empty, default=_written(p.default)) for p in signature.parameters.values()]
+        make.__signature__ = inspect.Signature(written)  # type: ignore[attr-defined]
+        return cast(F, make)
+
+    return decorator
+
+
+def _check_prior(name: str, value: Any, parameter: inspect.Parameter | None) -> None:
+    """TypeError at once, where the model would end in one of NumPyro's."""
+    if parameter is None or not isinstance(parameter.default, dist.Distribution):
+        return
+    none = value is None and parameter.annotation == dist.Distribution | None
+    # A factory that is given data was taken for its model: then there is no site, and whoever called it says so.
+    data = any(isinstance(each, (Release, Sketch)) for each in (value if isinstance(value, (list, tuple)) else [value]))
+    if not (none or data or isinstance(value, dist.Distribution)):
+        given = repr(value) if len(repr(value)) < MOST else type(value).__name__
+        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {given}")
+
+
+class _Shown:
+    """A model that is called as it was, and shows its factory and the factory's arguments."""
+
+    def __init__(self, model: Callable[..., None], factory: str, arguments: dict[str, Any]) -> None:
+        functools.update_wrapper(self, model)
+        self._model, self._factory, self._arguments = model, factory, arguments
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._model(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{self._factory}({', '.join(f'{name}={_text(value)}' for name, value in self._arguments.items())})"
+
+
+class _Written(str):
+    """A default in a signature, without quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def _written(default: Any) -> Any:
+    return default if default is inspect.Parameter.empty else _Written(_text(default))
+
+
+def _text(value: Any) -> str:
+    """A prior as one writes it, an array abridged, a function by its name."""
+    if isinstance(value, dist.Distribution):
+        return _law(value)
+    if isinstance(value, str) or value is None or value is True or value is False:
+        return str(value)
+    if callable(value):
+        return getattr(value, "__name__", repr(value))
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return repr(value)
+    if numbers.ndim == 0:
+        return f"{numbers:.4g}"
+    if numbers.ndim == 1 and numbers.size <= FEW:
+        return f"[{', '.join(map(_text, numbers))}]"
+    return shown(numbers)
+
+
+def _law(law: Any) -> str:
+    """A distribution as the expression that makes it."""
+    if isinstance(law, dist.ExpandedDistribution):
+        return f"{_law(law.base_dist)}.expand({list(law.batch_shape)})"
+    if isinstance(law, dist.Independent):
+        return f"{_law(law.base_dist)}.to_event({law.reinterpreted_batch_ndims})"
+    parameters = inspect.signature(type(law)).parameters.values()
+    names = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY and each.name != "validate_args"]
+    try:
+        return f"{type(law).__name__}({', '.join(_text(getattr(law, name)) for name in names)})"
+    except AttributeError:  # a law that does not keep what it was made from
+        return f"{type(law).__name__}(...)"

@@ -1,0 +1,211 @@
+"""Models of regressions: from records, statistics or labels that were released."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+
+from ldpbayes import Release, Sketch, observe
+from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
+from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism
+from ldpbayes.models._covariates import normal_covariates, statistics_of
+from ldpbayes.models._printing import check_kind, shows_priors
+from ldpbayes.numerics.arrays import packed
+
+
+@shows_priors()
+def linear_regression(
+    slope: dist.Distribution = dist.Normal(0, 5**0.5),
+    intercept: dist.Distribution | None = None,
+    sigma: dist.Distribution = dist.HalfNormal(1),
+    mean: dist.Distribution | None = None,
+    scale: dist.Distribution = dist.HalfNormal(2.5**0.5),
+    concentration: float | None = 2.0,
+    count: Any = None,
+    exact: bool = False,
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+
+    Clipping is left out: the bounds should hold (nearly) all records. A release of rows is best sketched first
+    (``release.sketch()``), after which the cost does not depend on the number of records.
+
+    Parameters
+    ----------
+    slope : numpyro.distributions.Distribution
+        Prior of each slope; by default normal with mean 0 and variance 5.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept; by default None: there is none.
+    sigma : numpyro.distributions.Distribution
+        Prior of the standard deviation of y given x; by default half-normal with scale 1.
+    mean : numpyro.distributions.Distribution or None
+        Prior of each covariate's mean; by default None: all are 0.
+    scale : numpyro.distributions.Distribution
+        Prior of each covariate's standard deviation; by default half-normal with scale √2.5.
+    concentration : float or None
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
+        for independent covariates.
+    count : float or Release, optional
+        Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
+        count, whose noise is then in the posterior (site ``count``).
+    exact : bool
+        For statistics, take the sums to be Wishart, as they are, and not normal, as they nearly are for many records:
+        then they are latent variables (site ``bartlett``, a root of a standard Wishart matrix). Only without ``mean``
+        and ``intercept``.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
+        correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
+        ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``;
+        TypeError for other releases, ValueError where the number of records is missing.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.1.1 and 3.2.3; priors of Figure 8.
+    """
+    if exact and not (mean is None and intercept is None):
+        raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("linear_regression", release, "rows or linear statistics")
+        mechanism: Any = release.mechanism
+        statistics = isinstance(mechanism, LinearStatisticsMechanism)
+        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
+        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        residual = numpyro.sample("sigma", sigma)
+        rows = linear_rows(normal_covariates(d, mean, scale, concentration), slopes, residual, alpha)
+        if not statistics:
+            observe("z", rows, release)
+            return
+        total, n = statistics_of(release, count)
+        law = linear_statistics(rows, n, mechanism.off_diagonal)
+        if exact:
+            # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
+            root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
+            sums = root @ root.T
+            each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
+            law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
+        observe("z", law, total)
+
+    return model
+
+
+@shows_priors()
+def logistic_regression(
+    slope: dist.Distribution = dist.Normal(0, 5**0.5),
+    intercept: dist.Distribution | None = None,
+    mean: dist.Distribution | None = None,
+    scale: dist.Distribution = dist.HalfNormal(2.5**0.5),
+    concentration: float | None = 2.0,
+    count: Any = None,
+    expansion: Any = None,
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+
+    Clipping is left out: the bounds should hold (nearly) all records.
+
+    Parameters
+    ----------
+    slope : numpyro.distributions.Distribution
+        Prior of each slope; by default normal with mean 0 and variance 5.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept; by default None: there is none.
+    mean : numpyro.distributions.Distribution or None
+        Prior of each covariate's mean; by default None: all are 0.
+    scale : numpyro.distributions.Distribution
+        Prior of each covariate's standard deviation; by default half-normal with scale √2.5.
+    concentration : float or None
+        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
+        for independent covariates.
+    count : float or Release, optional
+        Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
+        count, whose noise is then in the posterior (site ``count``).
+    expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
+        For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+        ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
+        noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; TypeError for other
+        releases, ValueError where the number of records is missing.
+
+    Notes
+    -----
+    Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of Figure 8.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("logistic_regression", release, "rows or logistic statistics")
+        mechanism: Any = release.mechanism
+        statistics = isinstance(mechanism, LogisticStatisticsMechanism)
+        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
+        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        covariates = normal_covariates(d, mean, scale, concentration)
+        if not statistics:
+            observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
+            return
+        total, n = statistics_of(release, count)
+        law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
+        observe("z", law, total)
+
+    return model
+
+
+@shows_priors()
+def label_regression(
+    features: ArrayLike,
+    slope: dist.Distribution = dist.Normal(0, 1),
+    intercept: dist.Distribution = dist.Normal(0, 10),
+    sigma: dist.Distribution | None = dist.HalfNormal(5),
+    response: Callable[..., dist.Distribution] = dist.Normal,
+) -> Callable[[Release], None]:
+    """Posterior of a generalised linear model of private labels given public features.
+
+    Parameters
+    ----------
+    features : array (N, d)
+        Of each label, in the order of the release; standardise them, since all slopes have one prior.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope, in the unit of the labels (or of the response's link); by default normal with mean 0 and
+        standard deviation 1.
+    intercept : numpyro.distributions.Distribution
+        Prior of the intercept; by default normal with mean 0 and standard deviation 10.
+    sigma : numpyro.distributions.Distribution or None
+        Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
+    response : callable
+        Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
+        ``ldpbayes.learning`` such as ``log_normal``, or your own.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
+        numbers or categories; TypeError for other releases and for sketches, in which labels have one law, ValueError
+        for features of another number of labels.
+
+    Notes
+    -----
+    Source: [LH], whose release of labels this analyses with its noise.
+    """
+    features = jnp.asarray(features)
+    if features.ndim != 2 or not bool(jnp.all(jnp.isfinite(features))):
+        raise ValueError(f"features must be an array (labels, features) of finite numbers, got shape {features.shape}")
+
+    def model(release: Release) -> None:
+        check_kind("label_regression", release, "labels")
+        if len(release) != len(features):
+            raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
+        alpha = numpyro.sample("intercept", intercept)
+        beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
+        scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
+        observe("z", response(alpha + features @ beta, *scale), release)
+
+    return model
