@@ -1,8 +1,8 @@
 """Computations whose results are kept in `fits.json`: sketches, expansions, random draws, fits, the command line.
 
-`python tests/recorded/fits.py --record` writes the file anew; `--record GROUP ...` only the cases of the groups named
-(sketch, expansion, noise, randomize, fit, cli), where a change is meant to alter their results. What is recorded is
-compared by `tests/test_recorded_fits.py`.
+`python tests/recorded/fits.py --record` writes the file anew; `--record cli "fit, panels"` only the cases whose names
+begin so (with sketch, expansion, noise, randomize, fit, cli), where a change is meant to alter their results.
+`tests/test_recorded_fits.py` compares.
 
 Only public names are used, each from the folder that owns it. Released values come from NumPy's generators, except
 where the draws of a mechanism are themselves what is recorded. Everything is computed in double precision, except where
@@ -553,7 +553,7 @@ def _fits():
 
     return {
         "panels, refined": lambda: _fitted(narrow, precise.sketch(panels=2)),
-        "records": lambda: _fitted(gaussian, personal, expand=False, log_likelihood=True),
+        "records": lambda: _fitted(gaussian, personal, expand=False, log_likelihood=True, num_warmup=10),
         "counts": lambda: _fitted(warner, answers.sketch(), posterior_predictive=True),
         "counts, vectorised chains": lambda: _fitted(
             warner, answers.sketch(), num_chains=2, chain_method="vectorized", max_tree_depth=(3, 2)
@@ -564,7 +564,7 @@ def _fits():
         "Barker": lambda: _fitted(warner, answers.sketch(), kernel=BarkerMH),
         "Hamiltonian": lambda: _fitted(warner, answers.sketch(), kernel=HMC, target_accept_prob=0.9),
         "groups": lambda: _fitted(models.hierarchical(), [each.sketch(panels=4) for each in groups]),
-        "privatize": lambda: _fitted(ldp.privatize(schools, {"y": LAPLACE}), (NUMBERS + WIDE)[:40], expand=True),
+        "privatize": lambda: _fitted(ldp.privatize(schools, {"y": LAPLACE}), (NUMBERS + WIDE)[:40], expand=False),
     }
 
 
@@ -585,12 +585,20 @@ def _typed(*argv):
         stack.enter_context(contextlib.redirect_stderr(err))
         code = main(list(argv))
         new = sorted(set(os.listdir()) - before)
-        tables = {name: pathlib.Path(name).read_text().splitlines() for name in new if name.endswith(".csv")}
+        tables = {
+            name: [*map(_cells, pathlib.Path(name).read_text().splitlines())] for name in new if name.endswith(".csv")
+        }
     return {"code": code, "out": _lines(out), "err": _lines(err), "files": new, "tables": tables}
 
 
 def _lines(text):
     return [" ".join(line.split()) for line in text.getvalue().splitlines()]
+
+
+def _cells(line):
+    """Cells of a line of a table, numbers as numbers."""
+    cells = line.strip().split(",")
+    return [float(cell) if cell[-1].isdigit() else cell for cell in cells]
 
 
 def _write_inputs():
@@ -646,7 +654,7 @@ def _listed_mechanisms():
 def _record(groups):
     kept = json.loads(FILE.read_text()) if FILE.exists() else {}
     for case in cases():
-        if not groups or case.split(", ")[0] in groups:
+        if not groups or case.startswith(tuple(groups)):
             kept[case] = compute(case)
             print(case, file=sys.stderr, flush=True)
     cases_text = ",\n".join(
