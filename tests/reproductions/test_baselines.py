@@ -84,6 +84,7 @@ def test_without_noise_the_estimates_are_the_mean_and_the_scaled_absolute_deviat
     assert float(params["scale"]) == pytest.approx(np.sqrt(np.pi / 2) * deviation, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_the_absolute_deviation_is_bootstrapped_with_a_simulator():
     x = np.random.default_rng(3).normal(2.0, 0.7, 500)
     estimator = gaussian_absolute_deviation(lower=LOWER, upper=UPPER, count=500, epsilon=1.0)

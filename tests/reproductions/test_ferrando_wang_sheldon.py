@@ -35,6 +35,7 @@ def poisson():
     return estimator, run_trials(estimator, TRUTH, trials=SIZE, draws=DRAWS, seed=3)
 
 
+@pytest.mark.slow
 def test_intervals_of_a_trial_are_those_of_the_bootstrap_with_the_same_random_numbers(poisson):
     estimator, made = poisson
     found = intervals(made, np.array([True]))
@@ -52,6 +53,7 @@ def test_intervals_of_a_trial_are_those_of_the_bootstrap_with_the_same_random_nu
             np.testing.assert_allclose(made.error[number], sampling, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_coverage_is_in_its_band(poisson):
     # 1 % of correct intervals fall outside, so that about 2 % of seeds fail here
     estimate, low, high = intervals(poisson[1])["percentile"]

@@ -70,6 +70,7 @@ def test_the_expansion_of_order_two_undercovers_where_a_release_says_much(epsilo
     assert all(row["inside"] for row in rows) == (epsilon < 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("response", ["linear", "logistic"])
 def test_statistics_are_those_of_the_records_that_another_mechanism_releases_as_rows(response, x64):
     drawn, key = {}, jax.random.key(1)
@@ -84,6 +85,7 @@ def test_statistics_are_those_of_the_records_that_another_mechanism_releases_as_
     np.testing.assert_allclose(total, statistics.sum(axis=0), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_study_resumes_from_its_checkpoint(tmp_path):
     model, mechanism, _ = LIKELIHOODS["logistic, statistics"]
     settings = {"replicates": 4, "batch": 2, "num_warmup": 10, "num_samples": 10, "checkpoint": tmp_path / "c.npz"}

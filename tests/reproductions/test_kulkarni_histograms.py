@@ -33,6 +33,7 @@ def test_private_posteriors_approach_the_non_private_ones_as_in_figure_2():
     assert np.all(np.diff(means) < 0)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_estimates_and_kept_in_the_checkpoint(tmp_path):
     checkpoint = tmp_path / "study.npz"
     settings = {"epsilons": (2.0,), "counts": (50, 400), "replicates": 5, "checkpoint": checkpoint, **QUICK}
@@ -52,6 +53,7 @@ def test_errors_are_those_of_the_estimates_and_kept_in_the_checkpoint(tmp_path):
         histogram_error(oue_histogram(dist.Dirichlet(np.full(3, 2.0))), **settings)
 
 
+@pytest.mark.slow
 def test_distances_shrink_as_the_budget_grows():
     records = np.repeat(np.arange(3), [300, 150, 50])
     distances = histogram_distance(oue_histogram(), records, epsilons=(0.5, 8.0), replicates=4, **QUICK)

@@ -33,6 +33,7 @@ needs_data = pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBA
 # tables
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(("table", "count"), [(wine, 6_497), (adult, 48_842)])
 def test_covariates_are_centred_principal_components_of_which_a_ball_holds_95_percent(table, count):
@@ -45,6 +46,7 @@ def test_covariates_are_centred_principal_components_of_which_a_ball_holds_95_pe
     assert np.mean(np.linalg.norm(covariates, axis=1) <= 2.0) == pytest.approx(0.95, abs=1 / count)
 
 
+@pytest.mark.slow
 @needs_data
 def test_responses_are_the_quality_in_points_and_whether_the_income_is_high():
     quality = wine(1)[1]
@@ -120,6 +122,7 @@ def test_gradients_carry_the_noise_of_their_budget_and_a_group_its_mean():
     assert np.all(np.abs(stats.chi2.cdf(statistics, 6000) - 0.5) < 0.5 - 0.5e-4)
 
 
+@pytest.mark.slow
 def test_with_many_users_the_baseline_finds_the_slopes(rng):
     rows = records(rng, 20_000)[None]
     found = ldp_sgd(
@@ -178,6 +181,7 @@ def by_method(rows, epsilon):
     return {row["method"]: row for row in rows if row["epsilon"] == epsilon}
 
 
+@pytest.mark.slow
 def test_with_a_large_budget_all_methods_come_near_to_the_non_private_regression_and_are_kept(tmp_path, rng):
     methods = ["statistics", "statistics, bound", "records", "ldp-sgd"]  # others take more to compile
     settings = {"methods": methods, "epsilons": (1.0, 400.0), "checkpoint": tmp_path / "study.npz", **QUICK}

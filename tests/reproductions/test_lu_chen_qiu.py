@@ -14,6 +14,7 @@ def by_method(rows, cell):
     return {row["method"]: row for row in rows if row["cell"] == cell}
 
 
+@pytest.mark.slow
 def test_tables_have_a_row_for_each_method_and_are_kept_in_the_checkpoint(tmp_path):
     settings = {"counts": (300,), "scales": (0.5,), "replicates": 4, "checkpoint": tmp_path / "table.npz"}
     rows = logistic_regression(**settings)
@@ -32,6 +33,7 @@ def test_tables_have_a_row_for_each_method_and_are_kept_in_the_checkpoint(tmp_pa
         logistic_regression(**settings, bound=1.0)
 
 
+@pytest.mark.slow
 def test_means_of_functions_with_kinks_are_in_their_order():
     rows = nonsmooth_means(counts=(500,), parameters=((0.1, 0.94),), functions=("indicator",), replicates=200)
     found = {method: row["rmse"][0] for method, row in by_method(rows, "indicator 500 0.1 0.94").items()}
@@ -92,6 +94,7 @@ def test_table_3_is_quartered():
             assert 4 * np.sqrt(np.mean(slopes**2)) < value
 
 
+@pytest.mark.slow
 def test_posterior_means_have_a_row_for_each_cell_and_resume(tmp_path):
     settings = {"counts": (60,), "scales": (0.5,), "num_warmup": 10, "num_samples": 10, "batch": 2}
     settings["checkpoint"] = tmp_path / "study.npz"
