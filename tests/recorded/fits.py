@@ -2,7 +2,7 @@
 
 `python tests/recorded/fits.py --record` writes the file anew; `--record cli "fit, panels"` only the cases whose names
 begin so (with sketch, expansion, noise, randomize, fit, cli), where a change is meant to alter their results.
-`tests/test_recorded_fits.py` compares.
+`test_fits.py` compares.
 
 Only public names are used, each from the folder that owns it. Released values come from NumPy's generators, except
 where the draws of a mechanism are themselves what is recorded. Everything is computed in double precision, except where

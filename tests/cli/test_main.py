@@ -100,7 +100,7 @@ def test_the_json_listing_names_every_registered_mechanism(capsys):
 
 def models_table():
     """Name and default priors of each model in the table of docs/command_line.md."""
-    text = (pathlib.Path(__file__).parents[1] / "docs" / "command_line.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
     lines = (
         text.partition("| name | records | parameters | default priors |\n")[2].partition("\n\n")[0].splitlines()[1:]
     )

@@ -1,7 +1,7 @@
 """Values recorded at an earlier version: however the code is reorganised, the same calls give the same numbers.
 
-`recorded/cases.py` computes log densities with their gradients, estimates with their errors, replicates, guarantees and
-designs, through public names alone; `recorded/values.json` holds what an earlier version gave, and the release files
+`cases.py` computes log densities with their gradients, estimates with their errors, replicates, guarantees and
+designs, through public names alone; `values.json` holds what an earlier version gave, and the release files
 beside it are ones that it wrote. A change that is not meant to alter any result must leave these tests as they are.
 They do not say whether a result is right: other tests do. Where one was wrong and is corrected, its recorded value is
 replaced.
@@ -17,7 +17,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import mechanisms
 
-FOLDER = pathlib.Path(__file__).parent / "recorded"
+FOLDER = pathlib.Path(__file__).parent
 RECORDED = json.loads((FOLDER / "values.json").read_text())
 NUMBERS = RECORDED["numbers"]
 CASES = sorted({key.rsplit(": ", 1)[0] for key in NUMBERS})

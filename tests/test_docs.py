@@ -1,0 +1,41 @@
+"""The code blocks of README and docs run as they stand, one after the other, and print what is printed beside them."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def code_blocks(page):
+    """(line, code, output): Python blocks, with what the page shows as their output, or None."""
+    text = page.read_text()
+    blocks = list(BLOCK.finditer(text))
+    for number, block in enumerate(blocks):
+        if block[1] == "python":
+            following = next(iter(blocks[number + 1 :]), block)
+            shows = following[1] in ("", "text") and not text[block.end() : following.start()].strip()
+            yield text[: block.start()].count("\n") + 1, block[2], following[2] if shows else None
+
+
+def words(output):
+    """Output without its numbers and spaces: draws differ in their digits between machines and versions."""
+    return re.sub(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?", "#", output).split()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # a page may show a warning
+@pytest.mark.parametrize("page", [page for page in PAGES if any(code_blocks(page))], ids=lambda page: page.stem)
+def test_code_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for line, code, output in code_blocks(page):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile("\n" * line + code, str(page), "exec"), names)
+        if output is not None:
+            assert words(printed.getvalue()) == words(output), f"{page.name}, line {line}"
