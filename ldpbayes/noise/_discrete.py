@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.special import log1mexp, log_theta, theta_variance
 from ldpbayes.privacy import Tradeoff
@@ -24,9 +25,24 @@ from ldpbayes.privacy.discrete import (
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
+class _WholeNumbers(Noise):
+    """Noise on the integers with a scale, independent in the columns."""
+
+    scale: Array
+
+    discrete: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        checked_field(self, "scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+
+    @property
+    def resolution(self) -> Array:
+        return self.scale
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
-class DiscreteLaplace(Noise):
+class DiscreteLaplace(_WholeNumbers):
     """P(k) = (1 − a)/(1 + a)·a^|k| on the integers, a = exp(−1/scale), in every column, independently.
 
     The scale is that of OpenDP: probabilities are proportional to exp(−|k|/scale). The law is also called geometric, or
@@ -35,195 +51,141 @@ class DiscreteLaplace(Noise):
     Parameters
     ----------
     scale : array_like
-        Positive and finite; a number, or one a record.
-
-    Raises
-    ------
-    ValueError
-        If the scale is out of range.
+        A number, or one a record. ValueError unless positive and finite.
     """
 
-    scale: Any
+    scale: Array
 
-    discrete: ClassVar[bool] = True
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     norm: ClassVar[int] = 1  # as of Laplace noise
 
-    def __post_init__(self) -> None:
-        self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
-
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw integers, in a floating-point type: the difference of two geometric variables; see `Noise.sample`."""
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """Draw integers, in a floating-point type: the difference of two geometric variables."""
         # the whole part of an exponential variable is geometric; it is drawn in the best precision that there is
         scale = jnp.asarray(self.scale, jnp.promote_types(dtype, jnp.result_type(float)))[..., None]
         first, second = jnp.floor(scale * jax.random.exponential(key, (2, *shape), scale.dtype))
         return (first - second).astype(dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log probability, −inf where a column is no integer; see `Noise.log_prob`."""
+        """Log probability, −inf where a column is no integer."""
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         log_prob = -jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
         return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
 
     @property
-    def standard_deviation(self) -> Any:
+    def standard_deviation(self) -> Array:
         """√(2 a)/(1 − a)."""
         xp = np if is_concrete(self.scale) else jnp
         half = 0.5 / xp.asarray(self.scale)
         return -math.sqrt(2) * xp.exp(-half) / xp.expm1(-2 * half)
 
     @property
-    def resolution(self) -> Any:
-        """The scale."""
-        return self.scale
-
-    @property
     def reach(self) -> float:
-        """0: the tails are linear, on the integers."""
         return 0.0
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """See `Noise.depth`."""
         scale = np.asarray(self.scale)
         # P(noise ≥ m) = a^m/(1 + a); a distance that should be an integer may be one only to rounding
         beyond = np.floor(np.multiply(distance, self.standard_deviation) * (1 + 1e-12)) + 1
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, what its epsilon alone implies, a little below it.
+        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies.
 
-        Parameters
-        ----------
-        distance : array (*batch, columns)
-            How far apart the inputs are, column by column: integers.
-
-        Raises
-        ------
-        ValueError
-            If a distance is no integer, or all are 0.
+        ValueError if a distance is no integer, or all are 0.
         """
-        apart, alone = integer_distances(distance)
-        if alone:
-            return DiscreteLaplaceTradeoff(self.scale, apart)
-        budget = apart / np.asarray(self.scale)
+        total, in_one_column = _integer_distance(distance)
+        if in_one_column:
+            return DiscreteLaplaceTradeoff(self.scale, total)
+        budget = total / np.asarray(self.scale)
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
-
-
-def integer_distances(distance: np.ndarray) -> tuple[Any, bool]:
-    """How far two inputs are apart in all columns together, and whether it is in one column; ValueError if it is 0.
-
-    Parameters
-    ----------
-    distance : array (*batch, columns)
-        Column by column, integers; ValueError if they are not.
-    """
-    distance = np.abs(np.atleast_1d(np.asarray(distance, float)))
-    if not np.all(np.isfinite(distance) & (distance == np.round(distance))) or not distance.any(axis=-1).all():
-        raise ValueError(f"under discrete noise the distance of inputs must be integers, not all 0, got {distance}")
-    return distance.sum(axis=-1)[()], bool(np.all(np.count_nonzero(distance, axis=-1) == 1))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class DiscreteGaussian(Noise):
+class DiscreteGaussian(_WholeNumbers):
     """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently.
 
-    Source: [CKS] Definition 1. The scale is that of OpenDP; the standard deviation is nearly the same, and much less
+    Source: [CKS] Definition 1. The scale is that of OpenDP; the standard deviation is nearly the scale, and much less
     where the scale is well below 1.
 
     Parameters
     ----------
     scale : array_like
-        Positive and finite; a number, or one a record.
-
-    Raises
-    ------
-    ValueError
-        If the scale is out of range.
+        A number, or one a record. ValueError unless positive and finite.
     """
 
-    scale: Any
+    scale: Array
 
-    discrete: ClassVar[bool] = True
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
     norm: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3).
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw integers, in a floating-point type; see `Noise.sample`.
-
-        By rejection from discrete Laplace noise of scale t = ⌊scale⌋ + 1, k being accepted with probability
-        exp(−(|k| − scale²/t)²/(2 scale²)) ([CKS] Algorithm 3); about one half is.
+        Of scale t = ⌊scale⌋ + 1, k being accepted with probability exp(−(|k| − scale²/t)²/(2 scale²)): about one half.
         """
         best = jnp.promote_types(dtype, jnp.result_type(float))
         scale = lax.stop_gradient(jnp.asarray(self.scale, best))[..., None]
         proposal = DiscreteLaplace(jnp.floor(scale) + 1)
 
-        def again(state: tuple) -> tuple:
-            key, drawn, done = state
-            key, proposing, accepting = jax.random.split(key, 3)
-            k = proposal.sample(proposing, (*shape, 1), best)[..., 0]
-            above = (jnp.abs(k) - scale * (scale / proposal.scale)) / scale
-            accepted = jax.random.exponential(accepting, shape, best) >= above**2 / 2
-            return key, jnp.where(done, drawn, k), done | accepted
+        def propose(state: tuple) -> tuple:
+            key, values, done = state
+            key, proposal_key, acceptance_key = jax.random.split(key, 3)
+            k = proposal.sample(proposal_key, (*shape, 1), best)[..., 0]
+            excess = (jnp.abs(k) - scale * (scale / proposal.scale)) / scale
+            accepted = jax.random.exponential(acceptance_key, shape, best) >= excess**2 / 2
+            return key, jnp.where(done, values, k), done | accepted
 
         start = (key, jnp.zeros(shape, best), jnp.zeros(shape, bool))
-        return lax.while_loop(lambda state: ~jnp.all(state[2]), again, start)[1].astype(dtype)
+        return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log probability, −inf where a column is no integer; see `Noise.log_prob`."""
+        """Log probability, −inf where a column is no integer."""
         scale = jnp.asarray(self.scale)[..., None]
         log_prob = -((value / scale) ** 2) / 2 - log_theta(jnp, scale)
         return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
 
     @property
-    def standard_deviation(self) -> Any:
+    def standard_deviation(self) -> Array:
         """Of the law, exactly; 0 where the probability of all integers but 0 underflows."""
         xp = np if is_concrete(self.scale) else jnp
         return xp.sqrt(theta_variance(xp, self.scale))
 
     @property
-    def resolution(self) -> Any:
-        """The scale."""
-        return self.scale
-
-    @property
-    def reach(self) -> Any:
+    def reach(self) -> Array:
         """12.25 scales: 2 exp(−12.25²/2) is 5e-33."""
         return 12.25 * self.scale
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """See `Noise.depth`."""
         with np.errstate(invalid="ignore"):
-            away = np.multiply(distance, self.standard_deviation) * (1 + 1e-12)
-        # where the standard deviation underflows nothing more is known of a distance than that it is one
-        beyond = np.floor(np.where(np.isnan(away), 0.0, away)) + 1
+            length = np.multiply(distance, self.standard_deviation) * (1 + 1e-12)
+        # 0 · inf, where the standard deviation underflows: any distance above 0 is then at least 1
+        beyond = np.floor(np.where(np.isnan(length), 0.0, length)) + 1
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of inputs apart in one column; in several, that of the worst rows as far apart in Euclidean norm.
 
-        Parameters
-        ----------
-        distance : array (*batch, columns)
-            How far apart the inputs are, column by column: integers, one of them not 0.
-
-        Raises
-        ------
-        ValueError
-            If a distance is no integer, or all are 0.
+        ValueError if a distance is no integer, or all are 0.
         """
-        apart, alone = integer_distances(distance)
-        if alone:
-            return DiscreteGaussianTradeoff(self.scale, apart)
+        total, in_one_column = _integer_distance(distance)
+        if in_one_column:
+            return DiscreteGaussianTradeoff(self.scale, total)
         return DiscreteGaussianRowsTradeoff(self.scale, np.linalg.norm(distance, axis=-1), np.shape(distance)[-1])
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The curve of the worst integer vector: it may be one over several columns; see `Noise.tradeoff_within`."""
+        """The curve of the worst integer vector, which may be one over several columns."""
         if columns == 1 or sensitivity == 1:
             return DiscreteGaussianTradeoff(self.scale, sensitivity)
         return DiscreteGaussianRowsTradeoff(self.scale, sensitivity, columns)
+
+
+def _integer_distance(distance: np.ndarray) -> tuple[Array, bool]:
+    """Sum of integer distances over the columns, and whether they are in one column."""
+    distance = np.abs(np.atleast_1d(np.asarray(distance, float)))
+    if not np.all(np.isfinite(distance) & (distance == np.round(distance))) or not distance.any(axis=-1).all():
+        raise ValueError(f"under discrete noise the distance of inputs must be integers, not all 0, got {distance}")
+    return distance.sum(axis=-1)[()], bool(np.all(np.count_nonzero(distance, axis=-1) == 1))

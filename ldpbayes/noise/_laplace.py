@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.privacy import LaplaceTradeoff, Tradeoff
@@ -17,63 +18,59 @@ from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
+class _LaplaceColumns(Noise):
+    """Noise whose law in one column is Laplace's."""
+
+    linear_tails: ClassVar[bool] = True
+    kinks: ClassVar[tuple[float, ...]] = (0.0,)
+
+    @property
+    def reach(self) -> float:
+        return 0.0
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        return 1 + math.sqrt(2) / math.log(2) * distance
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Laplace(Noise):
+class Laplace(_LaplaceColumns):
     """Density exp(−|x|/b) / (2 b) in every column, independently.
 
     Parameters
     ----------
     scale : array_like
-        b, non-negative; the standard deviation is √2 b. A number, or one a record.
-
-    Raises
-    ------
-    ValueError
-        If the scale is negative or not finite.
+        b, a number or one a record; the standard deviation is √2 b. ValueError unless non-negative and finite.
     """
 
-    scale: Any
+    scale: Array
 
-    linear_tails: ClassVar[bool] = True
-    kinks: ClassVar[tuple[float, ...]] = (0.0,)
     # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
     # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        checked_field(self, "scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """See `Noise.sample`."""
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         return jnp.asarray(self.scale, dtype)[..., None] * jax.random.laplace(key, shape, dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """See `Noise.log_prob`."""
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     @property
-    def standard_deviation(self) -> Any:
+    def standard_deviation(self) -> Array:
         """√2 b."""
         return math.sqrt(2) * self.scale
 
     @property
-    def resolution(self) -> Any:
+    def resolution(self) -> Array:
         """The scale."""
         return self.scale
 
-    @property
-    def reach(self) -> float:
-        """0: the tails are linear."""
-        return 0.0
-
-    def depth(self, distance: np.ndarray) -> np.ndarray:
-        """See `Noise.depth`."""
-        return 1 + math.sqrt(2) / math.log(2) * distance
-
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, what its epsilon alone implies, a little below it."""
+        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies."""
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
         if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
@@ -83,7 +80,7 @@ class Laplace(Noise):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class SymmetricLaplace(Noise):
+class SymmetricLaplace(_LaplaceColumns):
     """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I); uncorrelated columns that are not independent.
 
     In one column it is Laplace noise of scale λ/√2. Source: [LCQ] sec. 3.2; [KKP].
@@ -91,32 +88,23 @@ class SymmetricLaplace(Noise):
     Parameters
     ----------
     standard_deviation : array_like
-        λ, of the noise in each column, non-negative; a number, or one a record.
-
-    Raises
-    ------
-    ValueError
-        If it is negative or not finite.
+        λ, of the noise in each column; a number, or one a record. ValueError unless non-negative and finite.
     """
 
-    standard_deviation: Any
+    standard_deviation: Array
 
-    linear_tails: ClassVar[bool] = True
-    kinks: ClassVar[tuple[float, ...]] = (0.0,)
     norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        self._check("standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        checked_field(self, "standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """See `Noise.sample`."""
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)
         root = jnp.sqrt(jax.random.exponential(keys[0], shape[:-1], dtype))
         noise = root[..., None] * jax.random.normal(keys[1], shape, dtype)
         return jnp.asarray(self.standard_deviation, dtype)[..., None] * noise
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """See `Noise.log_prob`."""
         scale, dimension = jnp.asarray(self.standard_deviation), value.shape[-1]
         square = jnp.sum((value / scale[..., None]) ** 2, axis=-1)
         apart = square > 0
@@ -125,21 +113,12 @@ class SymmetricLaplace(Noise):
         return log_density(jnp, radius, dimension) - dimension * jnp.log(scale)
 
     @property
-    def resolution(self) -> Any:
+    def resolution(self) -> Array:
         """The scale of the noise in one column, which is Laplace: λ/√2."""
         return self.standard_deviation / math.sqrt(2)
-
-    @property
-    def reach(self) -> float:
-        """0: the tails are linear."""
-        return 0.0
-
-    def depth(self, distance: np.ndarray) -> np.ndarray:
-        """See `Noise.depth`."""
-        return 1 + math.sqrt(2) / math.log(2) * distance
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of two symmetric Laplace laws in as many columns."""
         with np.errstate(divide="ignore"):
-            apart = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
-        return SymmetricLaplaceTradeoff(apart, np.shape(distance)[-1])
+            distance_in_scales = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return SymmetricLaplaceTradeoff(distance_in_scales, np.shape(distance)[-1])

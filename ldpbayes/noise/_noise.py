@@ -1,4 +1,4 @@
-"""What a law of noise is: how it is drawn, its density and its kinks, how it falls off, and what privacy it buys."""
+"""The protocol of a law of noise: draws, density, kinks, tails, and the privacy that the noise buys."""
 
 import abc
 import inspect
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import checked_field
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
@@ -19,16 +19,16 @@ class Noise(abc.ABC):
     """A law of what is added to a number, or to the columns of a row, centred at zero.
 
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Their parameters are in the unit of the
-    data: numbers, or one a record. The last axis of what is drawn and of what has a density is that of the columns, one
-    for a number.
+    data: numbers, or one a record. Draws, and the values at which there is a density, have a last axis of columns, of
+    length one for a number.
     """
 
     discrete: ClassVar[bool] = False
     """Whether the noise takes integer values only."""
 
-    period: Any = None
-    """The length, in the unit of the data, over which the log density falls by the same amount wherever it begins on a
-    side of zero; None where it does so over any length, or over none."""
+    period: Array = None
+    """The length, in the unit of the data, over which the log density falls by a fixed amount wherever it begins on a
+    side of zero; None where that holds for any length, or for none."""
 
     linear_tails: ClassVar[bool]
     """Whether the log density is linear on either side of zero, if only from `period` to period."""
@@ -36,52 +36,37 @@ class Noise(abc.ABC):
     kinks: ClassVar[tuple[float, ...]]
     """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property.
 
-    Empty where these depend on the bounds: see `breakpoints`.
+    Empty where these points depend on the bounds: `breakpoints` then names them.
     """
 
-    standard_deviation: Any
+    standard_deviation: Array
     """Of the noise in one column: a field or a property."""
 
     norm: ClassVar[int]
     """The norm in which the noise hides a distance over several columns; may be a property.
 
-    1 for the sum of absolute differences, 2 for the Euclidean distance. Inputs that are no further apart in this norm
-    than some distance are no easier to tell than inputs that far apart in the first column alone; noise for which that
-    fails has a `tradeoff_within` of its own. Where columns have scales of their own, a difference in one counts in
-    proportion to the first column's scale over its own.
+    1 for the sum of absolute differences, 2 for the Euclidean distance. Inputs within some distance in this norm are no
+    easier to tell apart than inputs at that distance in the first column alone; noise for which that fails overrides
+    `tradeoff_within`. Where columns have scales of their own, a difference in one counts in proportion to the first
+    column's scale over its own.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if any(getattr(getattr(cls, name, None), "__isabstractmethod__", False) for name in dir(cls)):
             return
-        said = {
+        declared = {
             name
             for base in cls.__mro__[: cls.__mro__.index(Noise)]
             for name in (*vars(base), *inspect.get_annotations(base))
         }
-        missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in said]
+        missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in declared]
         if missing:
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
 
     @abc.abstractmethod
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw noise.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        shape : tuple of int
-            (*batch, columns); the batch is one that the parameters broadcast to.
-        dtype : dtype
-            Floating-point type of the result.
-
-        Returns
-        -------
-        jax.Array
-            Of this shape.
-        """
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """Draw noise of a floating-point type and a shape (*batch, columns); the parameters broadcast to the batch."""
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
@@ -89,13 +74,13 @@ class Noise(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def resolution(self) -> Any:
+    def resolution(self) -> Array:
         """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
 
     @property
     @abc.abstractmethod
-    def reach(self) -> Any:
-        """Beyond this distance there is no noise, to 1e-32; 0 where `linear_tails` say all of what lies further."""
+    def reach(self) -> Array:
+        """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
 
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:
@@ -103,50 +88,28 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact trade-off curve of two inputs.
+        """The exact trade-off curve of two inputs at a distance (*batch, columns), column by column.
 
-        Parameters
-        ----------
-        distance : array (*batch, columns)
-            How far apart the inputs are, column by column; one pair for all records, or one a record.
+        The batch is () for one pair of inputs for all records, or one pair a record.
         """
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The curve of the worst two inputs that are at most so far apart in `norm`: here in the first column alone.
-
-        Parameters
-        ----------
-        sensitivity : float
-            The largest distance.
-        columns : int
-            How many there are.
-        """
+        """The curve of the worst two inputs within a distance in `norm`: they differ in the first column alone."""
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of the worst two inputs that differ in one column only.
-
-        Parameters
-        ----------
-        distance : array (*batch, columns)
-            How far apart they may be, whichever column it is.
-        """
+        """The curve of the worst two inputs that differ in one column only, by at most `distance` (*batch, columns)."""
         columns = np.arange(np.shape(distance)[-1])
-        # of columns with the same noise, the widest is the worst
+        # of columns with equal noise, the widest is the worst
         alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1
         worst = [np.argmax(distance, axis=-1)[..., None]] if alike else columns
         curves = [self.tradeoff(np.where(columns == column, distance, 0.0)) for column in worst]
         return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
-    def breakpoints(self, z: Any, lower: Any, upper: Any) -> Any:
+    def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
         """Where the density of noise z − clip(x) is not smooth in x, a number: an array (*z, m); here by `kinks`.
 
-        Parameters
-        ----------
-        z : array
-            Released values; NumPy in, NumPy out; JAX in, JAX out.
-        lower, upper : array_like
-            The bounds between which x is of interest; None where there are none.
+        NumPy in, NumPy out; JAX in, JAX out. Only points between the bounds matter; None stands for no bounds.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -155,43 +118,27 @@ class Noise(abc.ABC):
         offsets = xp.stack(xp.broadcast_arrays(*kinks), axis=-1)
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
-    def released_breakpoints(self, lower: Any, upper: Any) -> np.ndarray:
-        """Where the law of released numbers may bend or jump whatever that of the records is; here nowhere else.
+    def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
+        """Where the law of released numbers may bend or jump, besides the bounds, whatever that of records is.
 
-        Where the noise has tails that are linear, or is smooth, the bounds (the ends of the released range) are enough.
-
-        Parameters
-        ----------
-        lower, upper : array_like
-            The bounds, concrete; None where there are none.
+        The bounds are concrete, or None. Nowhere, as here, for smooth noise and for linear tails without a period.
         """
         return np.empty(0)
 
-    def check_records(self, lower: Any, upper: Any, numbers: bool) -> None:
+    def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         """ValueError where this noise is not for such records; here never.
 
-        Parameters
-        ----------
-        lower, upper : array_like
-            The bounds; None for a statistic.
-        numbers : bool
-            Whether each record is a number that gets noise for certain.
+        The bounds are None for a statistic; `numbers` says that each record is a number that gets noise for certain.
         """
         return None
 
     @property
-    def variance(self) -> Any:
+    def variance(self) -> Array:
         """Of the noise in one column."""
         return self.standard_deviation**2
 
-    def over_columns(self, moment: Any) -> Any:
-        """A standard deviation or variance with an axis of columns, of length 1 where all columns have the same.
-
-        Parameters
-        ----------
-        moment : array_like
-            `standard_deviation` or `variance`.
-        """
+    def over_columns(self, moment: Array) -> Array:
+        """A standard deviation or variance with an axis of columns, of length 1 where all columns have equal noise."""
         return jnp.asarray(moment)[..., None]
 
     @property
@@ -199,15 +146,6 @@ class Noise(abc.ABC):
         """Shape of the parameters: () or (N,)."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
 
-    def astype(self, dtype: Any) -> "Noise":
-        """The same law with parameters in another floating-point type.
-
-        Parameters
-        ----------
-        dtype : dtype
-            Of the data, which parameters must not promote.
-        """
+    def astype(self, dtype: DTypeLike) -> "Noise":
+        """The law with parameters in the floating-point type of the data, which they must not promote."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
-
-    def _check(self, name: str, allowed: str, ok: Any) -> None:
-        checked_field(self, name, allowed, ok)

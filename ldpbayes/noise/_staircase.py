@@ -1,4 +1,4 @@
-"""Staircase noise: of all noise that keeps a pure budget, that with the smallest cost."""
+"""Staircase noise, whose cost is the smallest of all noise that keeps a pure budget."""
 
 import dataclasses
 import math
@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -27,41 +28,35 @@ class Staircase(Noise):
     Parameters
     ----------
     step : array_like
-        Δ, positive and finite, in the unit of the data; a number, or one a record.
+        Δ, in the unit of the data; a number, or one a record. ValueError unless positive and finite.
     epsilon : array_like
-        ε, positive and finite; a number, or one a record.
+        ε; a number, or one a record. ValueError unless positive and finite.
     gamma : array_like
-        γ, in (0, 1]: where the jump is in a step. See `optimal_gamma`; γ → 0 is the same law as γ = 1.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
+        γ, where the jump is in a step, as of `optimal_gamma`; γ → 0 is the law of γ = 1. ValueError unless in (0, 1].
     """
 
-    step: Any
-    epsilon: Any
-    gamma: Any
+    step: Array
+    epsilon: Array
+    gamma: Array
 
     linear_tails: ClassVar[bool] = True  # from step to step
-    # there are infinitely many, of which `breakpoints` takes those that matter
-    kinks: ClassVar[tuple[float, ...]] = ()
+    kinks: ClassVar[tuple[float, ...]] = ()  # infinitely many, of which `breakpoints` takes those that matter
     norm: ClassVar[int] = 1  # of one column only
 
     def __post_init__(self) -> None:
         for name in ("step", "epsilon"):
-            self._check(name, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        self._check("gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+            checked_field(self, name, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        checked_field(self, "gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
 
-    def _shares(self) -> tuple[Any, Any, Any]:
-        """exp(−ε), what it lacks of one, and γ + exp(−ε)(1 − γ): a step's mass over its length and highest level."""
+    def _shares(self) -> tuple[Array, Array, Array]:
+        """exp(−ε), 1 − exp(−ε), and γ + exp(−ε)(1 − γ): a step's mass over its length and highest level."""
         xp: Any = np if is_concrete(self) else jnp
         epsilon, gamma = xp.asarray(self.epsilon), xp.asarray(self.gamma)
         fall = xp.exp(-epsilon)
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw a sign, how many whole steps, on which side of the jump, and where there; see `Noise.sample`.
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """Draw a sign, a number of whole steps, a side of the jump, and a place there.
 
         The number of steps is geometric ([GV]): the whole part of an exponential variable.
         """
@@ -76,21 +71,20 @@ class Staircase(Noise):
         return jax.random.rademacher(keys[3], shape, dtype) * step * (whole + part)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """See `Noise.log_prob`."""
         step, epsilon, gamma, peak = (
             jnp.asarray(part)[..., None] for part in (self.step, self.epsilon, self.gamma, self._log_peak())
         )
         jumps = jnp.floor(jnp.abs(value) / step - gamma) + 1
         return jnp.sum(peak - epsilon * jumps, axis=-1)
 
-    def _log_peak(self) -> Any:
+    def _log_peak(self) -> Array:
         """Log of a, the density at zero."""
         xp: Any = np if is_concrete(self) else jnp
         _, lack, total = self._shares()
         return xp.log(lack) - xp.log(2 * xp.asarray(self.step)) - xp.log(total)
 
     @property
-    def standard_deviation(self) -> Any:
+    def standard_deviation(self) -> Array:
         """From the moments of the whole steps, which are geometric, and of the rest, a mixture of two uniform laws."""
         xp: Any = np if is_concrete(self) else jnp
         fall, lack, total = self._shares()
@@ -100,8 +94,7 @@ class Staircase(Noise):
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
 
     @property
-    def period(self) -> Any:  # type: ignore[override]
-        """The step."""
+    def period(self) -> Array:  # type: ignore[override]
         return self.step
 
     @property
@@ -110,12 +103,12 @@ class Staircase(Noise):
         return math.inf
 
     @property
-    def reach(self) -> Any:
-        """A step: further out all is as in the step before."""
+    def reach(self) -> Array:
+        """A step: each further one repeats the density, lower by exp(−ε)."""
         return self.step
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """The exact tail, one law for all distances; see `Noise.depth`."""
+        """The exact tail, one law for all distances."""
         fall, lack, total = self._shares()
         steps = np.multiply(distance, self.standard_deviation / self.step)
         whole = np.floor(steps)
@@ -124,46 +117,27 @@ class Staircase(Noise):
         return 1 + (whole * self.epsilon - np.log(fall + lack * rest)) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact curve of inputs at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε).
+        """The exact curve of numbers at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε).
 
-        Parameters
-        ----------
-        distance : array (*batch, 1)
-            How far apart the inputs are, positive.
-
-        Raises
-        ------
-        ValueError
-            If the inputs are more than a step apart, or have several columns.
+        ValueError if the inputs are more than a step apart, or have several columns.
         """
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
             raise ValueError(f"the inputs must be numbers at most a step apart ({self.step}), got {distance}")
-        apart, gamma = distance[..., 0] / self.step, np.asarray(self.gamma)
+        steps, gamma = distance[..., 0] / self.step, np.asarray(self.gamma)
         fall, lack, total = self._shares()
-        # what favours the first input: on its own side the stretch before each jump, between the two the part that is
-        # before the jump of the one and beyond that of the other
-        between = np.maximum(np.minimum(gamma, apart - gamma), 0.0)
-        favoured = (lack * (np.minimum(gamma, apart) + between) + fall * apart) / (2 * total)
+        # outputs that favour the first input: on its own side the stretch before each jump, between the two inputs the
+        # part that is before the first one's jump and beyond the second one's
+        between = np.maximum(np.minimum(gamma, steps - gamma), 0.0)
+        favoured = (lack * (np.minimum(gamma, steps) + between) + fall * steps) / (2 * total)
         return PureProtocolTradeoff(self.epsilon, favoured)
 
-    def pieces(self, z: ArrayLike, lower: Any, upper: Any) -> tuple[Any, Any]:
-        """p(z | x) as a step function of a number x, to whose clipped value noise is added; see `PiecewiseConstant`.
+    def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added.
 
-        Of all jumps only the first beyond zero on either side that the noise z − clip(x) can be at are of interest: a
-        range of one step holds no second one. Where it cannot be at one, the cut is at a bound and nothing steps there.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values; NumPy in, NumPy out; JAX in, JAX out.
-        lower, upper : array_like
-            Bounds, at most a step apart.
-
-        Returns
-        -------
-        tuple of arrays (*batch, 2) and (*batch, 3)
-            Cuts in ascending order, and the densities before, between and behind them.
+        Returns cuts (*z, 2) in ascending order, and the densities (*z, 3) before, between and behind them. The noise
+        z − clip(x) can be at one jump on either side of zero at most: a range of one step holds no second one. Where it
+        can be at none, the cut is at a bound and nothing steps there. NumPy in, NumPy out; JAX in, JAX out.
         """
         z = array_of(z)
         law: Any = self
@@ -181,19 +155,19 @@ class Staircase(Noise):
         levels = [xp.exp(law._log_peak() - epsilon * jumps) for jumps in passed]
         return xp.stack(xp.broadcast_arrays(first, second), axis=-1), xp.stack(xp.broadcast_arrays(*levels), axis=-1)
 
-    def breakpoints(self, z: ArrayLike, lower: Any, upper: Any) -> Any:
-        """The cuts of `pieces`; see `Noise.breakpoints`."""
+    def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
+        """The cuts of `pieces`."""
         return self.pieces(z, lower, upper)[0]
 
-    def released_breakpoints(self, lower: Any, upper: Any) -> np.ndarray:
-        """Where the noise of a record at a bound jumps, near it; see `Noise.released_breakpoints`."""
+    def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
+        """The first jumps on either side of a record at a bound."""
         step, gamma, low, high = (np.asarray(part)[..., None] for part in (self.step, self.gamma, lower, upper))
-        # with the range, which is at most a step
+        # three, as the range is at most a step
         jumps = (np.arange(3) + gamma) * step
         return np.unique([low - jumps, low + jumps, high - jumps, high + jumps])
 
-    def check_records(self, lower: Any, upper: Any, numbers: bool) -> None:
-        """Refuse all but clipped numbers whose range is at most a step; see `Noise.check_records`."""
+    def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
+        """Refuse all but clipped numbers whose range is at most a step."""
         if not numbers or lower is None:
             raise ValueError(
                 "Staircase noise is for numbers with bounds, each of which gets it: not for rows of columns, "
@@ -206,15 +180,10 @@ class Staircase(Noise):
             )
 
 
-def _for_squared_error(xp: Any, epsilon: Any) -> Any:
-    """[GV] have, with b = exp(−ε), γ = (c − b)/(1 − b) with c³ = b(1 + b)/2; here times (c² + cb + b²) over itself."""
-    fall, root = xp.exp(-epsilon), xp.exp(-epsilon / 3)
-    share = xp.cbrt((1 + fall) / 2)
-    return root * (1 + 2 * fall) / (2 * (share**2 + share * root**2 + root**4))
-
-
-def optimal_gamma(epsilon: ArrayLike) -> Any:
+def optimal_gamma(epsilon: Array) -> Array:
     """The γ of `Staircase` noise with the smallest variance among all noise that keeps the budget ([GV]).
+
+    With b = exp(−ε), [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
 
     Parameters
     ----------
@@ -226,7 +195,9 @@ def optimal_gamma(epsilon: ArrayLike) -> Any:
     array_like
         In (0, 1/2], a float for a number; 1/2 in the limit of a small budget.
     """
-    if not is_concrete(epsilon):
-        return _for_squared_error(jnp, epsilon)
-    found = _for_squared_error(np, np.asarray(epsilon, float))
-    return found if np.ndim(found) else float(found)
+    xp: Any = np if is_concrete(epsilon) else jnp
+    epsilon = np.asarray(epsilon, float) if xp is np else epsilon
+    fall, root = xp.exp(-epsilon), xp.exp(-epsilon / 3)
+    share = xp.cbrt((1 + fall) / 2)
+    gamma = root * (1 + 2 * fall) / (2 * (share**2 + share * root**2 + root**4))
+    return gamma if np.ndim(gamma) or xp is jnp else float(gamma)

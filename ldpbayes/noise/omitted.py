@@ -2,28 +2,22 @@
 
 import abc
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
 
 
 class Omitted(Noise):
-    """A noise that is left out for some records, all columns together; a record of scale 0 never gets any.
-
-    Parameters
-    ----------
-    noise : Noise
-        What is added where anything is. It has one parameter, its scale.
-    """
+    """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
 
     noise: Noise
 
@@ -35,11 +29,11 @@ class Omitted(Noise):
 
     @property
     @abc.abstractmethod
-    def chance(self) -> Any:
+    def chance(self) -> Array:
         """Probability that the noise is left out of a record whose scale is positive."""
 
     @property
-    def absent(self) -> Any:
+    def absent(self) -> Array:
         """Probability that a record gets no noise, in the shape of the parameters: 1 where the scale is 0."""
         (scale,) = jax.tree.leaves(self.noise)
         xp = np if is_concrete(scale, self.chance) else jnp
@@ -47,9 +41,9 @@ class Omitted(Noise):
 
     @property
     def present(self) -> Noise:
-        """The noise of the records that get some; for those of scale 0 one that is never used, of scale 1."""
+        """The noise of the records that get some; for those of scale 0 noise of scale 1, which is never used."""
 
-        def positive(scale: Any) -> Any:
+        def positive(scale: Array) -> Array:
             if is_concrete(scale) and np.all(np.greater(scale, 0)):
                 return scale
             return jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0)
@@ -58,21 +52,19 @@ class Omitted(Noise):
 
     @property
     def linear_tails(self) -> bool:  # type: ignore[override]
-        """Those of the noise."""
         return self.noise.linear_tails
 
     @property
     def kinks(self) -> tuple[float, ...]:  # type: ignore[override]
-        """Those of the noise."""
         return self.noise.kinks
 
     @property
     def norm(self) -> int:  # type: ignore[override]
-        """That of the noise: records without any are not hidden at all."""
+        """That of the noise: records without noise are not hidden at all."""
         return self.noise.norm
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density with respect to Lebesgue's measure and a unit mass at zero; see `Noise.log_prob`."""
+        """Log density with respect to Lebesgue's measure and a unit mass at zero."""
         absent = jnp.asarray(self.absent, value.dtype)
         noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         noisy = jnp.where(absent < 1, noisy, -jnp.inf)
@@ -80,27 +72,24 @@ class Omitted(Noise):
         return jnp.where(jnp.all(value == 0, axis=-1), atom, noisy)
 
     @property
-    def standard_deviation(self) -> Any:
-        """Of the noise where there is some; `variance` is that of all."""
+    def standard_deviation(self) -> Array:
+        """Of the noise where there is some."""
         return self.noise.standard_deviation
 
     @property
-    def variance(self) -> Any:
-        """Of what is added in one column, nothing included."""
+    def variance(self) -> Array:
+        """Of the amount added in one column, 0 for records without noise."""
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
 
     @property
-    def resolution(self) -> Any:
-        """That of the noise."""
+    def resolution(self) -> Array:
         return self.noise.resolution
 
     @property
-    def reach(self) -> Any:
-        """That of the noise."""
+    def reach(self) -> Array:
         return self.noise.reach
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """That of the noise where there is some; see `Noise.depth`."""
         return self.noise.depth(distance)
 
 
@@ -112,30 +101,23 @@ class ZeroInflated(Omitted):
     Parameters
     ----------
     noise : Noise
-        What is added where anything is.
+        The noise of the records that get some. ValueError if it is discrete.
     probability : array_like
-        δ: that there is none, between 0 and 1, exclusive; a number, or one a record.
-
-    Raises
-    ------
-    ValueError
-        If the probability is out of range.
+        δ: that a record gets no noise; a number, or one a record. ValueError unless between 0 and 1, exclusive.
     """
 
     noise: Noise
-    probability: Any
+    probability: Array
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        checked_field(self, "probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
 
     @property
-    def chance(self) -> Any:
-        """The probability."""
+    def chance(self) -> Array:
         return self.probability
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """See `Noise.sample`."""
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)
         without = jax.random.bernoulli(keys[0], jnp.asarray(self.probability, dtype), shape[:-1])
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
@@ -145,7 +127,6 @@ class ZeroInflated(Omitted):
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The noise's curve, shrunk; see `Noise.tradeoff_within`."""
         return ZeroInflatedTradeoff(self.noise.tradeoff_within(sensitivity, columns), self.probability)
 
 
@@ -157,24 +138,22 @@ class WithPublicRecords(Omitted):
     Parameters
     ----------
     noise : Noise
-        With a scale for all records, or one a record.
+        With a scale for all records, or one a record. ValueError if it is discrete.
     """
 
     noise: Noise
 
     @property
     def chance(self) -> float:
-        """0: only public records get none."""
+        """0: only public records, of scale 0, get no noise."""
         return 0.0
 
-    def sample(self, key: ArrayLike, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """See `Noise.sample`."""
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         return self.noise.sample(key, shape, dtype)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The noise's curve; that of a public record promises nothing."""
+        """The curve of the noise; that of a public record promises nothing."""
         return self.noise.tradeoff(distance)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The noise's curve; see `Noise.tradeoff_within`."""
         return self.noise.tradeoff_within(sensitivity, columns)
