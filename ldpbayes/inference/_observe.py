@@ -16,7 +16,7 @@ from ldpbayes.data import ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.likelihood import Grouped, law_of_nodes
 from ldpbayes.likelihood.dispatch import is_own
-from ldpbayes.likelihood.privatized import law_of_records, privatized, unwrapped
+from ldpbayes.likelihood.privatized import law_of_records, privatized_law, unwrapped
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import joined_mechanism
@@ -165,7 +165,7 @@ def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options
 def _observe_records(
     name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Any, count: int, options: dict[str, Any]
 ) -> Any:
-    site = privatized(base_dist, mechanism, **options)
+    site = privatized_law(base_dist, mechanism, **options)
     with _once_each(name, count):
         law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
         return numpyro.sample(name, law, obs=values, infer=_KNOWN)

@@ -12,7 +12,7 @@ from ldpbayes._core.checks import warn
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import doubts_about
-from ldpbayes.likelihood.privatized import privatized, unwrapped
+from ldpbayes.likelihood.privatized import privatized_law, unwrapped
 from ldpbayes.mechanisms import Mechanism
 
 
@@ -135,7 +135,7 @@ class privatize(Messenger):
             msg["is_observed"] = msg["value"] is not None
             msg["infer"] = msg["infer"] | {"released": True}
         if name in self.mechanisms:
-            msg["fn"] = privatized(msg["fn"], self.mechanisms[name], **self.options)
+            msg["fn"] = privatized_law(msg["fn"], self.mechanisms[name], **self.options)
 
     def _values(self, name: str, data: Any) -> Any:
         """What a site observes that was given a release; None where it is to be simulated."""

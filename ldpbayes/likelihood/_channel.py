@@ -14,16 +14,21 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import aligned
-from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent
+from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
 from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
-BUILD = 3  # while it is built, the matrix takes this many times its own room
+BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
+
+Kernel = Callable[[Any], Any]
+"""Log p(z | x) as a function of x that broadcasts with z."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +44,19 @@ class Channel:
     log_scale : array (*z)
         Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
     mechanism : Mechanism
-        What has been discretised.
+        The mechanism that was discretised.
     z : array (*z, *event)
-        Released values: with them rows are computed of panels that a kink or a jump of a base density cuts.
+        Released values, for rows of the matrix of panels that a kink or a jump of a base density cuts.
     """
 
     latent: Latent
-    matrix: Any
-    log_scale: Any
+    matrix: Array
+    log_scale: Array
     mechanism: Any
-    z: Any
+    z: Array
 
-    def log_prob(self, base: Any) -> jax.Array:
-        """Log density of the released values when x ~ base.
-
-        Parameters
-        ----------
-        base : numpyro.distributions.Distribution
-            Batch shape () or one that broadcasts with the shape of z.
-
-        Returns
-        -------
-        Array
-            Broadcast shape of z and ``base.batch_shape``.
-        """
+    def log_prob(self, base: dist.Distribution) -> jax.Array:
+        """Log density of the released values when x ~ base, in the broadcast shape of z and ``base.batch_shape``."""
         grid = self.latent.cut(base)
         density = grid.density(base)
         if grid.pieces is None:
@@ -73,20 +67,20 @@ class Channel:
             total = _product(of_nodes, self.matrix) + _product(density[fixed:-2], self._rows(*grid.pieces[:2]))
         return self.log_scale + jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny))
 
-    def _rows(self, left: Any, right: Any) -> jax.Array:
+    def _rows(self, left: Array, right: Array) -> jax.Array:
         """Rows of the matrix for panels that are only known now, (panels, *batch), and need not touch each other."""
         log_kernel = _log_kernel(jnp, self.mechanism, self.z)
         batch = np.broadcast_shapes(self.matrix.shape[1:], left.shape[1:])
         left, right = aligned(left, 1 + len(batch)), aligned(right, 1 + len(batch))
         cuts = _cuts(jnp, self.mechanism, self.z)
-        held = [(left <= cut) & (cut < right) for cut in cuts]
+        holders = [(left <= cut) & (cut < right) for cut in cuts]
         log_values = log_kernel(_gauss_points(left, right))
-        return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, held)
+        return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, holders)
 
 
-def _product(density: Any, matrix: Any) -> jax.Array:
+def _product(density: Array, matrix: Array) -> jax.Array:
     """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
-    rows = matrix.T  # nodes last, which is how `channel` has laid them out
+    rows = matrix.T  # nodes last, which is how `build_channel` has laid them out
     if density.ndim == 1:
         return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
     if density.ndim == 2 and rows.ndim == 3 and len(rows) == 1:  # one matrix for all laws
@@ -97,40 +91,20 @@ def _product(density: Any, matrix: Any) -> jax.Array:
     return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
 
 
-def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Channel:
-    """Build the channel of a mechanism for a base distribution's support, at released values z.
+def build_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int | None = None) -> Channel:
+    """The channel of a mechanism for a base distribution's support, at released values z; `panels` of `latent_nodes`.
 
     Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
-    NumPy and double precision; otherwise as part of the traced function.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Law of a record, whose support the nodes are chosen for.
-    mechanism : Mechanism
-        What released the values.
-    z : array_like
-        Released values.
-    panels : int, optional
-        Panels of 8 nodes each on the latent domain. By default 40, or as many as the mechanism's noise asks for.
-
-    Returns
-    -------
-    Channel
-
-    Raises
-    ------
-    ValueError
-        If the matrix would be larger than a gigabyte: sketch the release, or take fewer panels. And if the base has no
-        nodes under the mechanism: it is continuous and the mechanism takes categories, or there are no bounds.
+    NumPy and double precision; otherwise as part of the traced function. ValueError if the matrix would be larger than
+    a gigabyte.
     """
-    grid = latent(base, mechanism, panels)
+    grid = latent_nodes(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
     event = mechanism.event_shape
     shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], mechanism.batch_shape)
     concrete = is_concrete(z, mechanism, grid.nodes)
-    if n * math.prod(shape) * (1 if concrete else BUILD) > MAX_ENTRIES:
-        # a sketch says how many panels there are, and would not be helped by being sketched
+    if n * math.prod(shape) * (1 if concrete else BUILD_ROOM) > MAX_ENTRIES:
+        # a sketch passes `panels`, and would not be helped by being sketched
         instead = "release.sketch()" if panels is None else "the release itself in place of a sketch"
         raise ValueError(
             f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
@@ -141,7 +115,7 @@ def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Cha
         z = jnp.broadcast_to(z, shape + event)
         return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
     z = np.broadcast_to(np.asarray(z) if event else np.asarray(z, dtype=float), shape + event)
-    # what is computed here is in double precision whatever the caller's setting, and never becomes part of a trace
+    # in double precision whatever the caller's setting, and never part of a trace
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         if not shape:
             return Channel(grid, *_matrix(np, grid, mechanism, z), mechanism, z)
@@ -149,19 +123,18 @@ def channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> Cha
         # then lie next to each other
         order: Literal["F", "C"] = "F" if len(base.batch_shape) < len(shape) else "C"
         matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
-        width = max(1, CHUNK // (n * BUILD * math.prod(shape[:-1])))
+        width = max(1, CHUNK // (n * BUILD_ROOM * math.prod(shape[:-1])))
         for start in range(0, shape[-1], width):
             part = slice(start, start + width)
-            some = z[(..., part, *(slice(None),) * len(event))]
-            columns = _matrix(np, *_cut(grid, mechanism, shape[-1], part), some)
-            matrix[..., part], log_scale[..., part] = columns
+            values = z[(..., part, *(slice(None),) * len(event))]
+            matrix[..., part], log_scale[..., part] = _matrix(np, *_cut(grid, mechanism, shape[-1], part), values)
     return Channel(grid, matrix, log_scale, mechanism, z)
 
 
 def _cut(grid: Latent, mechanism: Any, size: int, part: slice) -> tuple[Latent, Any]:
-    """Points and mechanism of some columns of a batch, where there are any of its last axis."""
+    """Points and mechanism of a part of a batch's last axis, which has a size; what lacks that axis stays whole."""
 
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Array) -> Array:
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
 
     if grid.nodes.ndim > 1:
@@ -170,51 +143,48 @@ def _cut(grid: Latent, mechanism: Any, size: int, part: slice) -> tuple[Latent, 
     return grid, mechanism._map_personal(cut)
 
 
-def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Any) -> tuple[Any, Any]:
+def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
     """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
     log_kernel = _log_kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
-
-    def align(array: Any) -> Any:  # one axis of nodes or edges, then batch axes
-        return array.reshape(array.shape[:1] + (1,) * (1 + len(batch) - array.ndim) + array.shape[1:])
-
     ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
     if grid.edges is None:
-        inside = log_kernel(align(grid.nodes))
+        inside = log_kernel(aligned(grid.nodes, 1 + len(batch)))
         log_scale = _finite(xp, xp.maximum(inside.max(axis=0), ends.max(axis=0)))
         return xp.exp(xp.concatenate([inside, ends]) - log_scale), log_scale
-
-    # every panel by one Gauss rule whose nodes all released values share ...
-    edges = align(xp.asarray(grid.edges))
-    panels = len(edges) - 1
+    edges = aligned(xp.asarray(grid.edges), 1 + len(batch))
     left, right = edges[:-1], edges[1:]
     log_values = log_kernel(_gauss_points(left, right))
     cuts = _cuts(xp, mechanism, z)
     peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
     highest = xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0))
     log_scale = _finite(xp, functools.reduce(xp.maximum, peaks, highest))
-    number = np.arange(panels).reshape((-1,) + (1,) * len(batch))
-    held = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
-    inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, held)
+    number = np.arange(len(left)).reshape((-1,) + (1,) * len(batch))
+    holders = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
+    inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, holders)
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
 
 
-def _finite(xp: Any, log_scale: Any) -> Any:
+def _finite(xp: Any, log_scale: Array) -> Array:
     """0 in place of −inf, which is the largest log p(z | x) at a value that cannot be released."""
     return xp.where(log_scale > -np.inf, log_scale, 0.0)
 
 
-def _log_kernel(xp: Any, mechanism: Any, z: Any) -> Callable[[Any], Any]:
-    """Log p(z | x) as a function of x that broadcasts with z."""
+def _log_kernel(xp: Any, mechanism: Any, z: Array) -> Kernel:
     return lambda x: xp.asarray(_log_prob(mechanism, z, x))
 
 
-def _cuts(xp: Any, mechanism: Any, z: Any) -> Any:
+@jax.jit
+def _log_prob(mechanism: Any, z: Array, x: Array) -> jax.Array:
+    return mechanism.log_prob(z, x)
+
+
+def _cuts(xp: Any, mechanism: Any, z: Array) -> Array:
     """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
     return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
 
 
-def _gauss_points(left: Any, right: Any) -> Any:
+def _gauss_points(left: Array, right: Array) -> Array:
     """Nodes of the rule that integrates a smooth kernel over panels (panels, *batch), shape (panels, 12, *batch)."""
     t, _ = gauss_legendre(INTEGRATION_ORDER)
     return left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1)))
@@ -222,18 +192,18 @@ def _gauss_points(left: Any, right: Any) -> Any:
 
 def _integrals(
     xp: Any,
-    log_kernel: Callable[[Any], Any],
-    log_scale: Any,
-    log_values: Any,
-    left: Any,
-    right: Any,
-    cuts: Any,
-    held: list[Any],
-) -> Any:
+    log_kernel: Kernel,
+    log_scale: Array,
+    log_values: Array,
+    left: Array,
+    right: Array,
+    cuts: Array,
+    holders: list[Array],
+) -> Array:
     """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z).
 
-    Given are the logs of the kernel at `_gauss_points` (panels, 12, *z) and, for each of the cuts, which panel it is in
-    (panels, *z), if it is in one.
+    `log_values` are those of the kernel at `_gauss_points` (panels, 12, *z).
+    `holders` mark, for each cut, the panel (panels, *z) that it is in, if any.
     """
     # every panel by one Gauss rule whose nodes all released values share ...
     t, w = gauss_legendre(INTEGRATION_ORDER)
@@ -242,16 +212,14 @@ def _integrals(
     values = xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
     inside = 0.5 * (right - left)[:, None] * xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
     # ... then those that a kink cuts again, piece by piece
-    for here in held:
-        start, stop = (xp.where(here, end, 0.0).sum(axis=0) for end in (left, right))
+    for holder in holders:
+        start, stop = (xp.where(holder, end, 0.0).sum(axis=0) for end in (left, right))
         pieces = _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts)
-        inside = xp.where(here[:, None], pieces, inside)
+        inside = xp.where(holder[:, None], pieces, inside)
     return inside.reshape((-1,) + batch)
 
 
-def _integrate_pieces(
-    xp: Any, log_kernel: Callable[[Any], Any], log_scale: Any, start: Any, stop: Any, cuts: Any
-) -> Any:
+def _integrate_pieces(xp: Any, log_kernel: Kernel, log_scale: Array, start: Array, stop: Array, cuts: Array) -> Array:
     """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
     bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
     t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
@@ -265,8 +233,3 @@ def _integrate_pieces(
         previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
         moments.append((values * current).sum(axis=(0, 1)))
     return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
-
-
-@jax.jit
-def _log_prob(mechanism: Any, z: Any, x: Any) -> jax.Array:
-    return mechanism.log_prob(z, x)

@@ -1,6 +1,6 @@
 """Masses of a base distribution, to rounding: on its support, beyond an edge, above a count.
 
-Here are the generic ways, which serve any distribution. What is known of a family (`Family`) takes their place.
+These generic ways serve any distribution; what its `Family` knows takes their place.
 """
 
 import functools
@@ -10,42 +10,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.numerics.special import log_sum, stacked
 
 _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 
 
-def aligned(array: Any, ndim: int) -> Any:
-    """Insert batch axes behind the point axis until the array has ``ndim`` axes.
-
-    Parameters
-    ----------
-    array : array (n, *batch)
-        Points first.
-    ndim : int
-        How many axes are wanted.
-    """
+def aligned(array: Array, ndim: int) -> Array:
+    """An array (n, *batch) with batch axes inserted behind the point axis until it has ``ndim`` axes."""
     return array.reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
 
 
-def support_ends(base: Any) -> tuple[Any, Any]:
-    """Lower and upper end of a distribution's support (±inf where there is none), from its NumPyro constraint.
+def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
+    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint.
 
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate.
-
-    Returns
-    -------
-    tuple
-        Two scalars, or arrays of the batch shape where the support depends on parameters (then possibly traced).
+    Arrays of the batch shape, possibly traced, where the support depends on parameters.
     """
-    support = base.support
+    support: Any = base.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support is constraints.boolean:
@@ -53,50 +39,33 @@ def support_ends(base: Any) -> tuple[Any, Any]:
     return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
 
-def is_infinite(end: Any) -> bool:
-    """Whether an end of a support is known to be infinite: one that is traced is taken to be finite.
-
-    Parameters
-    ----------
-    end : array_like
-        See `support_ends`.
-    """
-    return is_concrete(end) and bool(np.all(np.isinf(end)))
-
-
-def static_support_ends(base: Any) -> tuple[Any, Any]:
-    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate.
-    """
+def static_support_ends(base: dist.Distribution) -> tuple[Array, Array]:
+    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
     family = type(unexpanded(base)).support
     depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
     return (-math.inf, math.inf) if depends else support_ends(base)
 
 
-def _feasible(base: Any, points: Any) -> Any:
+def is_infinite(end: Array) -> bool:
+    """Whether an end of a support is known to be infinite: one that is traced is taken to be finite."""
+    return is_concrete(end) and bool(np.all(np.isinf(end)))
+
+
+def is_empty(edge: Array, end: Array, direction: int) -> bool:
+    """Whether the support, which ends at `end`, is known to hold nothing below (−1) or above (1) an edge."""
+    return is_concrete(edge, end) and bool(np.all(direction * (end - np.asarray(edge)) <= 0))
+
+
+def _feasible(base: Any, points: Array) -> Array:
     """A point inside the support for each of some points."""
     shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)))
     return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
 
 
-def log_prob_on_support(base: Any, nodes: Any) -> jax.Array:
-    """Log density, or log mass, that is −inf, with zero gradient, outside the support.
+def log_prob_on_support(base: Any, nodes: Array) -> jax.Array:
+    """Log density, or log mass, at nodes (n, *batch); −inf, with zero gradient, outside the support.
 
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate.
-    nodes : array (n, *batch)
-        Points. Those of a discrete base that is unbounded above are 0, 1, 2, ...
-
-    Returns
-    -------
-    Array
-        Of the shape of the nodes, broadcast with ``base.batch_shape``.
+    Nodes of a discrete base that is unbounded above are 0, 1, 2, ...
     """
     log_density = _log_mass if base.support.is_discrete else _log_density
     # in the precision of the density; NumPy nodes stay on the host, where it can be seen that all are in the support
@@ -110,103 +79,67 @@ def log_prob_on_support(base: Any, nodes: Any) -> jax.Array:
     return jnp.where(inside, log_density(base, inside, points), -jnp.inf)
 
 
-def _log_mass(base: Any, inside: Any, counts: Any) -> Any:
+def _log_mass(base: Any, inside: Array, counts: Array) -> Array:
     log_mass = family_of(base).log_mass(counts.astype(np.int32))
     # a family knows nothing of expansions
     return jnp.broadcast_to(log_mass, jnp.broadcast_shapes(jnp.shape(log_mass), (1, *base.batch_shape)))
 
 
-def _log_density(base: Any, inside: Any, points: Any) -> Any:
+def _log_density(base: Any, inside: Array, points: Array) -> Array:
     """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf.
 
-    Where a density overflows or underflows its derivative may be no number, and one that is not selected spoils the
-    others. So the density is only differentiated at points where it counts, and in place of all others at one of them.
+    Where a density overflows or underflows its derivative may be NaN, which spoils the others even if not selected. So
+    the density is only differentiated at points where it counts, and in place of all others at one of them.
     """
     if family_of(base).tame:
         return base.log_prob(points)
-    shown = jax.lax.stop_gradient(base.log_prob(points))
-    shown = jnp.where(inside & jnp.isfinite(shown), shown, -jnp.inf)
-    best = jnp.max(shown, axis=0)
-    points = jnp.broadcast_to(points, shown.shape)
-    there = jnp.take_along_axis(points, jnp.argmax(shown, axis=0)[None], axis=0)
+    values = jax.lax.stop_gradient(base.log_prob(points))
+    values = jnp.where(inside & jnp.isfinite(values), values, -jnp.inf)
+    best = jnp.max(values, axis=0)
+    points = jnp.broadcast_to(points, values.shape)
+    there = jnp.take_along_axis(points, jnp.argmax(values, axis=0)[None], axis=0)
     fallback = base.support.feasible_like(jax.lax.stop_gradient(points[:1]))
-    keep = (shown > best + _NEGLIGIBLE) & jnp.isfinite(shown)
+    keep = (values > best + _NEGLIGIBLE) & jnp.isfinite(values)
     safe = jnp.where(keep, points, jnp.where(jnp.isfinite(best), jax.lax.stop_gradient(there), fallback))
     return jnp.where(keep, base.log_prob(safe), -jnp.inf)
 
 
-# --- masses of a continuous base outside the bounds -----------------------------------------------------------------
-
-
 @functools.cache
 def double_exponential(step: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Logs of nodes y = exp(π/2 sinh t) and weights of a rule on (0, ∞) with points dense on every scale of y.
-
-    Parameters
-    ----------
-    step : float
-        Distance of the nodes in t.
-    """
+    """Logs of nodes y = exp(π/2 sinh t) and weights of a rule on (0, ∞) with points dense on every scale of y."""
     t = np.arange(-4.2, 4.2001, step)
     log_y = 0.5 * np.pi * np.sinh(t)
     return log_y, np.log(step * 0.5 * np.pi * np.cosh(t)) + log_y
 
 
-def log_mass_outside(base: Any, first: Any, last: Any) -> jax.Array:
-    """Log masses of a continuous base below ``first`` and above ``last``.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate.
-    first, last : array_like
-        Edges, of shapes that broadcast with the batch.
-
-    Returns
-    -------
-    Array (2, *batch)
-    """
+def log_mass_outside(base: dist.Distribution, first: Array, last: Array) -> jax.Array:
+    """Log masses of a continuous base below ``first`` and above ``last``, shape (2, *batch)."""
     low, high = support_ends(base)
     first, last = (edge if isinstance(edge, jax.Array) else np.asarray(edge) for edge in (first, last))
     known = family_of(base).log_mass_outside(first, last)
     if known is not None:
         return aligned(known, max(known.ndim, 1 + len(base.batch_shape)))
     sides = (first, low, -1), (last, high, 1)
-    some = [side for side in sides if not is_empty(*side)]
-    tails = iter(_log_mass_by_cdf(base, some) if _has_smooth_cdf(base) else [_log_tail(base, *side) for side in some])
+    occupied = [side for side in sides if not is_empty(*side)]
+    smooth = _has_smooth_cdf(base)
+    tails = iter(_log_mass_by_cdf(base, occupied) if smooth else [_log_tail(base, *side) for side in occupied])
     return stacked(*(-np.inf if is_empty(*side) else next(tails) for side in sides))
 
 
-def is_empty(edge: Any, end: Any, direction: int) -> bool:
-    """Whether nothing of the support is known to lie beyond an edge.
-
-    Parameters
-    ----------
-    edge : array_like
-        Where the side begins.
-    end : array_like
-        End of the support there.
-    direction : int
-        −1 for what is below the edge, 1 for what is above.
-    """
-    return is_concrete(edge, end) and bool(np.all(direction * (end - np.asarray(edge)) <= 0))
-
-
-def _has_smooth_cdf(base: Any) -> bool:
+def _has_smooth_cdf(base: dist.Distribution) -> bool:
     """Whether the base has a cdf that can be differentiated in its parameters."""
     try:
         leaves, tree = jax.tree.flatten(base)
-        inexact = [jnp.asarray(leaf) for leaf in leaves]
         jax.eval_shape(
             lambda values: jax.jvp(lambda v: family_of(jax.tree.unflatten(tree, v)).cdf(0.5), (values,), (values,)),
-            [leaf.astype(jnp.result_type(float)) for leaf in inexact],
+            [jnp.asarray(leaf).astype(jnp.result_type(float)) for leaf in leaves],
         )
     except Exception:
         return False
     return True
 
 
-def _log_mass_by_cdf(base: Any, sides: list[tuple[Any, Any, int]]) -> Any:
+def _log_mass_by_cdf(base: dist.Distribution, sides: list[tuple[Array, Array, int]]) -> Array:
     """Log masses of a base between edges and the ends of its support, for sides (edge, end, direction)."""
     if not sides:
         return []
@@ -228,7 +161,7 @@ def _log_mass_by_cdf(base: Any, sides: list[tuple[Any, Any, int]]) -> Any:
     return jnp.where(certain, jnp.log(jnp.where(certain, mass, 1.0)), tails)
 
 
-def _log_tail(base: Any, edge: Any, end: Any, direction: int) -> jax.Array:
+def _log_tail(base: dist.Distribution, edge: Array, end: Array, direction: int) -> jax.Array:
     """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail.
 
     Where most of the law may lie beyond the edge, far out and narrow, the integral is cut at its mean.
@@ -243,11 +176,11 @@ def _log_tail(base: Any, edge: Any, end: Any, direction: int) -> jax.Array:
     return jnp.logaddexp(near, _log_integral(base, centre, end, direction))
 
 
-def _log_integral(base: Any, edge: Any, end: Any, direction: Any, step: float = 0.05) -> jax.Array:
+def _log_integral(base: dist.Distribution, edge: Array, end: Array, direction: Array, step: float = 0.05) -> jax.Array:
     """`_log_tail` for a law whose density varies most near one of the ends of the interval."""
     column = (-1,) + (1,) * max(len(base.batch_shape), jnp.ndim(edge), jnp.ndim(end))
     log_y, log_w = (array.reshape(column) for array in double_exponential(step))
-    log_weight: Any
+    log_weight: Array
     if is_infinite(end):
         keep = np.abs(log_y) < 300.0
         points, log_weight = edge + direction * np.exp(np.where(keep, log_y, 0.0)), np.where(keep, log_w, -np.inf)
@@ -270,7 +203,7 @@ def _log_integral(base: Any, edge: Any, end: Any, direction: Any, step: float = 
     return log_sum(log_prob_on_support(base, points) + log_weight, axis=0)
 
 
-def _power_at_end(base: Any, end: Any, near: Any, direction: Any) -> jax.Array:
+def _power_at_end(base: dist.Distribution, end: Array, near: Array, direction: Array) -> jax.Array:
     """Power of the distance from an end of the support, not zero, to which a density grows there."""
     probes = jnp.stack([end - direction * near, end - direction * 4.0 * near])
     near_density, far_density = log_prob_on_support(base, probes)
@@ -280,26 +213,10 @@ def _power_at_end(base: Any, end: Any, near: Any, direction: Any) -> jax.Array:
     return jnp.where(resolved, rise / (log_distance[1] - log_distance[0]), 0.0)
 
 
-# --- masses of a discrete base beyond its nodes ---------------------------------------------------------------------
+def log_mass_beyond(base: Any, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array) -> Array:
+    """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers.
 
-
-def log_mass_beyond(base: Any, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array) -> Any:
-    """Log masses of a discrete base below and above its nodes.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate.
-    nodes : array (n,)
-        Consecutive integers.
-    open_ends : tuple of two bools
-        Whether the support goes on below the first and above the last of them.
-    inside : array (n, *batch)
-        Log masses at the nodes.
-
-    Returns
-    -------
-    Array (2, *batch)
+    `open_ends` says whether the support goes on at either end; `inside` are the log masses (n, *batch) at the nodes.
     """
     unbounded_below, unbounded_above = open_ends
     if not (unbounded_below or unbounded_above):

@@ -14,24 +14,19 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_sum
 
 MIXING_NODES = 64
 
 
-def mixing_rule(nodes: int = MIXING_NODES, narrowest: Any = None) -> tuple[Any, Any]:
+def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
     """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w.
 
     The double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has
-    none below 0.02, where the mixture is decided if the records vary much less than the noise.
-
-    Parameters
-    ----------
-    nodes : int
-        How many.
-    narrowest : float, or a traced number, optional
-        Smallest variance of the records in any direction over that of the noise, where f has its finest features. The
-        rule then has points at that scale too, and 36 will do where it is 1/100.
+    none below 0.02, where the mixture is decided if the records vary much less than the noise. With `narrowest`, the
+    smallest variance of the records in any direction over that of the noise, where f has its finest features, the rule
+    has points at that scale too, and 36 will do where it is 1/100.
     """
     xp: Any = np if is_concrete(narrowest) else jnp
     if narrowest is None:
@@ -46,16 +41,8 @@ def mixing_rule(nodes: int = MIXING_NODES, narrowest: Any = None) -> tuple[Any, 
     return w, xp.log((last - first) / (nodes - 1)) + xp.log1p(falling) + log_w - w
 
 
-def normal_log_density(base: dist.MultivariateNormal, z: Any) -> jax.Array:
-    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.MultivariateNormal
-        Of event shape (d,).
-    z : array (*batch, d)
-        Rows.
-    """
+def normal_log_density(base: dist.MultivariateNormal, z: Array) -> jax.Array:
+    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law."""
     if base.batch_shape:
         return base.log_prob(z)
     d = base.event_shape[0]
@@ -64,23 +51,8 @@ def normal_log_density(base: dist.MultivariateNormal, z: Any) -> jax.Array:
     return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
 
 
-def conditional_normal(base: dist.MultivariateNormal, z: Any, index: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """Law of some columns of a multivariate normal given the others, and the log density of those.
-
-    Parameters
-    ----------
-    base : numpyro.distributions.MultivariateNormal
-        Of event shape (columns,).
-    z : array (*batch, columns)
-        Rows, of which the other columns are looked at.
-    index : tuple of int
-        The columns whose law is wanted.
-
-    Returns
-    -------
-    tuple
-        Means (*batch, index), covariance (index, index), log density of the other columns (*batch).
-    """
+def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    """Mean (*batch, d) and covariance of columns of rows given the others, and log density of the others."""
     own = np.array(index)
     others = np.setdiff1d(np.arange(base.event_shape[0]), own)
     loc, covariance = base.loc, base.covariance_matrix
@@ -89,50 +61,31 @@ def conditional_normal(base: dist.MultivariateNormal, z: Any, index: tuple[int, 
     rest = dist.MultivariateNormal(loc[..., others], covariance[..., others[:, None], others])
     cross = covariance[..., own[:, None], others]
     gain = jnp.swapaxes(cho_solve((rest.scale_tril, True), jnp.swapaxes(cross, -1, -2)), -1, -2)
-    away = z[..., others] - loc[..., others]
-    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, away)
+    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
     inner = covariance[..., own[:, None], own] - gain @ jnp.swapaxes(cross, -1, -2)
     return mean, inner, normal_log_density(rest, z[..., others])
 
 
-def normal_mixture(away: Any, covariance: Any, scale: Any) -> jax.Array:
-    """Log density of normal vectors plus SL(scale² I), at a distance from their mean.
+def normal_mixture(away: Array, covariance: Array, scale: Array) -> jax.Array:
+    """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean.
 
-    To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the scale.
-
-    Parameters
-    ----------
-    away : array (*batch, d)
-        The vectors less their mean.
-    covariance : array (d, d)
-        Or one of each record, (*batch, d, d).
-    scale : array_like
-        Standard deviation of the noise in a column: a number, or one a record.
-
-    Returns
-    -------
-    array (*batch)
+    To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the scale, which is
+    a number or one a record; the covariance is (d, d), or one of each record (*batch, d, d).
     """
     w, log_weights = mixing_rule(MIXING_NODES)
     if jnp.ndim(scale) or covariance.ndim > 2:
-        return _mixture_one_by_one(away, covariance, scale, w, log_weights)
+        return _personal_mixtures(away, covariance, scale, w, log_weights)
     d = away.shape[-1]
     precisions, log_roots = mixing_precisions(covariance, scale, w)
-    squares = squared_distances(away, precisions)
+    products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
+    squares = products @ precisions.reshape(len(precisions), -1).T  # awayᵀ P away, (*batch, nodes)
     return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def mixing_precisions(covariance: Any, scale: Any, w: Any) -> tuple[jax.Array, jax.Array]:
+def mixing_precisions(covariance: Array, scale: Array, w: Array) -> tuple[jax.Array, jax.Array]:
     """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
 
-    Parameters
-    ----------
-    covariance : array (d, d)
-        Without the noise.
-    scale : array_like
-        Standard deviation of the noise in a column: a number, or one a column (d,).
-    w : array (nodes,)
-        See `mixing_rule`.
+    The scale is a number, or one a column.
     """
     noise = jnp.broadcast_to(scale**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
     roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)
@@ -141,24 +94,10 @@ def mixing_precisions(covariance: Any, scale: Any, w: Any) -> tuple[jax.Array, j
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
 
 
-def squared_distances(away: Any, precisions: Any) -> jax.Array:
-    """awayᵀ P away, shape (*batch, nodes), as one product.
-
-    Parameters
-    ----------
-    away : array (*batch, d)
-        Vectors.
-    precisions : array (nodes, d, d)
-        Matrices P.
-    """
-    products = away[..., :, None] * away[..., None, :]
-    return products.reshape((*away.shape[:-1], -1)) @ precisions.reshape(len(precisions), -1).T
-
-
-def _mixture_one_by_one(away: Any, covariance: Any, scale: Any, w: Any, log_weights: Any) -> jax.Array:
+def _personal_mixtures(away: Array, covariance: Array, scale: Array, w: Array, log_weights: Array) -> jax.Array:
     """`normal_mixture` for personal scales and covariances: a factorisation for each record and node."""
 
-    def one(away: Any, covariance: Any, scale: Any) -> jax.Array:
+    def mixture(away: Array, covariance: Array, scale: Array) -> jax.Array:
         total = covariance + (scale**2 * w)[:, None, None] * jnp.eye(len(away))
         roots = jnp.linalg.cholesky(total)
         white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
@@ -171,5 +110,5 @@ def _mixture_one_by_one(away: Any, covariance: Any, scale: Any, w: Any, log_weig
     scale = jnp.broadcast_to(scale, batch).ravel()
     own = covariance.ndim > 2
     covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if own else covariance
-    flat = jax.vmap(one, (0, 0 if own else None, 0))(away, covariance, scale)
+    flat = jax.vmap(mixture, (0, 0 if own else None, 0))(away, covariance, scale)
     return flat.reshape(batch) - 0.5 * d * math.log(2 * math.pi)

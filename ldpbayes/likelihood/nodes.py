@@ -1,4 +1,4 @@
-"""The law of a sketch's nodes."""
+"""The law of a sketch's nodes, or of all records of an expansion."""
 
 import functools
 import math
@@ -22,32 +22,14 @@ from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
 from ldpbayes.mechanisms.additive import Additive
 
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+
 
 class ExpandedLaw(dist.Distribution):
     """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion.
 
-    Parameters
-    ----------
-    base_dist : numpyro.distributions.Distribution
-        Law of a category, of batch shape ``sketch.law_shape``.
-    sketch : ExpandedSketch
-        What stands for the records.
-    validate_args : bool, optional
-        Of `numpyro.distributions.Distribution`.
-
-    Attributes
-    ----------
-    theta : array (d,) or (G, d)
-        Shares of the categories.
-    polynomial : Polynomial
-        The sketch's own.
-    sketch : ExpandedSketch
-        What stands for the records; lost where the law is taken apart as a pytree.
-
-    Raises
-    ------
-    ValueError
-        If the law is none of the mechanism's categories, or has a closed form of your own under the mechanism.
+    The base is the law of a category, of batch shape ``sketch.law_shape``; `theta` are the shares of the categories,
+    (d,) or (G, d). The `sketch` is lost where the law is taken apart as a pytree.
     """
 
     arg_constraints: dict[str, Constraint] = {}
@@ -65,25 +47,11 @@ class ExpandedLaw(dist.Distribution):
         super().__init__((), (), validate_args=validate_args)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log-likelihood of all records, a single number.
-
-        Parameters
-        ----------
-        value : array_like
-            How many they are; it is not looked at.
-        intermediates : list, optional
-            Not used: NumPyro's own distributions have the argument.
-        """
+        """Log-likelihood of all records, a single number, whatever the value."""
         return jnp.sum(self.polynomial(self.theta))
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
-        """Itself; ValueError in a plate or under a mask with an axis, which would count or leave out single records.
-
-        Parameters
-        ----------
-        batch_shape : tuple of int
-            Only ().
-        """
+        """Itself; ValueError in a plate or under a mask with an axis, which would count or leave out single records."""
         if tuple(batch_shape):
             raise ValueError(
                 f"an expansion is one site of all records, and plates or masks make it of shape {tuple(batch_shape)}; "
@@ -92,16 +60,13 @@ class ExpandedLaw(dist.Distribution):
         return self
 
 
-MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
-
-
 def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | ExpandedLaw:
     """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
     Parameters
     ----------
     sketch : Sketch
-        What stands for the records.
+        A sketch of the records.
     base_dist : numpyro.distributions.Distribution
         Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
     **options
@@ -129,22 +94,20 @@ def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | Ex
 
 @functools.singledispatch
 def method_at_nodes(sketch: Any, base_dist: Any) -> dict[str, Any]:
-    """How the likelihood of a sketch's nodes is computed: options of `Privatized`.
-
-    Parameters
-    ----------
-    sketch : Sketch
-        What stands for the records.
-    base_dist : numpyro.distributions.Distribution
-        Law of the records.
-    """
+    """How the likelihood of a sketch's nodes is computed: options of `Privatized`."""
     return {}
 
 
 @method_at_nodes.register
 def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
-        _check_counts(sketch)
+        between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
+        share = sketch.mechanism.unperturbed
+        if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
+            raise ValueError(
+                f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
+                "some of them released without noise; fit the release itself"
+            )
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
     # move a kink, which cuts panels anew each time
@@ -155,8 +118,8 @@ def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
 
 @method_at_nodes.register
 def _(sketch: SideBySide, base_dist: Any) -> dict[str, Any]:
-    own = [method_at_nodes(part, base_dist) for part in sketch.sketches]
-    return max(own, key=lambda choice: choice.get("panels", 0))
+    choices = [method_at_nodes(part, base_dist) for part in sketch.sketches]
+    return max(choices, key=lambda choice: choice.get("panels", 0))
 
 
 @method_at_nodes.register
@@ -167,13 +130,3 @@ def _(sketch: MomentSketch, base_dist: Any) -> dict[str, Any]:
             f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
         )
     return {}
-
-
-def _check_counts(sketch: PanelSketch) -> None:
-    between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
-    share = sketch.mechanism.unperturbed
-    if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
-        raise ValueError(
-            f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
-            "some of them released without noise; fit the release itself"
-        )

@@ -10,25 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
-from jax.typing import ArrayLike
 from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.likelihood._channel import channel
+from ldpbayes._core.types import Array, Key
+from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.dispatch import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import check_nodes, latent
+from ldpbayes.likelihood.latent import check_nodes, latent_nodes
 from ldpbayes.likelihood.supported_mass import log_sum_over_counts
 from ldpbayes.noise.omitted import Omitted
 
 
-class _Way(NamedTuple):
+class _Method(NamedTuple):
     by_closed_form: bool
     by_channel: bool
 
 
-METHODS = {"auto": _Way(True, True), "closed_form": _Way(True, False), "channel": _Way(False, True)}
-"""Names of the ways in which a likelihood is computed, and what each admits: a closed form, if there is one, first."""
+METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
+"""How a likelihood is computed, by name: a closed form comes first where both are admitted."""
 
 
 class Privatized(dist.Distribution):
@@ -43,18 +43,17 @@ class Privatized(dist.Distribution):
     method : {"auto", "closed_form", "channel"}
         How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair.
     panels : int, optional
-        Panels of the channel; see `ldpbayes.likelihood.latent.latent`.
+        Panels of the channel, of 8 nodes each. By default 40, or as many as the scale of the noise asks for.
 
     Raises
     ------
     ValueError
-        If the base is not univariate or holds a point mass (a Delta), the method is unknown, or no closed form is
-        registered where one is asked for.
+        If the base has another event shape or holds a point mass (a Delta), the method is unknown, or neither a closed
+        form nor a channel serves the pair.
 
     Notes
     -----
-    Source: [KJKH] sec. 3.2. Closed forms: `ldpbayes.likelihood.closed_forms`; all else:
-    `ldpbayes.likelihood.channel`.
+    Source: [KJKH] sec. 3.2.
     """
 
     arg_constraints: dict[str, Constraint] = {}
@@ -76,7 +75,8 @@ class Privatized(dist.Distribution):
             raise ValueError(
                 f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
             )
-        if any(isinstance(part, dist.Delta) for part in jax.tree.leaves(base_dist, is_leaf=_is_delta)):
+        parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
+        if any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError(
                 "base_dist must have no point masses, got a Delta: of a record that is known, the law of the released "
                 "value is mechanism.log_prob(z, x)"
@@ -108,41 +108,22 @@ class Privatized(dist.Distribution):
 
     @property
     def support(self) -> Constraint:
-        """Support of the released values."""
         return self.mechanism.support
 
-    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw released values: x from the base, then the mechanism; for simulation and studies.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        sample_shape : tuple of int
-            Shape of the draws, before the batch.
-        """
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw released values: x from the base, then the mechanism; for simulation and studies."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
 
     def _validate_sample(self, value: Any) -> None:
-        """Refuse values that the mechanism cannot have released, where they can be seen."""
+        """Refuse values that are not traced and that the mechanism cannot have released."""
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density of released values, in the broadcast shape of both batches.
+        """Log density of released values (*batch, *event_shape), in the broadcast shape of both batches.
 
-        Parameters
-        ----------
-        value : array_like (*batch, *event_shape)
-            Released values.
-        intermediates : list, optional
-            Not used: NumPyro's own distributions have the argument.
-
-        Raises
-        ------
-        ValueError
-            If they are not traced and the mechanism cannot have released them, unless ``validate_args`` is False.
+        ValueError if the mechanism cannot have released them (not checked while traced, or if not ``validate_args``).
         """
         if self._validate_args:
             self._validate_sample(value)
@@ -151,14 +132,14 @@ class Privatized(dist.Distribution):
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
-    def _moment(self, function: Callable[[Any], Any]) -> jax.Array:
-        grid = latent(self._law, self.mechanism, self.panels)
+    def _moment(self, function: Callable[[Array], Array]) -> jax.Array:
+        grid = latent_nodes(self._law, self.mechanism, self.panels)
         moment = grid.expectation(self._law, function, 1 + len(self.batch_shape))
         return jnp.broadcast_to(moment, self.batch_shape + self.event_shape)
 
     @property
     def _unclipped(self) -> bool:
-        """Whether moments leave out the clipping, or there is none."""
+        """Whether moments leave out the clipping, as for rows, or there is none."""
         return bool(self.mechanism.record_shape) or not getattr(self.mechanism, "bounded", True)
 
     @property
@@ -177,65 +158,34 @@ class Privatized(dist.Distribution):
         return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
 
 
-def _by_channel(base: Any, mechanism: Any, z: Any, panels: int | None = None) -> jax.Array:
+def _by_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int | None = None) -> jax.Array:
     """The log density of any law of numbers or counts under any mechanism: by the channel, or a sum over counts."""
-    left_out = isinstance(getattr(mechanism, "noise", None), Omitted)
-    perturbing = mechanism.perturbing if left_out else mechanism
+    omitted = isinstance(getattr(mechanism, "noise", None), Omitted)
+    perturbing = mechanism.perturbing if omitted else mechanism
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
         noisy = log_sum_over_counts(base, perturbing, z)
     else:
-        noisy = channel(base, perturbing, z, panels).log_prob(base)
-    return with_unperturbed(base, mechanism, z, noisy) if left_out else noisy
+        noisy = build_channel(base, perturbing, z, panels).log_prob(base)
+    return with_unperturbed(base, mechanism, z, noisy) if omitted else noisy
 
 
-def _is_delta(part: Any) -> bool:
-    return isinstance(part, dist.Delta)
-
-
-def privatized(distribution: dist.Distribution, mechanism: Any, **options: Any) -> dist.Distribution:
-    """Wrap a distribution as it stands in a model: expanded by plates, masked or reinterpreted as an event.
-
-    Parameters
-    ----------
-    distribution : numpyro.distributions.Distribution
-        Law of the records.
-    mechanism : Mechanism
-        What perturbs them.
-    **options
-        Passed on to `Privatized`.
-
-    Returns
-    -------
-    numpyro.distributions.Distribution
-        `Privatized` inside the same wrappers.
-    """
+def privatized_law(distribution: dist.Distribution, mechanism: Any, **options: Any) -> dist.Distribution:
+    """`Privatized` inside the wrappers that a distribution has in a model: expanded by plates, masked, or an event."""
     if isinstance(distribution, dist.ExpandedDistribution):
-        inner = privatized(distribution.base_dist, mechanism, **options)
+        inner = privatized_law(distribution.base_dist, mechanism, **options)
         return inner.expand(lax.broadcast_shapes(distribution.batch_shape, inner.batch_shape))
     if isinstance(distribution, dist.MaskedDistribution):
-        return privatized(distribution.base_dist, mechanism, **options).mask(distribution._mask)
+        return privatized_law(distribution.base_dist, mechanism, **options).mask(distribution._mask)
     if isinstance(distribution, dist.Independent):
-        inner = privatized(distribution.base_dist, mechanism, **options)
+        inner = privatized_law(distribution.base_dist, mechanism, **options)
         return inner.to_event(distribution.reinterpreted_batch_ndims)
     return Privatized(distribution, mechanism, **options)
 
 
-def unwrapped(distribution: Any) -> tuple[Any, Any]:
-    """What `privatized` put its wrappers around, and which values of the batch a mask lets count.
-
-    Parameters
-    ----------
-    distribution : numpyro.distributions.Distribution
-        With any wrappers.
-
-    Returns
-    -------
-    tuple
-        The distribution inside expansions, masks and events, and the masks together, a boolean or an array of them that
-        broadcasts with its batch.
-    """
+def unwrapped(distribution: Any) -> tuple[Any, Array]:
+    """The distribution inside expansions, masks and events, and the masks together, which broadcast with its batch."""
     if not isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
         return distribution, True
     law, keep = unwrapped(distribution.base_dist)
@@ -247,25 +197,10 @@ def unwrapped(distribution: Any) -> tuple[Any, Any]:
     return law, keep
 
 
-def law_of_records(law: Any, groups: ArrayLike) -> dist.Distribution:
-    """The laws of records, each of which belongs to a group, from a law a group.
+def law_of_records(law: Any, groups: Array) -> dist.Distribution:
+    """The laws (N,) of records, each of which belongs to a group, from a law (G,) a group.
 
-    Parameters
-    ----------
-    law : numpyro.distributions.Distribution
-        Of batch shape (G,).
-    groups : array of int (N,)
-        From 0 to G − 1, of each record.
-
-    Returns
-    -------
-    numpyro.distributions.Distribution
-        Of the same class, so that it has the same closed forms, and of batch shape (N,).
-
-    Raises
-    ------
-    TypeError
-        If its parameters are not all that the law is made from.
+    They are of the law's class, for its closed forms; TypeError if its parameters are not all that it is made from.
     """
     own = unexpanded(law)
     if own.batch_shape == ():
@@ -273,14 +208,14 @@ def law_of_records(law: Any, groups: ArrayLike) -> dist.Distribution:
     if isinstance(own, dist.MultivariateNormal):
         return dist.MultivariateNormal(own.loc[groups], scale_tril=own.scale_tril[groups], validate_args=False)
     arguments = inspect.signature(type(own)).parameters.values()
-    needed = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
-    if not needed <= set(own.arg_constraints) or own.event_shape:
+    required = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
+    if not required <= set(own.arg_constraints) or own.event_shape:
         raise TypeError(f"the records of several groups cannot follow a {type(own).__name__} each")
     parameters: dict[str, Any] = {}
     for name, constraint in own.arg_constraints.items():
         value = getattr(own, name)
         rank = jnp.ndim(value) - constraint.event_dim
         batch, event = jnp.shape(value)[:rank], jnp.shape(value)[rank:]
-        # what all groups have in common stays one number
+        # a parameter that all groups share stays one number
         parameters[name] = value[groups] if batch == law.batch_shape else jnp.reshape(value, event)
     return type(own)(**parameters, validate_args=False)

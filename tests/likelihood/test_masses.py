@@ -11,7 +11,7 @@ from scipy import integrate, stats
 import ldpbayes as ldp
 from ldpbayes.likelihood._masses import log_mass_outside
 from ldpbayes.likelihood.dispatch import with_unperturbed
-from ldpbayes.likelihood.latent import latent
+from ldpbayes.likelihood.latent import latent_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -101,7 +101,7 @@ def test_densities_that_overflow_have_derivatives(name, double):
 
     def total(p):
         private = ldp.Privatized(law(*p), mechanism)
-        grid = latent(private.base_dist, mechanism)
+        grid = latent_nodes(private.base_dist, mechanism)
         # the density at the nodes and the masses outside, and what is added for records without noise
         noisy = jnp.vdot(grid.density(private.base_dist), np.cos(np.arange(len(grid.nodes) + 2)))
         return noisy + jnp.sum(with_unperturbed(private.base_dist, mechanism, z, jnp.zeros(4)))

@@ -1,4 +1,4 @@
-"""Categories under randomized answers, and any base under a density of steps."""
+"""Categories under randomized answers, and laws on the real line under piecewise constant or linear densities."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.typing import ArrayLike
 from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import log_prob_on_support
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import family_of
-from ldpbayes.likelihood.latent import latent
+from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant, PiecewiseLinear
@@ -29,8 +29,6 @@ class Grouped(dist.Distribution):
         Univariate, of batch shape (G,).
     groups : array_like of int (N,)
         From 0 to G − 1.
-    validate_args : bool, optional
-        Of `numpyro.distributions.Distribution`.
     """
 
     arg_constraints: dict[str, Constraint] = {}
@@ -45,29 +43,13 @@ class Grouped(dist.Distribution):
         """Support of the laws, which must be common to them."""
         return self.base_dist.support
 
-    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw from every law for every record and keep the record's own: for simulation.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        sample_shape : tuple of int
-            Shape of the draws, before the batch.
-        """
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw from every law for every record and keep the record's own: for simulation."""
         draws = self.base_dist.sample(key, (*sample_shape, self.batch_shape[0]))
         return jnp.take_along_axis(draws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density under each record's own law.
-
-        Parameters
-        ----------
-        value : array_like (*batch, N)
-            Records.
-        intermediates : list, optional
-            Not used: NumPyro's own distributions have the argument.
-        """
+        """Log density of records (*batch, N), each under its own law."""
         if jnp.shape(value)[-1:] == self.batch_shape:
             rows = self.base_dist.log_prob(jnp.asarray(value)[..., None])
             return jnp.take_along_axis(rows, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
@@ -75,7 +57,7 @@ class Grouped(dist.Distribution):
 
 
 @register_closed_form(dist.Distribution, PureProtocol)
-def pure_protocol(base: Any, mechanism: PureProtocol, z: Any) -> jax.Array:
+def pure_protocol(base: Any, mechanism: PureProtocol, z: Array) -> jax.Array:
     """Categories under a pure protocol.
 
     p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
@@ -88,45 +70,23 @@ def pure_protocol(base: Any, mechanism: PureProtocol, z: Any) -> jax.Array:
     # at an infinite budget the mass itself, which can be zero
     tiny = jnp.finfo(fraction.dtype).tiny
     positive = fraction > tiny
-    return log_constant(mechanism, z) + jnp.log(jnp.where(positive, fraction, tiny))
+    return _log_supported(mechanism, z) + jnp.log(jnp.where(positive, fraction, tiny))
 
 
-def log_constant(mechanism: PureProtocol, z: Any) -> jax.Array:
-    """Log p(z | x) for a supported x, computed once, outside the traced function, where z is known.
-
-    Parameters
-    ----------
-    mechanism : PureProtocol
-        What released the values.
-    z : array_like
-        Released values.
-    """
+def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
+    """Log p(z | x) for a supported x, computed once, outside the traced function, where z is known."""
     if not is_concrete(z, mechanism):
         return mechanism.log_supported(z)
     with jax.ensure_compile_time_eval():
         return jnp.asarray(mechanism.log_supported(z))
 
 
-def category_probabilities(base: Any, mechanism: PureProtocol) -> Any:
-    """Probabilities of a mechanism's categories under a discrete law.
+def category_probabilities(base: Any, mechanism: PureProtocol) -> Array:
+    """Probabilities (*base.batch_shape, categories) of a mechanism's categories under a law of some or all of them.
 
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        Univariate, on the codes 0, ..., categories − 1 or some of them.
-    mechanism : PureProtocol
-        Whose categories these are.
-
-    Returns
-    -------
-    Array (*base.batch_shape, categories)
-
-    Raises
-    ------
-    ValueError
-        If the law is continuous or can take other values.
+    ValueError if the law is continuous or can take other values.
     """
-    nodes = latent(base, mechanism).nodes  # checks the support
+    nodes = latent_nodes(base, mechanism).nodes  # checks the support
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         inside = base.probs
     else:
@@ -142,10 +102,10 @@ def category_probabilities(base: Any, mechanism: PureProtocol) -> Any:
 @register_closed_form(dist.StudentT, PiecewiseConstant)
 @register_closed_form(dist.Cauchy, PiecewiseConstant)
 @register_closed_form(dist.Logistic, PiecewiseConstant)
-def piecewise_constant(base: Any, mechanism: Any, z: Any) -> jax.Array:
+def piecewise_constant(base: Any, mechanism: Any, z: Array) -> jax.Array:
     """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4).
 
-    That of an interval is taken from the tails on its own side of the median, so that it is as accurate.
+    The probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
     """
     cuts, levels = (jnp.moveaxis(part, -1, 0) for part in mechanism.pieces(z))
     lower, upper = family_of(base).tails(cuts)
@@ -156,10 +116,10 @@ def piecewise_constant(base: Any, mechanism: Any, z: Any) -> jax.Array:
 @register_closed_form(dist.Normal, PiecewiseLinear)
 @register_closed_form(dist.Laplace, PiecewiseLinear)
 @register_closed_form(dist.StudentT, PiecewiseLinear)
-def piecewise_linear(base: Any, mechanism: Any, z: Any) -> jax.Array:
+def piecewise_linear(base: Any, mechanism: Any, z: Array) -> jax.Array:
     """The level at the first node, and each further rise times the mean over its cell of the upper tail.
 
-    So it is by parts: E g(X) = g(first) + ∫ g'(s) P(X > s) ds.
+    By parts: E g(X) = g(first) + ∫ g'(s) P(X > s) ds.
     """
     levels = jnp.moveaxis(mechanism.levels(z), -1, 0)
     nodes = jnp.asarray(mechanism.nodes, levels.dtype)

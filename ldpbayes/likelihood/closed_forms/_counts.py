@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax, nn
-from jax.typing import ArrayLike
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import aligned, double_exponential, support_ends
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, unexpanded
@@ -24,23 +24,15 @@ from ldpbayes.numerics.tails import negative_binomial_log_mass, negative_binomia
 
 
 @register_family(dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)
-class _Binomial(Family):
-    """See `Family`."""
-
-    def log_mass(self, counts: Any) -> jax.Array:
+class _Counts(Family):
+    def log_mass(self, counts: Array) -> jax.Array:
         """NumPyro's own, which has single precision for integers."""
         return self.law.log_prob(counts.astype(float))
 
 
 @register_family(dist.Poisson)
-class _Poisson(Family):
-    """See `Family`."""
-
-    def log_mass(self, counts: Any) -> jax.Array:
-        """NumPyro's own, which has single precision for integers."""
-        return self.law.log_prob(counts.astype(float))
-
-    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+class _Poisson(_Counts):
+    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
         """Where the complement is small P(X ≥ k) = λ^k/Γ(k) ∫ exp(−k v − λ exp(−v)) dv over v > 0."""
         k, rate = nodes[-1] + 1, self.law.rate
         complement = super().log_mass_above(nodes, log_masses)
@@ -51,14 +43,8 @@ class _Poisson(Family):
         return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
 
 
-def negative_binomial_parameters(law: dist.GammaPoisson) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the exact parameters.
-
-    Parameters
-    ----------
-    law : numpyro.distributions.GammaPoisson
-        In any of its parametrisations.
-    """
+def _negative_binomial_parameters(law: dist.GammaPoisson) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the law's parameters."""
     if isinstance(law, dist.NegativeBinomialLogits):
         log_q, log_1mq = -jax.nn.softplus(-law.logits), -jax.nn.softplus(law.logits)
     elif isinstance(law, dist.NegativeBinomialProbs):
@@ -70,32 +56,30 @@ def negative_binomial_parameters(law: dist.GammaPoisson) -> tuple[jax.Array, jax
 
 @register_family(dist.GammaPoisson)
 class _NegativeBinomial(Family):
-    """See `Family`."""
-
-    def log_mass(self, counts: Any) -> jax.Array:
+    def log_mass(self, counts: Array) -> jax.Array:
         """Products of the ratios of neighbouring masses, in which nothing is lost.
 
         NumPyro's negative binomial rests on `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas,
         which lose their digits at a large concentration.
         """
-        concentration, log_q, log_1mq = negative_binomial_parameters(self.law)
+        concentration, log_q, log_1mq = _negative_binomial_parameters(self.law)
         ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
         batch = jnp.broadcast_shapes(counts.shape[1:], self.law.batch_shape)
         first = jnp.broadcast_to(concentration * log_1mq, (1, *batch))
         return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
 
-    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
         """Where the complement is small P(X ≥ k) = q^k/B(α, k) ∫ exp(−k v) (1 − q exp(−v))^(α − 1) dv over v > 0."""
         complement = super().log_mass_above(nodes, log_masses)
-        k, (alpha, log_q, log_1mq) = nodes[-1] + 1, negative_binomial_parameters(self.law)
+        k, (alpha, log_q, log_1mq) = nodes[-1] + 1, _negative_binomial_parameters(self.law)
         column = (-1,) + (1,) * len(self.law.batch_shape)
-        # a small concentration puts weight on every scale of v above 1 - q, which needs a step that does not grow
+        # a small concentration puts weight on every scale of v above 1 − q, which needs a step that does not grow
         log_v = np.arange(-55.0, 5.0, 0.15).reshape(column)
         v = np.exp(log_v)
         log_w = np.log(0.15) + log_v - k * v
         ahead = np.arange(1, int(k)).reshape(column)
         log_beta = -jnp.log(alpha) - jnp.sum(jnp.log1p(alpha / ahead), axis=0)
-        # 1 - q e^-v, written so that nothing cancels when q is near 0 or near 1
+        # 1 − q exp(−v), written so that nothing cancels when q is near 0 or near 1
         q = jnp.exp(log_q)
         small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
         log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
@@ -105,58 +89,34 @@ class _NegativeBinomial(Family):
 
 @register_family(dist.GeometricProbs, dist.GeometricLogits)
 class _Geometric(Family):
-    """See `Family`."""
-
-    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
+    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
         """P(X ≥ k) = (1 − p)^k, and log(1 − p) is the log mass at 1 less that at 0."""
         return (nodes[-1] + 1) * (self.law.log_prob(jnp.asarray(1)) - self.law.log_prob(jnp.asarray(0)))
 
 
-NODES = 200  # of an integral that stands for a tail
+TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has
 REACH = 10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
 HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
 
-_COUNTS = (
-    dist.Poisson,
-    dist.GammaPoisson,
-    dist.GeometricProbs,
-    dist.GeometricLogits,
-    dist.discrete.ZeroInflatedProbs,
-)
+
+class _CountLaw(NamedTuple):
+    """A law on 0, 1, 2, ... whose sums are known, as functions of its parameters."""
+
+    log_mass: Callable  # of (k, *parameters)
+    log_step: Callable  # log of the mass at k over that at k − 1, for real k ≥ 1: of (k, *parameters)
+    peak: Callable  # the masses fall beyond: of the parameters
+    tail: Callable  # a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side)
+    log_concave: bool  # whether masses are, whatever the parameters
 
 
-class _Family(NamedTuple):
-    """A law on 0, 1, 2, ... whose sums are known, as functions of its parameters.
-
-    Attributes
-    ----------
-    log_mass : callable
-        Of (k, *parameters).
-    log_step : callable
-        Log of the mass at k over that at k − 1, for real k ≥ 1: of (k, *parameters).
-    peak : callable
-        Beyond this the masses fall: of the parameters.
-    tail : callable
-        See `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side).
-    log_concave : bool
-        Whether masses are, whatever the parameters.
-    """
-
-    log_mass: Callable
-    log_step: Callable
-    peak: Callable
-    tail: Callable
-    log_concave: bool
-
-
-_POISSON = _Family(
+_POISSON = _CountLaw(
     poisson_log_mass,
     lambda k, rate: jnp.log(rate) - jnp.log(k),
     lambda rate: rate,
     poisson_tail,
     log_concave=True,
 )
-_NEGATIVE_BINOMIAL = _Family(
+_NEGATIVE_BINOMIAL = _CountLaw(
     negative_binomial_log_mass,
     lambda k, alpha, log_q, log_p: log_q + jnp.log1p((alpha - 1.0) / k),
     lambda alpha, log_q, log_p: alpha * jnp.exp(log_q - log_p),
@@ -165,31 +125,16 @@ _NEGATIVE_BINOMIAL = _Family(
 )
 
 
-def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
-    """A count with discrete Laplace or discrete Gaussian noise.
+def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer.
 
-    Parameters
-    ----------
-    base : numpyro.distributions.Distribution
-        On integers: Poisson, negative binomial, geometric, one of these with more zeros, or of finite support.
-    mechanism : Mechanism
-        Additive, of such noise, without bounds.
-    z : array_like
-        Released integers, of any sign.
-
-    Returns
-    -------
-    Array
-        Log probabilities in the broadcast shape; −inf where z is no integer.
-
-    Raises
-    ------
-    ValueError
-        If the size of a sum is not known before tracing, or the base is none of these.
+    The base is Poisson, negative binomial, geometric, one of these with more zeros, or of finite support. ValueError if
+    it is none of these, or if the size of a sum is not known before tracing.
     """
     law, noise = unexpanded(base), mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
-    if not _is_open(law):
+    end = support_ends(law)[1]
+    if not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
         inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
@@ -208,7 +153,7 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     shape = lax.broadcast_shapes(*(jnp.shape(array) for array in (z, scale, *parameters)))
     arrays = [jnp.broadcast_to(jnp.asarray(array, z.dtype), shape).ravel() for array in (z, scale, *parameters)]
     if isinstance(noise, DiscreteLaplace):
-        width, function = NODES, lambda *rows: _under_laplace(family, *rows)
+        width, function = TAIL_NODES, lambda *rows: _under_laplace(family, *rows)
     else:
         half = _half_width(noise)
         width, function = 3 * half, lambda *rows: _under_gaussian(family, half, *rows)
@@ -216,7 +161,13 @@ def noisy_count(base: Any, mechanism: Any, z: ArrayLike) -> jax.Array:
     return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
 
 
-for _law in _COUNTS:
+for _law in (
+    dist.Poisson,
+    dist.GammaPoisson,
+    dist.GeometricProbs,
+    dist.GeometricLogits,
+    dist.discrete.ZeroInflatedProbs,
+):
     register_closed_form(_law, DiscreteLaplace, bounded=False)(noisy_count)
     register_closed_form(_law, DiscreteGaussian, bounded=False)(noisy_count)
 
@@ -227,17 +178,11 @@ def _shape_and_odds(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
     if isinstance(law, dist.GeometricLogits):
         return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
-    return negative_binomial_parameters(law)
-
-
-def _is_open(law: Any) -> bool:
-    """Whether the support is known to have no upper end."""
-    high = support_ends(law)[1]
-    return is_concrete(high) and bool(np.any(np.isinf(high)))
+    return _negative_binomial_parameters(law)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _under_laplace(family: _Family, z: Any, scale: Any, *parameters: Any) -> jax.Array:
+def _under_laplace(family: _CountLaw, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """Both sides of z, on each of which the noise's probabilities are exponential."""
     rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
     log_mass = family.log_mass(count, *parameters)
@@ -245,10 +190,10 @@ def _under_laplace(family: _Family, z: Any, scale: Any, *parameters: Any) -> jax
     for side in (1, -1):
         tail = family.tail(count, *parameters, side * rate, side)
         part = log_mass + tail.log_ratio
-        # what is left of the tilted law by its other side
+        # the tail as 1 less the other side of the tilted law
         other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
         sides.append(jnp.where(tail.direct, part, tail.log_whole + log1mexp(other)))
-    # all counts are further from a negative z than from 0, by as much
+    # a negative z is further from every count than 0 is, by its distance from 0
     log_prob = jnp.logaddexp(*sides) + jnp.minimum(z, 0.0) * rate
     return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
 
@@ -263,7 +208,7 @@ def _half_width(noise: Any) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters: Any) -> jax.Array:
+def _under_gaussian(family: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """Windows around the largest term, the log of which is more concave than that of the noise's probabilities.
 
     That of a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up
@@ -272,7 +217,7 @@ def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters:
     first = 0 if family.log_concave else half + 1
     at, width, *fixed = lax.stop_gradient((z, scale, *parameters))
 
-    def halved(_: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
+    def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         middle = 0.5 * (low + high)
         k = jnp.exp(middle)
@@ -282,7 +227,7 @@ def _under_gaussian(family: _Family, half: int, z: Any, scale: Any, *parameters:
 
     least = jnp.full_like(at, math.log(max(first, 1)))
     most = jnp.log(jnp.maximum(jnp.maximum(at, family.peak(*fixed)), first) + 2.0)
-    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halved, (least, most))[0]))
+    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)

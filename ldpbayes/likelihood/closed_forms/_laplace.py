@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import is_empty
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
@@ -26,35 +27,28 @@ from ldpbayes.numerics.tails import integrated_laplace_tail, laplace_tails
 
 @register_family(dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
 class _AsymmetricLaplace(Family):
-    """See `Family`."""
-
-    def breaks(self) -> list[Any]:
-        """The centre."""
+    def breaks(self) -> list[Array]:
         return [self.law.loc]
 
 
 @register_family(dist.Laplace)
 class _Laplace(_AsymmetricLaplace):
-    """See `Family`."""
-
     tame = True
 
-    def cdf(self, x: Any) -> jax.Array:
-        """NumPyro's own has no derivative at the centre."""
+    def cdf(self, x: Array) -> jax.Array:
+        """With a derivative at the centre, which NumPyro's own lacks."""
         return self.tails(x)[0]
 
-    def tails(self, x: Any) -> jax.Array:
-        """To rounding, however far out."""
+    def tails(self, x: Array) -> jax.Array:
         return laplace_tails((x - self.law.loc) / self.law.scale)
 
-    def integrated_tail(self, edges: Any) -> jax.Array:
-        """In closed form."""
+    def integrated_tail(self, edges: Array) -> jax.Array:
         return self.law.scale * integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
 
 
 @register_closed_form(dist.Laplace, Laplace, bounded=True)
 @register_closed_form(dist.Laplace, SymmetricLaplace, bounded=True)
-def laplace_laplace(base: dist.Laplace, mechanism: Any, z: Any) -> jax.Array:
+def laplace_laplace(base: dist.Laplace, mechanism: Any, z: Array) -> jax.Array:
     """Laplace data, clipped at the bounds, with Laplace noise.
 
     The log of p(x | θ) p(z | x) is a broken line of x, which bends at the centre and at z. Between neighbouring bends
@@ -62,8 +56,8 @@ def laplace_laplace(base: dist.Laplace, mechanism: Any, z: Any) -> jax.Array:
     """
     rate, lower, upper = 1.0 / mechanism.noise.resolution, mechanism.lower, mechanism.upper
     # A bend at a bound stays there: it would lose half of its derivative, and the first derivatives do not need it.
-    held, value = (jnp.clip(stop_gradient(point), lower, upper) for point in (base.loc, z))
-    centre = jnp.where((base.loc > lower) & (base.loc < upper), base.loc, held)
+    fixed, value = (jnp.clip(stop_gradient(point), lower, upper) for point in (base.loc, z))
+    centre = jnp.where((base.loc > lower) & (base.loc < upper), base.loc, fixed)
     points = jnp.stack(jnp.broadcast_arrays(lower, jnp.minimum(centre, value), jnp.maximum(centre, value), upper))
     start, stop, middle = points[:-1], points[1:], stop_gradient(0.5 * (points[:-1] + points[1:]))
     steep, noisy = (jnp.where(middle < at, -by, by) for at, by in ((base.loc, 1 / base.scale), (z, rate)))
@@ -80,26 +74,23 @@ def laplace_laplace(base: dist.Laplace, mechanism: Any, z: Any) -> jax.Array:
     return jnp.log(0.5 * rate) + largest + jnp.log(inside + jnp.exp(below - largest) + jnp.exp(above - largest))
 
 
-def _log_tail(x: Any) -> jax.Array:
+def _log_tail(x: Array) -> jax.Array:
     """Log of the Laplace law's cdf; at the centre it has a derivative."""
     return jnp.where(x < 0, x - jnp.log(2.0), jnp.log1p(-0.5 * jnp.exp(-jnp.where(x < 0, 0.0, x))))
 
 
 @register_family(dist.Exponential)
 class _Exponential(Family):
-    """See `Family`."""
-
     tame = True
 
-    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
-        """By expm1 below and linear above."""
+    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         below = -np.inf if is_empty(first, 0.0, -1) else log1mexp(-self.law.rate * jnp.maximum(first, 0.0))
         return stacked(below, -self.law.rate * jnp.maximum(last, 0.0))
 
 
 @register_closed_form(dist.Exponential, Laplace, bounded=True)
 @register_closed_form(dist.Exponential, SymmetricLaplace, bounded=True)
-def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
+def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Array) -> jax.Array:
     """Exponential data, clipped at the bounds, with Laplace noise.
 
     Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
@@ -128,7 +119,7 @@ def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Any) -> jax.A
 
 
 @register_closed_form(dist.Exponential, Gaussian, bounded=True)
-def exponential_gaussian(base: dist.Exponential, mechanism: Any, z: Any) -> jax.Array:
+def exponential_gaussian(base: dist.Exponential, mechanism: Any, z: Array) -> jax.Array:
     """Exponential data, clipped at the bounds, with Gaussian noise.
 
     Source: [KJKH], Lemma 3.2, corrected, with h linear.

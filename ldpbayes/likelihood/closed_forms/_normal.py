@@ -7,57 +7,52 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_tilted_normal, logsumexp, stacked
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
-ENOUGH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
+REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
 
 
 @register_family(dist.HalfNormal)
 class _HalfNormal(Family):
-    """See `Family`."""
-
     tame = True
 
 
 @register_family(dist.Normal)
 class _Normal(Family):
-    """See `Family`."""
-
     tame = True
 
-    def tails(self, x: Any) -> jax.Array:
-        """To rounding, however far out."""
+    def tails(self, x: Array) -> jax.Array:
         return normal_tails((x - self.law.loc) / self.law.scale)
 
-    def integrated_tail(self, edges: Any) -> jax.Array:
-        """In closed form."""
+    def integrated_tail(self, edges: Array) -> jax.Array:
         return self.law.scale * integrated_normal_tail((edges - self.law.loc) / self.law.scale)
 
-    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
-        """Both in one call: the traced graph is what compilation pays for."""
+    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
+        # both in one call: compilation time grows with the traced graph
         loc, scale = self.law.loc, self.law.scale
         return log_ndtr(stacked((first - loc) / scale, (loc - last) / scale))
 
 
 @register_closed_form(dist.Normal, Laplace, bounded=True)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
-def normal_laplace(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+def normal_laplace(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal data, clipped at both bounds, with Laplace noise.
 
     Source: [KJKH] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
     """
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
 
-    def standard(x: Any) -> Any:
+    def standard(x: Array) -> Array:
         return (x - base.loc) / base.scale
 
     nearest = jnp.clip(z, lower, upper)
     a, x, b, tilt = standard(lower), standard(nearest), standard(upper), rate * base.scale
-    # both sides of z, and both atoms, in one call each: the traced graph is what compilation pays for
+    # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
     below, above = log_ndtr(stacked(a, -b))
     a, x, b, tilt = jnp.broadcast_arrays(a, x, b, tilt)
     left, right = log_tilted_normal(jnp.stack([a, x]), jnp.stack([x, b]), jnp.stack([tilt, -tilt]), x)
@@ -71,19 +66,19 @@ def normal_laplace(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
 
 @register_closed_form(dist.Normal, Laplace, bounded=False)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=False)
-def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """A normal statistic with Laplace noise: the integrals left and right of z."""
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
-    start = stop_gradient(jnp.minimum(x, tilt)) - ENOUGH
-    end = stop_gradient(jnp.maximum(x, -tilt)) + ENOUGH
+    start = stop_gradient(jnp.minimum(x, tilt)) - REACH
+    end = stop_gradient(jnp.maximum(x, -tilt)) + REACH
     sides = log_tilted_normal(jnp.stack([start, x]), jnp.stack([x, end]), jnp.stack([tilt, -tilt]), x)
     return jnp.log(0.5 * rate) + logsumexp(*sides)
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
-def normal_gaussian(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+def normal_gaussian(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal data, clipped at both bounds, with Gaussian noise.
 
     Source: [KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
@@ -94,7 +89,7 @@ def normal_gaussian(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
     tau = base.scale * noise / total
 
     # (bound − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
-    def standard(x: Any) -> Any:
+    def standard(x: Array) -> Array:
         return ((x - base.loc) * (noise / base.scale) + (x - z) * (base.scale / noise)) / total
 
     interior = log_tilted_normal(standard(lower), standard(lower) + (upper - lower) / tau, 0.0, 0.0)
@@ -107,7 +102,7 @@ def normal_gaussian(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=False)
-def normal_gaussian_unclipped(base: dist.Normal, mechanism: Any, z: Any) -> jax.Array:
+def normal_gaussian_unclipped(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """A normal statistic with Gaussian noise, whose variances add up."""
     noise = jnp.asarray(mechanism.noise.standard_deviation)
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))

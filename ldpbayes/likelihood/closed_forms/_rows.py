@@ -14,6 +14,7 @@ from jax import lax
 from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._mixing import (
     conditional_normal,
     mixing_precisions,
@@ -29,10 +30,13 @@ from ldpbayes.numerics.smoothed import smoothed_log
 from ldpbayes.numerics.special import log_sum
 
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
+BINARY = np.arange(2)  # the labels 0 and 1
+MOST_LABELS = 32  # that a response may have if it is tabulated
+FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the rest is exact to 1e-8
 
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
-def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
     """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
 
     Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
@@ -43,7 +47,7 @@ def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Ar
 
 @register_closed_form(dist.MultivariateNormal, Gaussian)
 @register_closed_form(dist.MultivariateNormal, IndependentGaussian)
-def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
     """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
     index = jnp.asarray(mechanism.index)
     variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
@@ -53,17 +57,12 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Any) 
 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
-def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Any) -> jax.Array:
+def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
     """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
 
     Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
     product rule. Where every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10
     in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
-
-    Raises
-    ------
-    ValueError
-        For more than three perturbed columns.
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
@@ -84,10 +83,10 @@ def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Any) -
     return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Any, Any]:
+def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
     """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
-    log_root: Any = 0.0
-    squares: Any = 0.0
+    log_root: Array = 0.0
+    squares: Array = 0.0
     for _ in range(matrix.shape[-1]):
         pivot = matrix[..., 0, 0]
         log_root = log_root + 0.5 * jnp.log(pivot)
@@ -98,31 +97,21 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Any, Any]:
     return log_root, squares
 
 
-BINARY = np.arange(2)
-MOST_LABELS = 32
-
-
 @dataclasses.dataclass(frozen=True)
 class ChebyshevExpansion:
     """Expansion of the sigmoid in Chebyshev polynomials, whose mean over a normal predictor is a polynomial.
 
-    It need not lie between 0 and 1: its mean is clipped to that, and where responses are released as they are, to
-    `floor` and 1 − `floor`, with no gradient where it is. Of the second order it is a straight line, since the sigmoid
-    less 1/2 is odd.
+    Its mean is clipped to [0, 1], and where responses are released as they are, to [`floor`, 1 − `floor`], with no
+    gradient where it is. Of the second order it is a straight line, since the sigmoid less 1/2 is odd.
 
     Parameters
     ----------
     order : int
-        Of the last polynomial, at least 1.
+        Of the last polynomial. ValueError unless at least 1.
     half_width : float
-        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor; positive.
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor. ValueError unless positive.
     floor : float
-        Least probability of a response that is released as it is, between 0 and 1/2, exclusive.
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range.
+        Least probability of a response that is released as it is. ValueError unless between 0 and 1/2, exclusive.
 
     Notes
     -----
@@ -144,22 +133,16 @@ class ChebyshevExpansion:
     @property
     def coefficients(self) -> np.ndarray:
         """Coefficients of the powers 0, 1, ..., order of the predictor."""
-        many = 2 * self.order + 200
-        angles = np.pi * (np.arange(many) + 0.5) / many
+        count = 2 * self.order + 200
+        angles = np.pi * (np.arange(count) + 0.5) / count
         values = 0.5 * (1 + np.tanh(0.5 * self.half_width * np.cos(angles)))
         k = np.arange(self.order + 1)
-        series = np.cos(k[:, None] * angles) @ values * np.where(k, 2, 1) / many
+        series = np.cos(k[:, None] * angles) @ values * np.where(k, 2, 1) / count
         powers = np.polynomial.chebyshev.cheb2poly(series)
         return np.append(powers, np.zeros(self.order + 1 - len(powers))) / float(self.half_width) ** k
 
-    def mean(self, t: Any, v: Any) -> jax.Array:
-        """Mean of the expansion over N(t, v), not clipped.
-
-        Parameters
-        ----------
-        t, v : array_like
-            Mean and variance of the predictor, of shapes that broadcast.
-        """
+    def mean(self, t: Array, v: Array) -> jax.Array:
+        """Mean of the expansion over a predictor N(t, v), not clipped; shapes broadcast."""
         before, moment, total = jnp.zeros_like(t), jnp.ones_like(t), jnp.zeros_like(t)
         for k, coefficient in enumerate(self.coefficients):
             total = total + float(coefficient) * moment
@@ -167,93 +150,8 @@ class ChebyshevExpansion:
         return total
 
 
-def log_mean_response(base: Any, y: Any, t: Any, v: Any, floor: float | None = None) -> jax.Array:
-    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be.
-
-    Responses with finitely many values are tabulated (`smoothed_log`), unless the law depends on traced parameters
-    besides the predictor: the table has no derivatives in these. Others are integrated by ``base.nodes`` Gauss-Hermite
-    nodes.
-
-    Parameters
-    ----------
-    base : RegressionRows
-        Says what the response is.
-    y : array (*batch)
-        Responses.
-    t : array (q, *batch), or (*batch)
-        Means of the predictor.
-    v : array (q,), or a number
-        Its variances.
-    floor : float, optional
-        Least probability by an expansion; by default that of the expansion.
-
-    Returns
-    -------
-    Array of the shape of t
-    """
-    if base.expansion is not None:
-        one = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
-        least = base.expansion.floor if floor is None else floor
-        return jnp.log(jnp.clip(jnp.where(y == 1, one, 1 - one), least, 1.0 - least)) + _unless_in(BINARY, y)
-    flat = jnp.reshape(t, (*v.shape, -1))
-    if base.response is dist.BernoulliLogits:
-        # p(0 | η) = p(1 | −η): one label is enough
-        flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
-        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
-        return value.reshape(t.shape) + _unless_in(BINARY, y)
-    labels = _labels(base.response)
-    if labels is not None:
-        log_p = _of_labels(base.response, labels)
-        hoisted = jax.closure_convert(log_p, jnp.zeros((len(labels), 1), t.dtype))[1]
-        if not hoisted:
-            which = jnp.sum(jnp.arange(len(labels)) * (y.reshape(-1, 1) == labels), axis=-1)
-            return smoothed_log(log_p, len(labels), which, flat, v).reshape(t.shape) + _unless_in(labels, y)
-    return _by_quadrature(base, y, t, v)
-
-
-def _unless_in(labels: np.ndarray, y: Any) -> jax.Array:
-    """−inf for y that is none of the labels, NaN where it is not a number."""
-    return jnp.where(jnp.any(y[..., None] == labels, axis=-1), 0.0, jnp.where(y == y, -jnp.inf, jnp.nan))
-
-
-def _log_sigmoid(s: Any) -> jax.Array:
-    return jnp.minimum(s, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(s)))
-
-
-def _labels(response: Callable[[Any], dist.Distribution]) -> np.ndarray | None:
-    """Values of the response in order, None if they are many or depend on what is traced."""
-    support = response(jnp.zeros((1, 1))).support
-    if support is constraints.boolean:
-        return BINARY
-    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
-        return None
-    if np.size(low) > 1 or np.size(high) > 1:
-        return None
-    first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
-    return np.arange(first, last + 1) if last - first < MOST_LABELS else None
-
-
-def _of_labels(response: Callable[[Any], dist.Distribution], labels: np.ndarray) -> Callable[[Any], jax.Array]:
-    def log_p(s: Any) -> jax.Array:
-        return response(s).log_prob(labels.reshape(-1, *(1,) * (s.ndim - 1)))
-
-    return log_p
-
-
-def _by_quadrature(base: Any, y: Any, t: Any, v: Any) -> jax.Array:
-    if not v.ndim:
-        return _by_quadrature(base, y, t[None], v[None])[0]
-    nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
-    # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
-    spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))
-    law = base.response(jnp.moveaxis(t, 0, -1)[..., None] + spread[:, None] * nodes)
-    terms = law.log_prob(y[..., None, None]) + np.log(weights / np.sqrt(2 * np.pi))
-    return jnp.moveaxis(log_sum(terms), -1, 0)
-
-
-SCALES = 36
-"""Points of the integral over the scale of symmetric Laplace noise, where the rest is exact to 1e-8."""
+Response = Callable[[Any], dist.Distribution]
+"""Linear predictors → law of the responses."""
 
 
 class RegressionRows(dist.Distribution):
@@ -262,11 +160,10 @@ class RegressionRows(dist.Distribution):
     Under a mechanism that perturbs all columns but the response the latent x is integrated out, and y where it passed
     randomized response (`LogisticRecordsMechanism`). Given released covariates z and the scale W of their noise, x is
     normal, hence the linear predictor too, with one variance for all records: the probability of a response is one
-    function of the predictor's mean, which is tabulated where responses have finitely many values. Under normal noise
-    nothing else is left, under symmetric Laplace noise an integral over W (`mixing_rule`). For logit and probit
-    responses the log density is exact to 1e-8, and where every principal standard deviation of the covariates is at
-    least a tenth of the noise's; see Notes for rows that are next to impossible. Clipping is left out: the bounds
-    should hold (nearly) all covariates.
+    function of the predictor's mean. Under symmetric Laplace noise an integral over W remains. For logit and probit
+    responses the log density is exact to 1e-8 where every principal standard deviation of the covariates is at least a
+    tenth of the noise's, but for rows that are next to impossible (Notes). Clipping is left out: the bounds should hold
+    (nearly) all covariates.
 
     Parameters
     ----------
@@ -280,12 +177,13 @@ class RegressionRows(dist.Distribution):
         Value of the predictor where all covariates are 0.
     place : int
         Position of the response in a row; the last by default.
-    scales, nodes : int
-        Points of the integrals over W and, by Gauss-Hermite, over the predictor, for responses that are not tabulated:
-        those with infinitely many values, and those whose law depends on traced parameters besides the predictor, such
-        as an overdispersion. For others there are at least 36 over W.
+    scales : int
+        Points of the integral over W; there are at least 36.
+    nodes : int
+        Gauss-Hermite points of the integral over the predictor, for responses with infinitely many values and those
+        whose law depends on traced parameters besides the predictor, such as an overdispersion. Others are tabulated.
     expansion : ChebyshevExpansion, optional
-        What stands for the sigmoid of a logistic response instead, as in [KJKH]; by default nothing does.
+        Takes the place of the sigmoid of a logistic response, as in [KJKH].
 
     Raises
     ------
@@ -310,9 +208,9 @@ class RegressionRows(dist.Distribution):
     def __init__(
         self,
         covariates: dist.MultivariateNormal,
-        response: Callable[[Any], dist.Distribution],
-        slopes: Any,
-        intercept: Any = 0.0,
+        response: Response,
+        slopes: Array,
+        intercept: Array = 0.0,
         *,
         place: int = -1,
         scales: int = 24,
@@ -339,19 +237,18 @@ class RegressionRows(dist.Distribution):
         """Positions of the covariates in a row."""
         return tuple(j for j in range(self.event_shape[0]) if j != self.place)
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw rows."""
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         keys = jax.random.split(key)
         x = self.covariates.sample(keys[0], sample_shape)
         y = self.response(self.intercept + x @ self.slopes).sample(keys[1])
         return jnp.insert(x, self.place, y.astype(x.dtype), axis=-1)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: Array, intermediates: Array = None) -> jax.Array:
         """Log density of rows that were not perturbed (*batch, columns)."""
         x, y = self.parts(value)
         return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
 
-    def parts(self, value: Any) -> tuple[Any, Any]:
+    def parts(self, value: Array) -> tuple[Array, Array]:
         """Covariates (*batch, d) and responses (*batch) of rows, as NumPy arrays where the rows are one."""
         before, after = value[..., : self.place], value[..., self.place + 1 :]
         if not before.shape[-1] or not after.shape[-1]:  # nothing need be copied
@@ -359,8 +256,8 @@ class RegressionRows(dist.Distribution):
         xp = np if isinstance(value, np.ndarray) else jnp
         return xp.concatenate([before, after], axis=-1), value[..., self.place]
 
-    def check_responses(self, y: Any) -> None:
-        """ValueError for responses that are not in the support of their law, where that can be seen."""
+    def check_responses(self, y: Array) -> None:
+        """ValueError for responses, in a concrete NumPy array, that are not in the support of their law."""
         law = self.response(jnp.zeros((1, 1)))
         inside = law.support(y[..., None, None])
         if isinstance(inside, np.ndarray) and not inside.all():
@@ -372,64 +269,46 @@ class RegressionRows(dist.Distribution):
 
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
-def regression_rows(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
-    """Rows (z, y) under symmetric Laplace noise in all columns but the response.
-
-    Raises
-    ------
-    ValueError
-        If the mechanism perturbs other columns, or has a scale a record; if responses are not in the support of their
-        law, where that can be seen: in concrete NumPy arrays.
-    """
-    scale = _scales(base, mechanism)
-    x, y = base.parts(z)
-    base.check_responses(y)
+def regression_rows(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
+    """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
+    scale, x, y = _checked(base, mechanism, z)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / scale**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
-    w, log_weights = mixing_rule(max(base.scales, SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
+    w, log_weights = mixing_rule(max(base.scales, FEWEST_SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
     log_density, mean, variance = _given_scales(base, scale, w, x)
-    terms = log_weights.reshape(-1, *(1,) * y.ndim) + log_density + log_mean_response(base, y, mean, variance)
+    terms = log_weights.reshape(-1, *(1,) * y.ndim) + log_density + _log_mean_response(base, y, mean, variance)
     return log_sum(terms, axis=0)
 
 
 @register_closed_form(RegressionRows, Gaussian)
 @register_closed_form(RegressionRows, IndependentGaussian)
-def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
-    """Rows (z, y) under Gaussian noise in all columns but the response; errors as for `regression_rows`."""
-    scale = _scales(base, mechanism)
-    x, y = base.parts(z)
-    base.check_responses(y)
+def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
+    """Rows (z, y) under Gaussian noise in all columns but the response."""
+    scale, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_scales(base, scale, None, x)
-    return log_density + log_mean_response(base, y, mean, variance)
+    return log_density + _log_mean_response(base, y, mean, variance)
 
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
-def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Any) -> jax.Array:
+def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
     """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column.
 
     log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
     q = 1/(1 + exp(epsilon)) that of a flip.
-
-    Raises
-    ------
-    ValueError
-        As for `regression_rows`; if the response is not 0 or 1.
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
-    scale = _scales(base, mechanism)
-    x, y = base.parts(z)
-    base.check_responses(y)
+    scale, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_scales(base, scale, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
-    log_p = log_mean_response(base, y, mean, variance, floor=tiny)
+    log_p = _log_mean_response(base, y, mean, variance, floor=tiny)
     flip = jax.nn.sigmoid(-jnp.asarray(mechanism.response_epsilon, mean.dtype))
     p = jnp.exp(log_p)
     return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
-def _scales(base: RegressionRows, mechanism: Any) -> jax.Array:
-    """Standard deviation of the noise in the covariates: a number, or one a column."""
+def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
+    """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
         raise ValueError(
             f"the mechanism must perturb all columns but the response, which is column {base.place}; got {mechanism}"
@@ -437,16 +316,18 @@ def _scales(base: RegressionRows, mechanism: Any) -> jax.Array:
     scale = jnp.asarray(mechanism.noise.standard_deviation)
     if scale.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
-    return scale
+    x, y = base.parts(z)
+    base.check_responses(y)
+    return scale, x, y
 
 
-def _given_scales(base: RegressionRows, scale: Any, w: Any, z: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _given_scales(base: RegressionRows, scale: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
 
     The noise has variance scale² w, or scale² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
-    one, w = w is None, np.ones(1) if w is None else w
+    single, w = w is None, np.ones(1) if w is None else w
     precisions, log_roots = mixing_precisions(covariance, scale, w)
     # the predictor given z and w has mean θᵀm + gain (z − m) and variance θᵀ(C − C P C) θ, here without a difference
     load = covariance @ slopes
@@ -460,7 +341,7 @@ def _given_scales(base: RegressionRows, scale: Any, w: Any, z: Any) -> tuple[jax
     forms, predictors = frame.T @ precisions @ frame, gain @ frame
     predictors = predictors.at[:, d].add(base.intercept + m @ slopes)
     constant = log_roots + 0.5 * d * np.log(2 * np.pi)
-    if one:
+    if single:
         # a product with ones, as XLA adds up short rows slowly
         squares = ((rows @ forms[0]) * rows) @ np.ones(d + 1, rows.dtype)
         mean, constant, variance = rows @ predictors[0], constant[0], variance[0]
@@ -470,3 +351,72 @@ def _given_scales(base: RegressionRows, scale: Any, w: Any, z: Any) -> tuple[jax
         mean, constant = predictors @ columns, constant[:, None]
     batch = (*variance.shape, *z.shape[:-1])
     return (-0.5 * squares - constant).reshape(batch), mean.reshape(batch), variance
+
+
+def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor: float | None = None) -> jax.Array:
+    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be.
+
+    Shapes: y (*batch), t (q, *batch) and v (q,), or t (*batch) and v (). Responses with finitely many values are
+    tabulated (`smoothed_log`), unless the law depends on traced parameters besides the predictor: the table has no
+    derivatives in these. Others are integrated by ``base.nodes`` Gauss-Hermite nodes. `floor` is the least probability
+    by an expansion, by default the expansion's own.
+    """
+    if base.expansion is not None:
+        p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
+        least = base.expansion.floor if floor is None else floor
+        return jnp.log(jnp.clip(jnp.where(y == 1, p, 1 - p), least, 1.0 - least)) + _log_in(BINARY, y)
+    flat = jnp.reshape(t, (*v.shape, -1))
+    if base.response is dist.BernoulliLogits:
+        # p(0 | η) = p(1 | −η): one label is enough
+        flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
+        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
+        return value.reshape(t.shape) + _log_in(BINARY, y)
+    labels = _labels(base.response)
+    if labels is not None:
+        log_p = _log_probability_of_labels(base.response, labels)
+        traced_parameters = jax.closure_convert(log_p, jnp.zeros((len(labels), 1), t.dtype))[1]
+        if not traced_parameters:
+            index = jnp.sum(jnp.arange(len(labels)) * (y.reshape(-1, 1) == labels), axis=-1)
+            return smoothed_log(log_p, len(labels), index, flat, v).reshape(t.shape) + _log_in(labels, y)
+    return _by_quadrature(base, y, t, v)
+
+
+def _log_in(labels: np.ndarray, y: Array) -> jax.Array:
+    """0 for y that is one of the labels, −inf for other numbers, NaN for NaN."""
+    return jnp.where(jnp.any(y[..., None] == labels, axis=-1), 0.0, jnp.where(y == y, -jnp.inf, jnp.nan))
+
+
+def _log_sigmoid(s: Array) -> jax.Array:
+    return jnp.minimum(s, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(s)))
+
+
+def _labels(response: Response) -> np.ndarray | None:
+    """Values of the response in order, None if they are many or depend on what is traced."""
+    support = response(jnp.zeros((1, 1))).support
+    if support is constraints.boolean:
+        return BINARY
+    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
+        return None
+    if np.size(low) > 1 or np.size(high) > 1:
+        return None
+    first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
+    return np.arange(first, last + 1) if last - first < MOST_LABELS else None
+
+
+def _log_probability_of_labels(response: Response, labels: np.ndarray) -> Callable[[Array], jax.Array]:
+    def log_p(s: Array) -> jax.Array:
+        return response(s).log_prob(labels.reshape(-1, *(1,) * (s.ndim - 1)))
+
+    return log_p
+
+
+def _by_quadrature(base: RegressionRows, y: Array, t: Array, v: Array) -> jax.Array:
+    if not v.ndim:
+        return _by_quadrature(base, y, t[None], v[None])[0]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
+    # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
+    spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))
+    law = base.response(jnp.moveaxis(t, 0, -1)[..., None] + spread[:, None] * nodes)
+    terms = law.log_prob(y[..., None, None]) + np.log(weights / np.sqrt(2 * np.pi))
+    return jnp.moveaxis(log_sum(terms), -1, 0)

@@ -1,99 +1,84 @@
-"""Base families of which little has to be taught."""
+"""Beta, Cauchy, logistic and Student laws; truncated, transformed and zero-inflated laws, and mixtures."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import is_infinite, log_mass_outside, log_prob_on_support, support_ends
 from ldpbayes.likelihood.families import Family, family_of, register_family
-from ldpbayes.likelihood.latent import is_end
 from ldpbayes.numerics.special import betainc, log_sum, student_t_cdf
 from ldpbayes.numerics.tails import integrated_student_t_tail, logistic_tails, student_t_tails
 
 
 @register_family(dist.Beta)
 class _Beta(Family):
-    """See `Family`."""
-
-    def cdf(self, x: Any) -> jax.Array:
+    def cdf(self, x: Array) -> jax.Array:
         """With derivatives in both concentrations, which NumPyro's own lacks."""
         return betainc(self.law.concentration1, self.law.concentration0, x)
 
 
 @register_family(dist.Cauchy, dist.HalfCauchy)
 class _Cauchy(Family):
-    """See `Family`."""
-
     tame = True
 
-    def centres(self) -> list[tuple[Any, Any]]:
+    def centres(self) -> list[tuple[Array, Array]]:
         """Without moments, of which there are none."""
         return [(getattr(self.law, "loc", 0.0), self.law.scale)]
 
 
 @register_family(dist.Logistic)
 class _Logistic(Family):
-    """See `Family`."""
-
     tame = True
 
-    def tails(self, x: Any) -> jax.Array:
-        """To rounding, however far out."""
+    def tails(self, x: Array) -> jax.Array:
         return logistic_tails((x - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.StudentT)
 class _StudentT(Family):
-    """See `Family`."""
-
-    def centres(self) -> list[tuple[Any, Any]]:
+    def centres(self) -> list[tuple[Array, Array]]:
         """Without moments, which may be infinite."""
         return [(self.law.loc, self.law.scale)]
 
-    def cdf(self, x: Any) -> jax.Array:
+    def cdf(self, x: Array) -> jax.Array:
         """With a derivative in the degrees of freedom, which NumPyro's own lacks."""
         return student_t_cdf(self.law.df, (x - self.law.loc) / self.law.scale)
 
-    def tails(self, x: Any) -> jax.Array:
-        """Each by its own incomplete beta function."""
+    def tails(self, x: Array) -> jax.Array:
         return student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
 
-    def integrated_tail(self, edges: Any) -> jax.Array:
-        """In closed form, at one degree of freedom too."""
+    def integrated_tail(self, edges: Array) -> jax.Array:
         return self.law.scale * integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.LeftTruncatedDistribution, dist.RightTruncatedDistribution, dist.TwoSidedTruncatedDistribution)
 class _Truncated(Family):
-    """See `Family`."""
-
-    def breaks(self) -> list[Any]:
-        """Those of the law that was truncated."""
+    def breaks(self) -> list[Array]:
         return family_of(self.law.base_dist).breaks()
 
-    def centres(self) -> list[tuple[Any, Any]]:
-        """Those of the law that was truncated."""
+    def centres(self) -> list[tuple[Array, Array]]:
         return family_of(self.law.base_dist).centres()
 
 
 @register_family(dist.TransformedDistribution)
 class _Transformed(Family):
-    """See `Family`."""
-
-    def breaks(self) -> list[Any]:
-        """Where those of the law that is transformed, and the ends of its support, go."""
+    def breaks(self) -> list[Array]:
+        """The images of those of the law that is transformed, and of the ends of its support."""
         part = self.law.base_dist
         points = family_of(part).breaks()
         if type(self.law) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
             points = points + [end for end in support_ends(part) if not is_infinite(end)]
         for transform in self.law.transforms:
             points = [transform(point) for point in points]
-        return [point for point in points if not any(is_end(point, end) for end in support_ends(self.law))]
+        return _interior(points, self.law)
 
-    def centres(self) -> list[tuple[Any, Any]]:
-        """Where those of the law that is transformed go, with what lies within a width of them."""
+    def centres(self) -> list[tuple[Array, Array]]:
+        """The images of those of the law that is transformed, and of the points a width away."""
         pairs = [(c, c - w, c + w) for c, w in family_of(self.law.base_dist).centres()]
         for transform in self.law.transforms:
             pairs = [tuple(transform(point) for point in points) for points in pairs]
@@ -102,16 +87,13 @@ class _Transformed(Family):
 
 @register_family(dist.discrete.ZeroInflatedProbs)
 class _ZeroInflated(Family):
-    """See `Family`."""
-
-    def log_mass(self, counts: Any) -> jax.Array:
-        """That of the other law, as exact as it is there."""
+    def log_mass(self, counts: Array) -> jax.Array:
         gate = self.law.gate
         inflated = jnp.log1p(-gate) + family_of(self.law.base_dist).log_mass(counts)
         return jnp.where(counts == 0, jnp.log(gate + jnp.exp(inflated)), inflated)
 
-    def log_mass_above(self, nodes: Any, log_masses: Any) -> jax.Array:
-        """That of the other law: its zeros are not above anything."""
+    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
+        """From that of the other law: zeros are above no node."""
         part = self.law.base_dist
         above = family_of(part).log_mass_above(nodes, log_prob_on_support(part, nodes))
         return jnp.log1p(-self.law.gate) + above
@@ -119,24 +101,21 @@ class _ZeroInflated(Family):
 
 @register_family(dist.MixtureSameFamily)
 class _MixtureSameFamily(Family):
-    """Components of one class, in a batch, which have one support; see `Family`."""
+    """Components of one class, in a batch, which have one support."""
 
-    def breaks(self) -> list[Any]:
-        """Those of all components."""
+    def breaks(self) -> list[Array]:
         mixture = self.law
         batch = (*mixture.batch_shape, mixture.mixture_size)
         points = [jnp.broadcast_to(point, batch) for point in family_of(mixture.component_distribution).breaks()]
         return [point[..., k] for point in points for k in range(mixture.mixture_size)]
 
-    def centres(self) -> list[tuple[Any, Any]]:
-        """Those of all components."""
+    def centres(self) -> list[tuple[Array, Array]]:
         batch = (*self.law.batch_shape, self.law.mixture_size)
         pairs = family_of(self.law.component_distribution).centres()
         spread = [[jnp.broadcast_to(part, batch) for part in pair] for pair in pairs]
         return [(centre[..., k], width[..., k]) for centre, width in spread for k in range(batch[-1])]
 
-    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
-        """From those of the components."""
+    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
         first, last = (edge.reshape(*jnp.shape(edge), 1) for edge in (first, last))
         return log_sum(log_weights + log_mass_outside(self.law.component_distribution, first, last))
@@ -144,20 +123,29 @@ class _MixtureSameFamily(Family):
 
 @register_family(dist.MixtureGeneral)
 class _MixtureGeneral(Family):
-    """Components of any classes; see `Family`."""
+    """Components of any classes."""
 
-    def breaks(self) -> list[Any]:
+    def breaks(self) -> list[Array]:
         """Those of all components and, where the support goes on there, the ends of their supports."""
-        own, parts = support_ends(self.law), self.law.component_distributions
+        parts = self.law.component_distributions
         points = [point for part in parts for point in (*support_ends(part), *family_of(part).breaks())]
-        return [point for point in points if not any(is_end(point, end) for end in own)]
+        return _interior(points, self.law)
 
-    def centres(self) -> list[tuple[Any, Any]]:
-        """Those of all components."""
+    def centres(self) -> list[tuple[Array, Array]]:
         return [pair for part in self.law.component_distributions for pair in family_of(part).centres()]
 
-    def log_mass_outside(self, first: Any, last: Any) -> jax.Array:
-        """From those of the components."""
+    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
         parts = [log_mass_outside(law, first, last) for law in self.law.component_distributions]
         return log_sum(log_weights + jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
+
+
+def _interior(points: list[Array], law: Any) -> list[Array]:
+    """The points that are not known to be infinite or an end of a law's support."""
+
+    def is_end(point: Array, end: Array) -> bool:
+        if not is_concrete(point, end):
+            return point is end or is_infinite(point)
+        return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
+
+    return [point for point in points if not any(is_end(point, end) for end in support_ends(law))]

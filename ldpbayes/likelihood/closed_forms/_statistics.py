@@ -9,13 +9,13 @@ import numpyro.distributions as dist
 from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
+from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._mixing import normal_log_density
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, pairs
 
-WIDE = 4.5
-"""Standard deviation of a predictor from which on its expectations are sums over points where the sigmoid varies."""
+WIDE = 4.5  # standard deviation of a predictor beyond which its expectations are sums over points around 0
 
 
 class SumOfStatistics(dist.Distribution):
@@ -28,7 +28,7 @@ class SumOfStatistics(dist.Distribution):
     each_covariance : array (p, p)
         Cov[t] of one record; may be singular.
     count : array_like
-        Number of records: a number, which may be a latent variable of the model.
+        Number of records; may be a latent variable of the model.
     """
 
     arg_constraints = {
@@ -38,14 +38,15 @@ class SumOfStatistics(dist.Distribution):
     }
     support = constraints.real_vector
 
-    def __init__(self, each_mean: Any, each_covariance: Any, count: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, each_mean: Array, each_covariance: Array, count: Array, *, validate_args: bool | None = None
+    ) -> None:
         self.each_mean, self.each_covariance, self.count = each_mean, each_covariance, count
         batch = jnp.broadcast_shapes(jnp.shape(each_mean)[:-1], jnp.shape(each_covariance)[:-2], jnp.shape(count))
         super().__init__(batch, jnp.shape(each_mean)[-1:], validate_args=validate_args)
 
     @property
     def mean(self) -> jax.Array:
-        """Of the sum, (*batch, p)."""
         return jnp.asarray(self.count)[..., None] * self.each_mean
 
     @property
@@ -55,32 +56,32 @@ class SumOfStatistics(dist.Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Of the sum, (*batch, p)."""
         return jnp.diagonal(self.covariance_matrix, axis1=-2, axis2=-1)
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw sums from the normal law."""
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         # not Cholesky: statistics that do not vary, such as those of a constant column, make it singular
         values, vectors = jnp.linalg.eigh(self.covariance_matrix)
         root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[..., None, :]
         draw = jax.random.normal(key, sample_shape + self.batch_shape + self.event_shape, root.dtype)
         return self.mean + jnp.einsum("...ij,...j->...i", root, draw)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
         """Log density of a sum that was not perturbed; its covariance must not be singular."""
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
 @register_closed_form(SumOfStatistics, Gaussian, bounded=False)
 @register_closed_form(SumOfStatistics, IndependentGaussian, bounded=False)
-def statistics_gaussian(base: SumOfStatistics, mechanism: Any, z: Any) -> jax.Array:
+def statistics_gaussian(base: SumOfStatistics, mechanism: Any, z: Array) -> jax.Array:
     """Sums of statistics plus Gaussian noise: N(z; N μ, N Σ + noise) ([KJKH] eq. 3)."""
     variance = jnp.broadcast_to(mechanism.noise.over_columns(mechanism.noise.variance), base.event_shape)
     total = base.covariance_matrix + variance[..., None] * jnp.eye(base.event_shape[0])
     return normal_log_density(dist.MultivariateNormal(base.mean, total, validate_args=False), z)
 
 
-def linear_rows(covariates: dist.MultivariateNormal, slopes: Any, scale: Any, intercept: Any = 0.0) -> Any:
+def linear_rows(
+    covariates: dist.MultivariateNormal, slopes: Array, scale: Array, intercept: Array = 0.0
+) -> dist.MultivariateNormal:
     """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, scale²).
 
     Parameters
@@ -119,7 +120,7 @@ def linear_rows(covariates: dist.MultivariateNormal, slopes: Any, scale: Any, in
     return dist.MultivariateNormal(loc, scale_tril=both, validate_args=False)
 
 
-def linear_statistics(rows: dist.MultivariateNormal, count: Any, off_diagonal: str = "scaled") -> SumOfStatistics:
+def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal: str = "scaled") -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
 
     By Isserlis' theorem the product of two entries of w = (x, y) has covariance
@@ -128,15 +129,11 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Any, off_diagonal: s
     Parameters
     ----------
     rows : numpyro.distributions.MultivariateNormal
-        Of a record (x, y), the response last; see `linear_rows`.
+        Of a record (x, y), the response last, as of `linear_rows`.
     count : array_like
         Number of records.
     off_diagonal : {"scaled", "once"}
-        What s is; see `LinearStatisticsMechanism`.
-
-    Returns
-    -------
-    SumOfStatistics
+        s, as in `LinearStatisticsMechanism`.
 
     Notes
     -----
@@ -153,24 +150,24 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Any, off_diagonal: s
     return SumOfStatistics(factor * mean, factor[:, None] * factor * covariance, count)
 
 
-def _products(m: Any, covariance: Any, i: np.ndarray, j: np.ndarray) -> tuple[Any, Any]:
+def _products(m: Array, covariance: Array, i: np.ndarray, j: np.ndarray) -> tuple[Array, Array]:
     """Mean and covariance of the products w_i w_j of normal variables: Isserlis' theorem, means included."""
     moment = covariance + m[..., :, None] * m[..., None, :]  # E[w wᵀ]
 
-    def of(rows: Any, columns: Any) -> Any:
+    def block(rows: np.ndarray, columns: np.ndarray) -> jax.Array:
         return moment[..., rows[:, None], columns]
 
     product = m[..., i] * m[..., j]
-    each = of(i, i) * of(j, j) + of(i, j) * of(j, i) - 2 * product[..., :, None] * product[..., None, :]
+    each = block(i, i) * block(j, j) + block(i, j) * block(j, i) - 2 * product[..., :, None] * product[..., None, :]
     return moment[..., i, j], each
 
 
 def logistic_statistics(
     covariates: dist.MultivariateNormal,
-    slopes: Any,
-    intercept: Any = 0.0,
+    slopes: Array,
+    intercept: Array = 0.0,
     *,
-    count: Any,
+    count: Array,
     off_diagonal: str = "scaled",
 ) -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
@@ -190,11 +187,7 @@ def logistic_statistics(
     count : array_like
         Number of records.
     off_diagonal : {"scaled", "once"}
-        What s is; see `LinearStatisticsMechanism`.
-
-    Returns
-    -------
-    SumOfStatistics
+        s, as in `LinearStatisticsMechanism`.
 
     Notes
     -----
@@ -220,7 +213,7 @@ def logistic_statistics(
     return SumOfStatistics(jnp.concatenate([factor * mean, with_y]), each, count)
 
 
-def _expected_tanh(mean: Any, variance: Any) -> tuple[Any, Any, Any, Any]:
+def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array, Array]:
     """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal.
 
     By the trapezoid rule on 129 points, to 1e-11. Its error is of order exp(−2π · π/step), the poles of g being π away
