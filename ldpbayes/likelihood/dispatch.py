@@ -1,5 +1,6 @@
 """Closed forms of p(z | θ): their registry by base law and mechanism, and the mixture with records without noise."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +71,7 @@ def closed_form(base: dist.Distribution, mechanism: Any) -> ClosedForm | None:
     The nearest base class counts first, then the mechanism's classes, then those of its noise. The form describes all
     records, those without noise included.
     """
-    forms = (_form(table, base, mechanism) for table in _FORMS.tables)
+    forms = (_form(table, base, mechanism) for table in (_FORMS.own, _FORMS.ours))
     return next((form for form in forms if form is not None), None)
 
 
@@ -90,17 +91,13 @@ def _form(forms: dict[Any, ClosedForm], base: dist.Distribution, mechanism: Any)
         for kind in type(law).__mro__ if isinstance(law, Noise) else ():
             if (base_type, kind, clips) in forms:
                 form = forms[base_type, kind, clips]
-                return _mixed(form) if isinstance(noise, Omitted) else form
+                return functools.partial(_mixed, form) if isinstance(noise, Omitted) else form
     return None
 
 
-def _mixed(function: ClosedForm) -> ClosedForm:
-    """A form for the records that get noise, as one for all of them."""
-
-    def mixed(base: Any, mechanism: Any, z: Array) -> jax.Array:
-        return with_unperturbed(base, mechanism, z, function(base, mechanism.perturbing, z))
-
-    return mixed
+def _mixed(form: ClosedForm, base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+    """A form for records with noise, applied to all records."""
+    return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z))
 
 
 def with_unperturbed(base: Any, mechanism: Any, z: Array, noisy: Array) -> jax.Array:

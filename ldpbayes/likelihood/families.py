@@ -92,11 +92,6 @@ class Registry:
         self.own: dict[Any, Any] = {}
         self.ours: dict[Any, Any] = {}
 
-    @property
-    def tables(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Both tables, in the order in which they count."""
-        return self.own, self.ours
-
     def add(self, key: Any, entry: Any, purpose: str) -> None:
         """Register a function or class; ValueError, which names its purpose, if another from its side has the key."""
         table = self.ours if entry.__module__.startswith("ldpbayes.") else self.own
@@ -146,7 +141,7 @@ def register_family(*base_types: type) -> Callable[[F], F]:
 def family_of(base: dist.Distribution) -> Family:
     """The family of a law, possibly expanded."""
     law = unexpanded(base)
-    for table in _FAMILIES.tables:
+    for table in (_FAMILIES.own, _FAMILIES.ours):
         for kind in type(law).__mro__:
             if kind in table:
                 return table[kind](law)

@@ -1,4 +1,4 @@
-"""The nodes of a latent record, and where its density has kinks."""
+"""The nodes of a latent record: panels cut at the kinks of its density, or all counts."""
 
 import math
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from ldpbayes.likelihood._masses import (
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.numerics.quadrature import gauss_legendre
+from ldpbayes.numerics.special import log_sum
 
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 QUADRATURE_ORDER = 8
@@ -278,3 +279,20 @@ def _discrete_latent(base: dist.Distribution, mechanism: Any) -> Latent:
     # one at least, even outside the bounds: the mechanism clips it
     nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
+
+
+def log_sum_over_counts(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+    """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds.
+
+    ValueError as of `latent_nodes`: a law that is not clipped must have a finite support.
+    """
+    grid = latent_nodes(base, mechanism)
+    masses = grid.log_masses(base)
+    rank = 1 + max(np.ndim(z), masses.ndim - 1, len(mechanism.batch_shape))
+    places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
+    if is_concrete(z, mechanism):
+        with jax.ensure_compile_time_eval():  # does not depend on parameters, so it is a constant of what is traced
+            kernel = mechanism.log_prob(z, places)
+    else:
+        kernel = mechanism.log_prob(z, places)
+    return log_sum(aligned(masses, rank) + kernel, axis=0)

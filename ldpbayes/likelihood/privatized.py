@@ -17,8 +17,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.dispatch import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import check_nodes, latent_nodes
-from ldpbayes.likelihood.supported_mass import log_sum_over_counts
+from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
 from ldpbayes.noise.omitted import Omitted
 
 
@@ -86,14 +85,10 @@ class Privatized(dist.Distribution):
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
             if not METHODS[method].by_channel or mechanism.record_shape:
-                instead = (
-                    "of rows only MultivariateNormal and RegressionRows have one"
-                    if mechanism.record_shape
-                    else "use method='channel'"
-                )
-                raise ValueError(
-                    f"no closed form for {type(base_dist).__name__} under {type(mechanism).__name__}; {instead}"
-                )
+                for_rows = "of rows only MultivariateNormal and RegressionRows have one"
+                hint = for_rows if mechanism.record_shape else "use method='channel'"
+                pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
+                raise ValueError(f"no closed form for {pair}; {hint}")
             check_nodes(self._law, mechanism)
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)

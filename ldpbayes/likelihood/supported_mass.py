@@ -1,4 +1,4 @@
-"""Probabilities of the categories that a released value supports, and sums over counts."""
+"""Probabilities of the categories that a released value supports."""
 
 import functools
 from collections.abc import Callable
@@ -7,15 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import aligned
-from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import PureProtocol, RandomizedResponse
 from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
-from ldpbayes.numerics.special import log_sum
 
 BIT_CHUNK = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
 FEWEST = 64  # categories from which on `bit_product` is faster, for one chain and for four (docs/benchmarks.md)
@@ -70,20 +66,3 @@ def _use_bit_product(mechanism: PureProtocol, count: int, theta: jax.Array) -> b
     many = mechanism.categories >= FEWEST and count * mechanism.categories > 2 * CHUNK
     fast = many and pays() and theta.dtype == jnp.float64
     return fast and is_concrete(mechanism.epsilon) and bool(np.max(mechanism.epsilon) <= 7)
-
-
-def log_sum_over_counts(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
-    """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds.
-
-    ValueError as of `latent_nodes`: a law that is not clipped must have a finite support.
-    """
-    grid = latent_nodes(base, mechanism)
-    masses = grid.log_masses(base)
-    rank = 1 + max(np.ndim(z), masses.ndim - 1, len(mechanism.batch_shape))
-    places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
-    if is_concrete(z, mechanism):
-        with jax.ensure_compile_time_eval():  # does not depend on parameters, so it is a constant of what is traced
-            kernel = mechanism.log_prob(z, places)
-    else:
-        kernel = mechanism.log_prob(z, places)
-    return log_sum(aligned(masses, rank) + kernel, axis=0)

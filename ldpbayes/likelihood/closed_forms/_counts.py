@@ -16,7 +16,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import aligned, double_exponential, support_ends
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, unexpanded
-from ldpbayes.likelihood.supported_mass import log_sum_over_counts
+from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
