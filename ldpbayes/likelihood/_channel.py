@@ -20,6 +20,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import aligned
 from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
@@ -52,7 +53,7 @@ class Channel:
     latent: Latent
     matrix: Array
     log_scale: Array
-    mechanism: Any
+    mechanism: Mechanism
     z: Array
 
     def log_prob(self, base: dist.Distribution) -> jax.Array:
@@ -91,7 +92,7 @@ def _product(density: Array, matrix: Array) -> jax.Array:
     return jnp.sum(aligned(density, rank) * aligned(matrix, rank), axis=0)
 
 
-def build_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int | None = None) -> Channel:
+def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panels: int | None = None) -> Channel:
     """The channel of a mechanism for a base distribution's support, at released values z; `panels` of `latent_nodes`.
 
     Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
@@ -131,7 +132,7 @@ def build_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int
     return Channel(grid, matrix, log_scale, mechanism, z)
 
 
-def _cut(grid: Latent, mechanism: Any, size: int, part: slice) -> tuple[Latent, Any]:
+def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[Latent, Any]:
     """Points and mechanism of a part of a batch's last axis, which has a size; what lacks that axis stays whole."""
 
     def cut(leaf: Array) -> Array:
@@ -170,12 +171,12 @@ def _finite(xp: Any, log_scale: Array) -> Array:
     return xp.where(log_scale > -np.inf, log_scale, 0.0)
 
 
-def _log_kernel(xp: Any, mechanism: Any, z: Array) -> Kernel:
+def _log_kernel(xp: Any, mechanism: Mechanism, z: Array) -> Kernel:
     return lambda x: xp.asarray(_log_prob(mechanism, z, x))
 
 
 @jax.jit
-def _log_prob(mechanism: Any, z: Array, x: Array) -> jax.Array:
+def _log_prob(mechanism: Mechanism, z: Array, x: Array) -> jax.Array:
     return mechanism.log_prob(z, x)
 
 

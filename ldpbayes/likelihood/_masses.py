@@ -56,13 +56,13 @@ def is_empty(edge: Array, end: Array, direction: int) -> bool:
     return is_concrete(edge, end) and bool(np.all(direction * (end - np.asarray(edge)) <= 0))
 
 
-def _feasible(base: Any, points: Array) -> Array:
+def _feasible(base: dist.Distribution, points: Array) -> Array:
     """A point inside the support for each of some points."""
     shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)))
     return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
 
 
-def log_prob_on_support(base: Any, nodes: Array) -> jax.Array:
+def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
     """Log density, or log mass, at nodes (n, *batch); −inf, with zero gradient, outside the support.
 
     Nodes of a discrete base that is unbounded above are 0, 1, 2, ...
@@ -79,13 +79,13 @@ def log_prob_on_support(base: Any, nodes: Array) -> jax.Array:
     return jnp.where(inside, log_density(base, inside, points), -jnp.inf)
 
 
-def _log_mass(base: Any, inside: Array, counts: Array) -> Array:
+def _log_mass(base: dist.Distribution, inside: Array, counts: Array) -> Array:
     log_mass = family_of(base).log_mass(counts.astype(np.int32))
     # a family knows nothing of expansions
     return jnp.broadcast_to(log_mass, jnp.broadcast_shapes(jnp.shape(log_mass), (1, *base.batch_shape)))
 
 
-def _log_density(base: Any, inside: Array, points: Array) -> Array:
+def _log_density(base: dist.Distribution, inside: Array, points: Array) -> Array:
     """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf.
 
     Where a density overflows or underflows its derivative may be NaN, which spoils the others even if not selected. So
@@ -213,7 +213,9 @@ def _power_at_end(base: dist.Distribution, end: Array, near: Array, direction: A
     return jnp.where(resolved, rise / (log_distance[1] - log_distance[0]), 0.0)
 
 
-def log_mass_beyond(base: Any, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array) -> Array:
+def log_mass_beyond(
+    base: dist.Distribution, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array
+) -> Array:
     """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers.
 
     `open_ends` says whether the support goes on at either end; `inside` are the log masses (n, *batch) at the nodes.

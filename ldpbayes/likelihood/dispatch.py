@@ -15,6 +15,8 @@ from ldpbayes.likelihood._masses import aligned, log_mass_outside, log_prob_on_s
 from ldpbayes.likelihood._mixing import normal_log_density
 from ldpbayes.likelihood.families import Registry, unexpanded
 from ldpbayes.likelihood.latent import latent_nodes
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Noise
 from ldpbayes.noise.omitted import Omitted
 from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
@@ -65,7 +67,7 @@ def register_closed_form(
     return decorate
 
 
-def closed_form(base: dist.Distribution, mechanism: Any) -> ClosedForm | None:
+def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
     """The function registered for a law and a mechanism, a user's before ours, or None.
 
     The nearest base class counts first, then the mechanism's classes, then those of its noise. The form describes all
@@ -75,12 +77,12 @@ def closed_form(base: dist.Distribution, mechanism: Any) -> ClosedForm | None:
     return next((form for form in forms if form is not None), None)
 
 
-def is_own(base: dist.Distribution, mechanism: Any) -> bool:
+def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
     """Whether a closed form for these is a user's own."""
     return _form(_FORMS.own, base, mechanism) is not None
 
 
-def _form(forms: dict[Any, ClosedForm], base: dist.Distribution, mechanism: Any) -> ClosedForm | None:
+def _form(forms: dict[Any, ClosedForm], base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
     noise = getattr(mechanism, "noise", None)
     law = noise.noise if isinstance(noise, Omitted) else noise
     clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
@@ -95,12 +97,12 @@ def _form(forms: dict[Any, ClosedForm], base: dist.Distribution, mechanism: Any)
     return None
 
 
-def _mixed(form: ClosedForm, base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+def _mixed(form: ClosedForm, base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
     """A form for records with noise, applied to all records."""
     return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z))
 
 
-def with_unperturbed(base: Any, mechanism: Any, z: Array, noisy: Array) -> jax.Array:
+def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
     """Log density (*batch) of released values some of which are the records themselves.
 
     `noisy` is the log density of the others, under ``mechanism.perturbing``. The reference measure is Lebesgue's plus

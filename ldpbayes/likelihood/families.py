@@ -148,7 +148,7 @@ def family_of(base: dist.Distribution) -> Family:
     return Family(law)
 
 
-def unexpanded(base: Any) -> Any:
+def unexpanded(base: dist.Distribution) -> Any:
     """A distribution without its expansions, which only repeat it."""
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist

@@ -21,7 +21,7 @@ from ldpbayes.likelihood._masses import (
     support_ends,
 )
 from ldpbayes.likelihood.families import family_of, unexpanded
-from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.numerics.quadrature import gauss_legendre
 from ldpbayes.numerics.special import log_sum
 
@@ -169,7 +169,7 @@ class Latent:
         return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - rank)) * values, axis=0)
 
 
-def check_nodes(base: dist.Distribution, mechanism: Any) -> None:
+def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     """ValueError unless a likelihood without a closed form is possible: clipped numbers, counts or categories."""
     law, kind = type(unexpanded(base)).__name__, type(mechanism).__name__
     takes_integers = mechanism.domain.is_discrete
@@ -248,7 +248,7 @@ def _panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
     return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
-def _bounds(mechanism: Any) -> tuple[Array, Array]:
+def _bounds(mechanism: Mechanism) -> tuple[Array, Array]:
     """Ends of the interval to which records are clipped, or of the codes that are taken; infinite without one."""
     domain = mechanism.domain
     return getattr(domain, "lower_bound", -math.inf), getattr(domain, "upper_bound", math.inf)
@@ -260,7 +260,7 @@ def _known_ends(base: dist.Distribution) -> tuple[float, float]:
     return float(np.min(low)) if is_concrete(low) else -math.inf, float(np.max(high)) if is_concrete(high) else math.inf
 
 
-def _discrete_latent(base: dist.Distribution, mechanism: Any) -> Latent:
+def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
     lower, upper = _bounds(mechanism)
     if not is_concrete(lower, upper):
@@ -281,7 +281,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Any) -> Latent:
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
 
 
-def log_sum_over_counts(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
     """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds.
 
     ValueError as of `latent_nodes`: a law that is not clipped must have a finite support.

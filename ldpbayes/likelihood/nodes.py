@@ -36,7 +36,9 @@ class ExpandedLaw(dist.Distribution):
     pytree_data_fields = ("theta", "polynomial")
     support = constraints.nonnegative
 
-    def __init__(self, base_dist: Any, sketch: ExpandedSketch, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, base_dist: dist.Distribution, sketch: ExpandedSketch, *, validate_args: bool | None = None
+    ) -> None:
         if is_own(base_dist, sketch.mechanism):
             raise ValueError(
                 f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__} has a closed form of your own, "
@@ -60,7 +62,7 @@ class ExpandedLaw(dist.Distribution):
         return self
 
 
-def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | ExpandedLaw:
+def law_of_nodes(sketch: Any, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
     Parameters
@@ -93,13 +95,13 @@ def law_of_nodes(sketch: Any, base_dist: Any, **options: Any) -> Privatized | Ex
 
 
 @functools.singledispatch
-def method_at_nodes(sketch: Any, base_dist: Any) -> dict[str, Any]:
+def method_at_nodes(sketch: Any, base_dist: dist.Distribution) -> dict[str, Any]:
     """How the likelihood of a sketch's nodes is computed: options of `Privatized`."""
     return {}
 
 
 @method_at_nodes.register
-def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
+def _(sketch: PanelSketch, base_dist: dist.Distribution) -> dict[str, Any]:
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
         between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
         share = sketch.mechanism.unperturbed
@@ -117,13 +119,13 @@ def _(sketch: PanelSketch, base_dist: Any) -> dict[str, Any]:
 
 
 @method_at_nodes.register
-def _(sketch: SideBySide, base_dist: Any) -> dict[str, Any]:
+def _(sketch: SideBySide, base_dist: dist.Distribution) -> dict[str, Any]:
     choices = [method_at_nodes(part, base_dist) for part in sketch.sketches]
     return max(choices, key=lambda choice: choice.get("panels", 0))
 
 
 @method_at_nodes.register
-def _(sketch: MomentSketch, base_dist: Any) -> dict[str, Any]:
+def _(sketch: MomentSketch, base_dist: dist.Distribution) -> dict[str, Any]:
     if not isinstance(unexpanded(base_dist), dist.MultivariateNormal) or is_own(base_dist, sketch.mechanism):
         raise ValueError(
             "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "

@@ -18,6 +18,7 @@ from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.dispatch import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise.omitted import Omitted
 
 
@@ -63,7 +64,7 @@ class Privatized(dist.Distribution):
     def __init__(
         self,
         base_dist: dist.Distribution,
-        mechanism: Any,
+        mechanism: Mechanism,
         *,
         method: str = "auto",
         panels: int | None = None,
@@ -166,7 +167,7 @@ def _by_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int |
     return with_unperturbed(base, mechanism, z, noisy) if omitted else noisy
 
 
-def privatized_law(distribution: dist.Distribution, mechanism: Any, **options: Any) -> dist.Distribution:
+def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
     """`Privatized` inside the wrappers that a distribution has in a model: expanded by plates, masked, or an event."""
     if isinstance(distribution, dist.ExpandedDistribution):
         inner = privatized_law(distribution.base_dist, mechanism, **options)

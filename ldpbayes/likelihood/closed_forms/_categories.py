@@ -34,7 +34,7 @@ class Grouped(dist.Distribution):
     arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("base_dist", "groups")
 
-    def __init__(self, base_dist: Any, groups: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
         self.base_dist, self.groups = base_dist, groups
         super().__init__(jnp.shape(groups), (), validate_args=validate_args)
 
@@ -57,7 +57,7 @@ class Grouped(dist.Distribution):
 
 
 @register_closed_form(dist.Distribution, PureProtocol)
-def pure_protocol(base: Any, mechanism: PureProtocol, z: Array) -> jax.Array:
+def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) -> jax.Array:
     """Categories under a pure protocol.
 
     p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
@@ -81,7 +81,7 @@ def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
         return jnp.asarray(mechanism.log_supported(z))
 
 
-def category_probabilities(base: Any, mechanism: PureProtocol) -> Array:
+def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:
     """Probabilities (*base.batch_shape, categories) of a mechanism's categories under a law of some or all of them.
 
     ValueError if the law is continuous or can take other values.
@@ -102,7 +102,7 @@ def category_probabilities(base: Any, mechanism: PureProtocol) -> Array:
 @register_closed_form(dist.StudentT, PiecewiseConstant)
 @register_closed_form(dist.Cauchy, PiecewiseConstant)
 @register_closed_form(dist.Logistic, PiecewiseConstant)
-def piecewise_constant(base: Any, mechanism: Any, z: Array) -> jax.Array:
+def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z: Array) -> jax.Array:
     """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4).
 
     The probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
@@ -116,7 +116,7 @@ def piecewise_constant(base: Any, mechanism: Any, z: Array) -> jax.Array:
 @register_closed_form(dist.Normal, PiecewiseLinear)
 @register_closed_form(dist.Laplace, PiecewiseLinear)
 @register_closed_form(dist.StudentT, PiecewiseLinear)
-def piecewise_linear(base: Any, mechanism: Any, z: Array) -> jax.Array:
+def piecewise_linear(base: dist.Distribution, mechanism: PiecewiseLinear, z: Array) -> jax.Array:
     """The level at the first node, and each further rise times the mean over its cell of the upper tail.
 
     By parts: E g(X) = g(first) + ∫ g'(s) P(X > s) ds.

@@ -17,6 +17,7 @@ from ldpbayes.likelihood._masses import aligned, double_exponential, support_end
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, unexpanded
 from ldpbayes.likelihood.latent import log_sum_over_counts
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
@@ -125,13 +126,14 @@ _NEGATIVE_BINOMIAL = _CountLaw(
 )
 
 
-def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
     """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer.
 
     The base is Poisson, negative binomial, geometric, one of these with more zeros, or of finite support. ValueError if
     it is none of these, or if the size of a sum is not known before tracing.
     """
-    law, noise = unexpanded(base), mechanism.noise
+    law = unexpanded(base)
+    noise: Any = mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
     end = support_ends(law)[1]
     if not (is_concrete(end) and np.any(np.isinf(end))):

@@ -1,7 +1,5 @@
 """Laplace and exponential base laws."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +10,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import is_empty
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.special import (
     log1mexp,
@@ -48,7 +47,7 @@ class _Laplace(_AsymmetricLaplace):
 
 @register_closed_form(dist.Laplace, Laplace, bounded=True)
 @register_closed_form(dist.Laplace, SymmetricLaplace, bounded=True)
-def laplace_laplace(base: dist.Laplace, mechanism: Any, z: Array) -> jax.Array:
+def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
     """Laplace data, clipped at the bounds, with Laplace noise.
 
     The log of p(x | θ) p(z | x) is a broken line of x, which bends at the centre and at z. Between neighbouring bends
@@ -90,7 +89,7 @@ class _Exponential(Family):
 
 @register_closed_form(dist.Exponential, Laplace, bounded=True)
 @register_closed_form(dist.Exponential, SymmetricLaplace, bounded=True)
-def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Array) -> jax.Array:
+def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
     """Exponential data, clipped at the bounds, with Laplace noise.
 
     Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
@@ -119,7 +118,7 @@ def exponential_laplace(base: dist.Exponential, mechanism: Any, z: Array) -> jax
 
 
 @register_closed_form(dist.Exponential, Gaussian, bounded=True)
-def exponential_gaussian(base: dist.Exponential, mechanism: Any, z: Array) -> jax.Array:
+def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
     """Exponential data, clipped at the bounds, with Gaussian noise.
 
     Source: [KJKH], Lemma 3.2, corrected, with h linear.

@@ -1,7 +1,5 @@
 """Normal records."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -10,6 +8,7 @@ from jax.lax import stop_gradient
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_tilted_normal, logsumexp, stacked
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
@@ -40,7 +39,7 @@ class _Normal(Family):
 
 @register_closed_form(dist.Normal, Laplace, bounded=True)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
-def normal_laplace(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
+def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """Normal data, clipped at both bounds, with Laplace noise.
 
     Source: [KJKH] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
@@ -66,7 +65,7 @@ def normal_laplace(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
 
 @register_closed_form(dist.Normal, Laplace, bounded=False)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=False)
-def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
+def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """A normal statistic with Laplace noise: the integrals left and right of z."""
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
@@ -78,7 +77,7 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Any, z: Array) -> jax
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
-def normal_gaussian(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
+def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """Normal data, clipped at both bounds, with Gaussian noise.
 
     Source: [KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
@@ -102,7 +101,7 @@ def normal_gaussian(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=False)
-def normal_gaussian_unclipped(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
+def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """A normal statistic with Gaussian noise, whose variances add up."""
     noise = jnp.asarray(mechanism.noise.standard_deviation)
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))

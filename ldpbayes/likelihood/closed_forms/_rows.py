@@ -24,6 +24,7 @@ from ldpbayes.likelihood._mixing import (
 )
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.arrays import pairs
 from ldpbayes.numerics.smoothed import smoothed_log
@@ -36,7 +37,7 @@ FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the
 
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
-def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
+def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
     """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
 
     Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
@@ -47,7 +48,7 @@ def normal_rows(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.
 
 @register_closed_form(dist.MultivariateNormal, Gaussian)
 @register_closed_form(dist.MultivariateNormal, IndependentGaussian)
-def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
+def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
     """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
     index = jnp.asarray(mechanism.index)
     variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
@@ -57,7 +58,7 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Any, z: Array
 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
-def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Any, z: Array) -> jax.Array:
+def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
     """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
 
     Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
@@ -269,7 +270,7 @@ class RegressionRows(dist.Distribution):
 
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
-def regression_rows(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
+def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
     scale, x, y = _checked(base, mechanism, z)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / scale**2
@@ -282,7 +283,7 @@ def regression_rows(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array
 
 @register_closed_form(RegressionRows, Gaussian)
 @register_closed_form(RegressionRows, IndependentGaussian)
-def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
+def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response."""
     scale, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_scales(base, scale, None, x)
@@ -290,7 +291,7 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Any, z: Array) -> 
 
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
-def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Array) -> jax.Array:
+def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
     """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column.
 
     log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
@@ -307,7 +308,9 @@ def regression_rows_logistic(base: RegressionRows, mechanism: Any, z: Array) -> 
     return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
-def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
+def _checked(
+    base: RegressionRows, mechanism: Additive | LogisticRecordsMechanism, z: Array
+) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
         raise ValueError(

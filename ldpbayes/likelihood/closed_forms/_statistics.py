@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._mixing import normal_log_density
 from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, pairs
 
@@ -72,7 +73,7 @@ class SumOfStatistics(dist.Distribution):
 
 @register_closed_form(SumOfStatistics, Gaussian, bounded=False)
 @register_closed_form(SumOfStatistics, IndependentGaussian, bounded=False)
-def statistics_gaussian(base: SumOfStatistics, mechanism: Any, z: Array) -> jax.Array:
+def statistics_gaussian(base: SumOfStatistics, mechanism: Additive, z: Array) -> jax.Array:
     """Sums of statistics plus Gaussian noise: N(z; N μ, N Σ + noise) ([KJKH] eq. 3)."""
     variance = jnp.broadcast_to(mechanism.noise.over_columns(mechanism.noise.variance), base.event_shape)
     total = base.covariance_matrix + variance[..., None] * jnp.eye(base.event_shape[0])
