@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
@@ -102,6 +103,16 @@ def _log_density(base: dist.Distribution, inside: Array, points: Array) -> Array
     keep = (values > best + _NEGLIGIBLE) & jnp.isfinite(values)
     safe = jnp.where(keep, points, jnp.where(jnp.isfinite(best), jax.lax.stop_gradient(there), fallback))
     return jnp.where(keep, base.log_prob(safe), -jnp.inf)
+
+
+def normal_log_density(base: dist.MultivariateNormal, z: Array) -> jax.Array:
+    """``base.log_prob(z)`` of a multivariate normal, all rows in one triangular system where they have one law."""
+    if base.batch_shape:
+        return base.log_prob(z)
+    d = base.event_shape[0]
+    white = solve_triangular(base.scale_tril, (z - base.loc).reshape(-1, d).T, lower=True)
+    log_root = jnp.sum(jnp.log(jnp.diagonal(base.scale_tril)))
+    return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
 
 
 @functools.cache

@@ -11,8 +11,13 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import aligned, log_mass_outside, log_prob_on_support, static_support_ends
-from ldpbayes.likelihood._mixing import normal_log_density
+from ldpbayes.likelihood._masses import (
+    aligned,
+    log_mass_outside,
+    log_prob_on_support,
+    normal_log_density,
+    static_support_ends,
+)
 from ldpbayes.likelihood.families import Registry, unexpanded
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
@@ -113,7 +118,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):
         return noisy  # without public records the mixture below reduces to `noisy`
-    some = jnp.asarray(share) > 0
+    possible = jnp.asarray(share) > 0
     share = jnp.asarray(share, jnp.result_type(float))
     log_share = log_or_nothing(share)
     noisy = jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf) + noisy
@@ -123,7 +128,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     discrete = base.support.is_discrete
     if not (mechanism.bounded or discrete):
         return logsumexp(log_share + log_prob_on_support(base, jnp.asarray(z)[None])[0], noisy)
-    at_lower, at_upper = (some & at for at in mechanism.at_bounds(z))
+    at_lower, at_upper = (possible & at for at in mechanism.at_bounds(z))
     ends = (mechanism.lower, mechanism.upper) if mechanism.bounded else (-np.inf, np.inf)
     lower, upper = (jnp.asarray(end) for end in ends)
     if discrete:
@@ -133,11 +138,11 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         # a bound that no record can be clipped to has no atom
         gathered = [(at & reached)[None] for at, reached in zip((at_lower, at_upper), grid.open_ends, strict=True)]
         z = jnp.where(at_lower, lower, jnp.where(at_upper, upper, z))
-        parts = [some & (z == aligned(jnp.clip(grid.nodes, lower, upper), rank)), *gathered]
-        batch = jnp.broadcast_shapes(*(h.shape[1:] for h in parts))
-        here = jnp.concatenate([jnp.broadcast_to(h, (len(h), *batch)) for h in parts])
-        own = log_sum(jnp.where(here, aligned(masses, rank), -jnp.inf), axis=0)
-        return jnp.where(jnp.any(here, axis=0), log_share + own, noisy)
+        matches = [possible & (z == aligned(jnp.clip(grid.nodes, lower, upper), rank)), *gathered]
+        batch = jnp.broadcast_shapes(*(match.shape[1:] for match in matches))
+        at_node = jnp.concatenate([jnp.broadcast_to(match, (len(match), *batch)) for match in matches])
+        own = log_sum(jnp.where(at_node, aligned(masses, rank), -jnp.inf), axis=0)
+        return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
     first, last = static_support_ends(base)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import RegressionRows
-from ldpbayes.likelihood._mixing import normal_mixture
+from ldpbayes.likelihood.closed_forms._normal_rows import normal_mixture
 from ldpbayes.likelihood.nodes import law_of_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")

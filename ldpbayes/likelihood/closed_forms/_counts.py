@@ -44,10 +44,14 @@ class _Poisson(_Counts):
         return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
 
 
-def _negative_binomial_parameters(law: dist.GammaPoisson) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k, from the law's parameters."""
+def _negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k; of a geometric law α = 1."""
+    if isinstance(law, dist.GeometricProbs):
+        return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
+    if isinstance(law, dist.GeometricLogits):
+        return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
     if isinstance(law, dist.NegativeBinomialLogits):
-        log_q, log_1mq = -jax.nn.softplus(-law.logits), -jax.nn.softplus(law.logits)
+        log_q, log_1mq = -nn.softplus(-law.logits), -nn.softplus(law.logits)
     elif isinstance(law, dist.NegativeBinomialProbs):
         log_q, log_1mq = jnp.log(law.probs), jnp.log1p(-law.probs)
     else:
@@ -104,7 +108,7 @@ class _CountLaw(NamedTuple):
     """A law on 0, 1, 2, ... whose sums are known, as functions of its parameters."""
 
     log_mass: Callable  # of (k, *parameters)
-    log_step: Callable  # log of the mass at k over that at k − 1, for real k ≥ 1: of (k, *parameters)
+    log_step: Callable  # log of the ratio of the masses at k and k − 1, for real k ≥ 1: of (k, *parameters)
     peak: Callable  # the masses fall beyond: of the parameters
     tail: Callable  # a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side)
     log_concave: bool  # whether masses are, whatever the parameters
@@ -145,7 +149,7 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     if isinstance(law, dist.Poisson):
         family, parameters = _POISSON, [law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
-        family, parameters = _NEGATIVE_BINOMIAL, [*_shape_and_odds(law)]
+        family, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
     else:
         raise ValueError(
             f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
@@ -157,7 +161,12 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     if isinstance(noise, DiscreteLaplace):
         width, function = TAIL_NODES, lambda *rows: _under_laplace(family, *rows)
     else:
-        half = _half_width(noise)
+        if not is_concrete(noise.scale):
+            raise ValueError(
+                "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close "
+                "over the mechanism instead of passing it to the traced function"
+            )
+        half = math.ceil(REACH * np.max(noise.scale)) + 2
         width, function = 3 * half, lambda *rows: _under_gaussian(family, half, *rows)
     log_prob = by_rows(function, 8 * CHUNK // width)(*arrays).reshape(shape)
     return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
@@ -172,15 +181,6 @@ for _law in (
 ):
     register_closed_form(_law, DiscreteLaplace, bounded=False)(noisy_count)
     register_closed_form(_law, DiscreteGaussian, bounded=False)(noisy_count)
-
-
-def _shape_and_odds(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Concentration α, log q and log(1 − q) of a negative binomial law, of which a geometric one is that with α = 1."""
-    if isinstance(law, dist.GeometricProbs):
-        return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
-    if isinstance(law, dist.GeometricLogits):
-        return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
-    return _negative_binomial_parameters(law)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -198,15 +198,6 @@ def _under_laplace(family: _CountLaw, z: Array, scale: Array, *parameters: Array
     # a negative z is further from every count than 0 is, by its distance from 0
     log_prob = jnp.logaddexp(*sides) + jnp.minimum(z, 0.0) * rate
     return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
-
-
-def _half_width(noise: Any) -> int:
-    if not is_concrete(noise.scale):
-        raise ValueError(
-            "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close over "
-            "the mechanism instead of passing it to the traced function"
-        )
-    return math.ceil(REACH * np.max(noise.scale)) + 2
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -10,7 +10,7 @@ from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
 from ldpbayes._core.types import Array, Key
-from ldpbayes.likelihood._mixing import normal_log_density
+from ldpbayes.likelihood._masses import normal_log_density
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian

@@ -1,7 +1,6 @@
-"""Normal rows, and rows of covariates and a response, under noise."""
+"""Rows of covariates and a response, under noise."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,87 +14,19 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.likelihood._mixing import (
-    conditional_normal,
-    mixing_precisions,
-    mixing_rule,
-    normal_log_density,
-    normal_mixture,
-)
+from ldpbayes.likelihood._masses import normal_log_density
+from ldpbayes.likelihood.closed_forms._normal_rows import mixing_precisions, mixing_rule
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.noise import Gaussian, IndependentGaussian, SymmetricLaplace
 from ldpbayes.numerics.arrays import pairs
 from ldpbayes.numerics.smoothed import smoothed_log
 from ldpbayes.numerics.special import log_sum
 
-PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 BINARY = np.arange(2)  # the labels 0 and 1
 MOST_LABELS = 32  # that a response may have if it is tabulated
 FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the rest is exact to 1e-8
-
-
-@register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
-def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
-
-    Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
-    """
-    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
-    return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
-
-
-@register_closed_form(dist.MultivariateNormal, Gaussian)
-@register_closed_form(dist.MultivariateNormal, IndependentGaussian)
-def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
-    index = jnp.asarray(mechanism.index)
-    variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
-    added = jnp.zeros(jnp.shape(variance)[:-1] + base.event_shape).at[..., index].set(variance)
-    covariance = base.covariance_matrix + added[..., None] * jnp.eye(base.event_shape[0])
-    return normal_log_density(dist.MultivariateNormal(base.loc, covariance, validate_args=False), z)
-
-
-@register_closed_form(dist.MultivariateNormal, Laplace)
-def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
-
-    Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
-    product rule. Where every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10
-    in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
-    """
-    d = mechanism.dimension
-    if d not in PRODUCT_NODES:
-        raise ValueError(
-            f"multivariate normal rows have a likelihood under independent Laplace noise in up to {max(PRODUCT_NODES)} "
-            f"columns, here are {d}; symmetric Laplace or Gaussian noise has one in any number"
-        )
-    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
-    away = jnp.asarray(z)[..., mechanism.index] - mean
-    w, log_weights = mixing_rule(PRODUCT_NODES[d])
-    w = np.array(list(itertools.product(w, repeat=d)))
-    log_weights = np.array([sum(part) for part in itertools.product(log_weights, repeat=d)])
-    variance = jnp.asarray(mechanism.noise.variance)[..., None, None] * w  # (*batch, nodes, d)
-    total = covariance[..., None, :, :] + variance[..., None] * jnp.eye(d)
-    away = jnp.broadcast_to(away, jnp.broadcast_shapes(away.shape[:-1], total.shape[:-3]) + (d,))
-    # by Cramer's rule, so that rows and nodes share one elimination instead of a factorisation each
-    log_root, squares = _quadratic(total, away[..., None, :])
-    return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
-
-
-def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
-    """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
-    log_root: Array = 0.0
-    squares: Array = 0.0
-    for _ in range(matrix.shape[-1]):
-        pivot = matrix[..., 0, 0]
-        log_root = log_root + 0.5 * jnp.log(pivot)
-        squares = squares + vector[..., 0] ** 2 / pivot
-        gain = matrix[..., 1:, 0] / pivot[..., None]
-        vector = vector[..., 1:] - gain * vector[..., :1]
-        matrix = matrix[..., 1:, 1:] - gain[..., None] * matrix[..., :1, 1:]
-    return log_root, squares
 
 
 @dataclasses.dataclass(frozen=True)
