@@ -1,4 +1,4 @@
-"""Gaussian noise: one scale for all columns, or one for each."""
+"""Gaussian noise: one standard deviation for all columns, or one for each."""
 
 import dataclasses
 import math
@@ -24,13 +24,13 @@ class _Normal(Noise):
     norm: ClassVar[int] = 2
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        scale = self.over_columns(jnp.asarray(self.standard_deviation, dtype))
-        return scale * jax.random.normal(key, shape, dtype)
+        sigma = self.over_columns(jnp.asarray(self.standard_deviation, dtype))
+        return sigma * jax.random.normal(key, shape, dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        scale = self.over_columns(self.standard_deviation)
+        sigma = self.over_columns(self.standard_deviation)
         constant = value.shape[-1] * math.log(2 * math.pi) / 2
-        return jnp.sum(-((value / scale) ** 2) / 2 - jnp.log(scale), axis=-1) - constant
+        return jnp.sum(-((value / sigma) ** 2) / 2 - jnp.log(sigma), axis=-1) - constant
 
     @property
     def resolution(self) -> Array:

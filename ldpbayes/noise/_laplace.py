@@ -105,12 +105,12 @@ class SymmetricLaplace(_LaplaceColumns):
         return jnp.asarray(self.standard_deviation, dtype)[..., None] * noise
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        scale, dimension = jnp.asarray(self.standard_deviation), value.shape[-1]
-        square = jnp.sum((value / scale[..., None]) ** 2, axis=-1)
+        sigma, dimension = jnp.asarray(self.standard_deviation), value.shape[-1]
+        square = jnp.sum((value / sigma[..., None]) ** 2, axis=-1)
         apart = square > 0
         # the norm's gradient at 0 is guarded: NaN would spread even from where it is not selected
         radius = jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0)
-        return log_density(jnp, radius, dimension) - dimension * jnp.log(scale)
+        return log_density(jnp, radius, dimension) - dimension * jnp.log(sigma)
 
     @property
     def resolution(self) -> Array:
@@ -120,5 +120,5 @@ class SymmetricLaplace(_LaplaceColumns):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of two symmetric Laplace laws in as many columns."""
         with np.errstate(divide="ignore"):
-            distance_in_scales = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
-        return SymmetricLaplaceTradeoff(distance_in_scales, np.shape(distance)[-1])
+            scaled_distance = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return SymmetricLaplaceTradeoff(scaled_distance, np.shape(distance)[-1])

@@ -124,49 +124,49 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
     return mean, inner, normal_log_density(rest, z[..., others])
 
 
-def normal_mixture(away: Array, covariance: Array, scale: Array) -> jax.Array:
+def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
     """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean.
 
-    To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the scale, which is
+    To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the sigma, which is
     a number or one a record; the covariance is (d, d), or one of each record (*batch, d, d).
     """
     w, log_weights = mixing_rule(MIXING_NODES)
-    if jnp.ndim(scale) or covariance.ndim > 2:
-        return _personal_mixtures(away, covariance, scale, w, log_weights)
+    if jnp.ndim(sigma) or covariance.ndim > 2:
+        return _personal_mixtures(away, covariance, sigma, w, log_weights)
     d = away.shape[-1]
-    precisions, log_roots = mixing_precisions(covariance, scale, w)
+    precisions, log_roots = mixing_precisions(covariance, sigma, w)
     products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
     squares = products @ precisions.reshape(len(precisions), -1).T  # awayᵀ P away, (*batch, nodes)
     return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
-def mixing_precisions(covariance: Array, scale: Array, w: Array) -> tuple[jax.Array, jax.Array]:
+def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Array, jax.Array]:
     """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
 
-    The scale is a number, or one a column.
+    The sigma is a number, or one a column.
     """
-    noise = jnp.broadcast_to(scale**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
+    noise = jnp.broadcast_to(sigma**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
     roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
 
 
-def _personal_mixtures(away: Array, covariance: Array, scale: Array, w: Array, log_weights: Array) -> jax.Array:
-    """`normal_mixture` for personal scales and covariances: a factorisation for each record and node."""
+def _personal_mixtures(away: Array, covariance: Array, sigma: Array, w: Array, log_weights: Array) -> jax.Array:
+    """`normal_mixture` for personal sigmas or covariances: a factorisation for each record and node."""
 
-    def mixture(away: Array, covariance: Array, scale: Array) -> jax.Array:
-        total = covariance + (scale**2 * w)[:, None, None] * jnp.eye(len(away))
+    def mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
+        total = covariance + (sigma**2 * w)[:, None, None] * jnp.eye(len(away))
         roots = jnp.linalg.cholesky(total)
         white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
         log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
         return log_sum(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
 
     d = away.shape[-1]
-    batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(scale), covariance.shape[:-2])
+    batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(sigma), covariance.shape[:-2])
     away = jnp.broadcast_to(away, (*batch, d)).reshape(-1, d)
-    scale = jnp.broadcast_to(scale, batch).ravel()
-    own = covariance.ndim > 2
-    covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if own else covariance
-    flat = jax.vmap(mixture, (0, 0 if own else None, 0))(away, covariance, scale)
+    sigma = jnp.broadcast_to(sigma, batch).ravel()
+    personal = covariance.ndim > 2
+    covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if personal else covariance
+    flat = jax.vmap(mixture, (0, 0 if personal else None, 0))(away, covariance, sigma)
     return flat.reshape(batch) - 0.5 * d * math.log(2 * math.pi)

@@ -203,11 +203,11 @@ class RegressionRows(dist.Distribution):
 @register_closed_form(RegressionRows, SymmetricLaplace)
 def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
-    scale, x, y = _checked(base, mechanism, z)
-    smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / scale**2
+    sigma, x, y = _checked(base, mechanism, z)
+    smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / sigma**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
     w, log_weights = mixing_rule(max(base.scales, FEWEST_SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
-    log_density, mean, variance = _given_scales(base, scale, w, x)
+    log_density, mean, variance = _given_covariates(base, sigma, w, x)
     terms = log_weights.reshape(-1, *(1,) * y.ndim) + log_density + _log_mean_response(base, y, mean, variance)
     return log_sum(terms, axis=0)
 
@@ -216,8 +216,8 @@ def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.
 @register_closed_form(RegressionRows, IndependentGaussian)
 def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response."""
-    scale, x, y = _checked(base, mechanism, z)
-    log_density, mean, variance = _given_scales(base, scale, None, x)
+    sigma, x, y = _checked(base, mechanism, z)
+    log_density, mean, variance = _given_covariates(base, sigma, None, x)
     return log_density + _log_mean_response(base, y, mean, variance)
 
 
@@ -230,8 +230,8 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
-    scale, x, y = _checked(base, mechanism, z)
-    log_density, mean, variance = _given_scales(base, scale, None, x)
+    sigma, x, y = _checked(base, mechanism, z)
+    log_density, mean, variance = _given_covariates(base, sigma, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
     log_p = _log_mean_response(base, y, mean, variance, floor=tiny)
     flip = jax.nn.sigmoid(-jnp.asarray(mechanism.response_epsilon, mean.dtype))
@@ -247,26 +247,26 @@ def _checked(
         raise ValueError(
             f"the mechanism must perturb all columns but the response, which is column {base.place}; got {mechanism}"
         )
-    scale = jnp.asarray(mechanism.noise.standard_deviation)
-    if scale.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
+    sigma = jnp.asarray(mechanism.noise.standard_deviation)
+    if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
     base.check_responses(y)
-    return scale, x, y
+    return sigma, x, y
 
 
-def _given_scales(base: RegressionRows, scale: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
 
     The noise has variance scale² w, or scale² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
     single, w = w is None, np.ones(1) if w is None else w
-    precisions, log_roots = mixing_precisions(covariance, scale, w)
+    precisions, log_roots = mixing_precisions(covariance, sigma, w)
     # the predictor given z and w has mean θᵀm + gain (z − m) and variance θᵀ(C − C P C) θ, here without a difference
     load = covariance @ slopes
     gain = precisions @ load
-    variance = jnp.maximum(w * (gain @ (scale**2 * slopes)), 0.0)
+    variance = jnp.maximum(w * (gain @ (sigma**2 * slopes)), 0.0)
     # z − m is a matrix times a row (z less a constant, 1), so nothing of the data's size depends on a parameter
     d = len(m)
     origin = lax.stop_gradient(m)

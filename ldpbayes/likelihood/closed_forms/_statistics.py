@@ -20,7 +20,7 @@ WIDE = 4.5  # standard deviation of a predictor beyond which its expectations ar
 
 
 class SumOfStatistics(dist.Distribution):
-    """Law of Σ t(record) over independent records, as the normal law of the same mean and covariance.
+    """Law of Σ t(record) over independent records, as the normal law of its mean and covariance.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def statistics_gaussian(base: SumOfStatistics, mechanism: Additive, z: Array) ->
 
 
 def linear_rows(
-    covariates: dist.MultivariateNormal, slopes: Array, scale: Array, intercept: Array = 0.0
+    covariates: dist.MultivariateNormal, slopes: Array, standard_deviation: Array, intercept: Array = 0.0
 ) -> dist.MultivariateNormal:
-    """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, scale²).
+    """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, σ²).
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def linear_rows(
         Law of the covariates, event shape (d,).
     slopes : array (*batch, d)
         Coefficients, in the unit of y per that of each x.
-    scale : array_like
-        Standard deviation of y given x.
+    standard_deviation : array_like
+        σ, that of y given x.
     intercept : array_like
         Mean of y where all covariates are 0.
 
@@ -100,10 +100,12 @@ def linear_rows(
     -------
     numpyro.distributions.MultivariateNormal
         Of event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
-        [[Σ, Σθ], [θᵀΣ, θᵀΣθ + scale²]].
+        [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], with θ the slopes.
     """
     slopes, root = jnp.asarray(slopes), covariates.scale_tril
-    batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(scale), jnp.shape(intercept))
+    batch = jnp.broadcast_shapes(
+        covariates.batch_shape, slopes.shape[:-1], jnp.shape(standard_deviation), jnp.shape(intercept)
+    )
     mean_y = intercept + jnp.sum(covariates.loc * slopes, axis=-1)
     loc = jnp.concatenate(
         [jnp.broadcast_to(covariates.loc, batch + slopes.shape[-1:]), jnp.broadcast_to(mean_y, batch)[..., None]], -1
@@ -112,7 +114,7 @@ def linear_rows(
     last = jnp.concatenate(
         [
             jnp.broadcast_to(jnp.einsum("...ji,...j->...i", root, slopes), (*batch, d)),
-            jnp.broadcast_to(scale, batch)[..., None],
+            jnp.broadcast_to(standard_deviation, batch)[..., None],
         ],
         axis=-1,
     )
@@ -125,7 +127,7 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
 
     By Isserlis' theorem the product of two entries of w = (x, y) has covariance
-    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l with that of two others, where m and M are the first and second moments.
+    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l with the product of two others, where m and M are the first and second moments.
 
     Parameters
     ----------
