@@ -127,8 +127,8 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
     """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean.
 
-    To 1e-8 in up to six dimensions where every principal standard deviation is at least a tenth of the sigma, which is
-    a number or one a record; the covariance is (d, d), or one of each record (*batch, d, d).
+    To 1e-8 in up to six dimensions where every principal standard deviation is at least sigma/10. Sigma is a number or
+    one a record; the covariance is (d, d), or one of each record (*batch, d, d).
     """
     w, log_weights = mixing_rule(MIXING_NODES)
     if jnp.ndim(sigma) or covariance.ndim > 2:
@@ -143,7 +143,7 @@ def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
 def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Array, jax.Array]:
     """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
 
-    The sigma is a number, or one a column.
+    Sigma, the standard deviation of the noise, is a number or one a column.
     """
     noise = jnp.broadcast_to(sigma**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
     roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)

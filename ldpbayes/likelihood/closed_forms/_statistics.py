@@ -102,10 +102,8 @@ def linear_rows(
         Of event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
         [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], with θ the slopes.
     """
-    slopes, root = jnp.asarray(slopes), covariates.scale_tril
-    batch = jnp.broadcast_shapes(
-        covariates.batch_shape, slopes.shape[:-1], jnp.shape(standard_deviation), jnp.shape(intercept)
-    )
+    slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
+    batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
     mean_y = intercept + jnp.sum(covariates.loc * slopes, axis=-1)
     loc = jnp.concatenate(
         [jnp.broadcast_to(covariates.loc, batch + slopes.shape[-1:]), jnp.broadcast_to(mean_y, batch)[..., None]], -1
@@ -114,7 +112,7 @@ def linear_rows(
     last = jnp.concatenate(
         [
             jnp.broadcast_to(jnp.einsum("...ji,...j->...i", root, slopes), (*batch, d)),
-            jnp.broadcast_to(standard_deviation, batch)[..., None],
+            jnp.broadcast_to(sigma, batch)[..., None],
         ],
         axis=-1,
     )
@@ -126,8 +124,8 @@ def linear_rows(
 def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal: str = "scaled") -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
 
-    By Isserlis' theorem the product of two entries of w = (x, y) has covariance
-    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l with the product of two others, where m and M are the first and second moments.
+    By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance
+    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments.
 
     Parameters
     ----------
