@@ -16,7 +16,7 @@ from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import GaussianTradeoff, Tradeoff
 
 
-class _Normal(Noise):
+class _NormalColumns(Noise):
     """Normal noise, independent in the columns."""
 
     linear_tails: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class _Normal(Noise):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Gaussian(_Normal):
+class Gaussian(_NormalColumns):
     """Normal noise in every column, independently.
 
     Parameters
@@ -67,7 +67,7 @@ class Gaussian(_Normal):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class IndependentGaussian(_Normal):
+class IndependentGaussian(_NormalColumns):
     """Normal noise, independent in the columns, each with a standard deviation of its own.
 
     Parameters

@@ -258,7 +258,7 @@ def _checked(
 def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
 
-    The noise has variance scale² w, or scale² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
+    The noise has variance sigma² w, or sigma² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
     single, w = w is None, np.ones(1) if w is None else w
