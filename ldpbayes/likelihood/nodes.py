@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch
+from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood.closed_forms import Grouped
@@ -62,7 +62,7 @@ class ExpandedLaw(dist.Distribution):
         return self
 
 
-def law_of_nodes(sketch: Any, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
+def law_of_nodes(sketch: Sketch | SideBySide, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
     Parameters

@@ -180,7 +180,7 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
     return Privatized(distribution, mechanism, **options)
 
 
-def unwrapped(distribution: Any) -> tuple[Any, Array]:
+def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
     """The distribution inside expansions, masks and events, and the masks together, which broadcast with its batch."""
     if not isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
         return distribution, True
