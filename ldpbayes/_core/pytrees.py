@@ -14,27 +14,17 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """A field that fixes a shape, or what a thing is: part of the tree's structure.
+    """A field that fixes a shape, or the kind of thing: part of the tree's structure.
 
-    Parameters
-    ----------
-    omitted : bool
-        Whether it is left out of specs and reprs where it is None.
-    **options
-        Of `dataclasses.field`.
+    `omitted` leaves it out of specs and reprs where it is None; `options` are those of `dataclasses.field`.
     """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
 
 def host(**options: Any) -> Any:
-    """A field for the host alone, which no compiled function may depend on.
+    """A field for the host alone, with a default, on which no compiled function may depend.
 
-    It stays while leaves are mapped and is gone (its default is back) where they are traced.
-
-    Parameters
-    ----------
-    **options
-        Of `dataclasses.field`, with a default among them.
+    It stays while leaves are mapped, and has its default again where they are traced.
     """
     return dataclasses.field(metadata={"host": True}, **options)
 
@@ -44,14 +34,14 @@ def optional() -> Any:
     return dataclasses.field(default=None, metadata={"optional": True})
 
 
-class _Unseen:
-    """Holds values of host fields in a tree's structure, where any two of them are equal."""
+class _HostValues:
+    """Values of host fields in a tree's structure: any two are equal, so that no compiled function depends on them."""
 
     def __init__(self, values: tuple) -> None:
         self.values = values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Unseen)
+        return isinstance(other, _HostValues)
 
     def __hash__(self) -> int:
         return 0
@@ -61,29 +51,16 @@ def pytree(cls: T) -> T:
     """Class decorator: make a frozen dataclass a pytree whose fields are leaves, but for `static` and `host` ones.
 
     Unflattening bypasses ``__init__`` and ``__post_init__``, since leaves may then be anything.
-
-    Parameters
-    ----------
-    cls : type
-        A frozen dataclass.
-
-    Returns
-    -------
-    type
-        The class itself.
     """
     fields = dataclasses.fields(cls)
-    kinds = {
-        f.name: "host" if f.metadata.get("host") else "static" if f.metadata.get("static") else "leaf" for f in fields
-    }
-    leaves, fixed, hosted = (
-        [name for name, kind in kinds.items() if kind == which] for which in ("leaf", "static", "host")
-    )
-    gone = tuple(f.default for f in fields if f.name in hosted)
+    hosted = [f.name for f in fields if f.metadata.get("host")]
+    fixed = [f.name for f in fields if f.metadata.get("static")]
+    leaves = [f.name for f in fields if f.name not in (*hosted, *fixed)]
+    defaults = tuple(f.default for f in fields if f.name in hosted)
 
     def structure(tree: Any) -> tuple:
-        of_host = (_Unseen(tuple(getattr(tree, name) for name in hosted)),) if hosted else ()
-        return (*(getattr(tree, name) for name in fixed), *of_host)
+        host_values = (_HostValues(tuple(getattr(tree, name) for name in hosted)),) if hosted else ()
+        return (*(getattr(tree, name) for name in fixed), *host_values)
 
     def flatten(tree: Any) -> tuple:
         return tuple(getattr(tree, name) for name in leaves), structure(tree)
@@ -95,7 +72,7 @@ def pytree(cls: T) -> T:
         tree: Any = object.__new__(cls)
         values = dict(zip(leaves, children, strict=True)) | dict(zip(fixed, aux[: len(fixed)], strict=True))
         if hosted:
-            values |= dict(zip(hosted, aux[-1].values if is_concrete(children) else gone, strict=True))
+            values |= dict(zip(hosted, aux[-1].values if is_concrete(children) else defaults, strict=True))
         for name, value in values.items():
             object.__setattr__(tree, name, value)
         return tree
@@ -105,51 +82,29 @@ def pytree(cls: T) -> T:
 
 
 def unchecked(cls: type, *values: Any) -> Any:
-    """An object of a dataclass whose fields have been checked already, or are being traced.
-
-    Parameters
-    ----------
-    cls : type
-        The dataclass.
-    *values
-        Its fields, all of them, in their order.
-    """
-    made: Any = object.__new__(cls)
+    """An object of a dataclass from all its fields in order, which have been checked already or are being traced."""
+    tree: Any = object.__new__(cls)
     for field, value in zip(dataclasses.fields(cls), values, strict=True):
-        object.__setattr__(made, field.name, value)
-    return made
+        object.__setattr__(tree, field.name, value)
+    return tree
 
 
 def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
-    """Make a field of a frozen dataclass a float or a float64 array that passes a test; leave a tracer alone.
-
-    Parameters
-    ----------
-    tree : dataclass
-        Whose field it is.
-    name, allowed, ok
-        See `ldpbayes._core.checks.checked`.
-    """
+    """Make a field of a frozen dataclass a float or a float64 array that passes `checked`; leave a tracer alone."""
     value = getattr(tree, name)
     if is_concrete(value):
         object.__setattr__(tree, name, checked(name, value, allowed, ok))
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two dataclasses of one class have equal fields; fields being traced are only if they are one object.
-
-    Parameters
-    ----------
-    one, other : dataclass
-        Of one class.
-    """
+    """Whether two dataclasses of one class have equal fields; traced fields only equal themselves."""
     pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one)]
     return all(
         a is b
-        or (type(a) is type(b) and equal(a, b) if dataclasses.is_dataclass(a) else is_concrete(a, b) and _same(a, b))
+        or (
+            type(a) is type(b) and equal(a, b)
+            if dataclasses.is_dataclass(a)
+            else is_concrete(a, b) and bool(np.array_equal(a, b))
+        )
         for a, b in pairs
     )
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(np.array_equal(one, other))

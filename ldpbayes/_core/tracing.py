@@ -1,4 +1,4 @@
-"""What is known while JAX traces a function, and functions that are compiled once."""
+"""What is known while JAX traces a function, and how functions are compiled."""
 
 import functools
 import os
@@ -13,13 +13,7 @@ from jax.typing import ArrayLike
 
 
 def is_concrete(*values: Any) -> bool:
-    """Whether no leaf of ``values`` is a JAX tracer, so that it can be looked at while a function is traced.
-
-    Parameters
-    ----------
-    *values : pytree
-        Anything: numbers, arrays, mechanisms.
-    """
+    """Whether no leaf of the pytrees is a JAX tracer, so that values can be read while a function is traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
@@ -42,44 +36,30 @@ def extreme(which: str, value: Any) -> Any:
 # XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
 # option is dropped where XLA no longer knows it, since that generator is then the only one.
 _OPTIONS = {"xla_cpu_use_fusion_emitters": False}
-_ONCE = {"xla_backend_optimization_level": 1}
-"""For what runs a few times: it compiles in a quarter to a third less, and its loops are hardly slower."""
+# For functions that run a few times: compiling takes a quarter to a third less, and loops are hardly slower.
+_QUICK_OPTIONS = {"xla_backend_optimization_level": 1}
 
 
-def compiled(lowered: Any) -> Callable:
-    """A lowered function, compiled.
-
-    Parameters
-    ----------
-    lowered : jax.stages.Lowered
-        What ``jax.jit(function).lower(...)`` returns.
-    """
-    return _known(lambda options: lowered.compile(options), lowered.compile)
+def compiled(lowered: jax.stages.Lowered) -> Callable:
+    """A lowered function, ``jax.jit(function).lower(...)``, compiled."""
+    return _with_known_options(lowered.compile, lowered.compile)
 
 
 def quick_jit(function: Callable, **options: Any) -> Callable:
-    """`jax.jit` for a function that is called a few times for each of its compilations, such as a whole estimation.
-
-    Parameters
-    ----------
-    function : callable
-        As `jax.jit` takes it.
-    **options
-        Of `jax.jit`.
-    """
+    """`jax.jit`, with its options, for a function that runs a few times, such as a whole estimation."""
     plain = jax.jit(function, **options)
-    quick = jax.jit(function, compiler_options={**_OPTIONS, **_ONCE}, **options)
+    quick = jax.jit(function, compiler_options={**_OPTIONS, **_QUICK_OPTIONS}, **options)
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        if not is_concrete(args, named):  # options are for what is compiled by itself
+        if not is_concrete(args, named):  # compiler options are only allowed where the outermost function is compiled
             return plain(*args, **named)
-        return _known(lambda _: quick(*args, **named), lambda: plain(*args, **named))
+        return _with_known_options(lambda _: quick(*args, **named), lambda: plain(*args, **named))
 
     return call
 
 
-def _known(with_options: Callable, without: Callable) -> Any:
+def _with_known_options(with_options: Callable, without: Callable) -> Any:
     """The first one's result on CPUs whose compiler knows the options, else the second one's."""
     if jax.default_backend() == "cpu" and _OPTIONS:
         try:
@@ -91,7 +71,7 @@ def _known(with_options: Callable, without: Callable) -> Any:
     return without()
 
 
-FILES, BYTES = 1000, 1 << 30
+MOST_FILES, MOST_BYTES = 1000, 1 << 30  # of compiled code that are kept
 
 
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
@@ -102,25 +82,24 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
     Parameters
     ----------
     folder : path, optional
-        By default that of the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
-        (``$XDG_CACHE_HOME``, or ``~/.cache``). Of older entries at most 1,000 and 1 GiB are left; those longest unused
-        are deleted.
+        Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
+        (``$XDG_CACHE_HOME``, or ``~/.cache``). At most 1,000 older entries and 1 GiB stay, those used last.
 
     Returns
     -------
     pathlib.Path or None
-        The folder, None where there is none that can be written to.
+        The folder; None if it cannot be written to.
     """
     settings: Any = jax.config
     if settings.jax_compilation_cache_dir:
         return pathlib.Path(settings.jax_compilation_cache_dir)
-    named = folder or os.environ.get("LDPBAYES_COMPILED_CODE")
+    place = folder or os.environ.get("LDPBAYES_COMPILED_CODE")
     try:
-        if named is None:
-            named = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
-        path = pathlib.Path(named)
+        if place is None:
+            place = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
+        path = pathlib.Path(place)
         path.mkdir(parents=True, exist_ok=True)
-        _delete_old(path, FILES, BYTES)
+        _delete_old(path, MOST_FILES, MOST_BYTES)
     except (OSError, RuntimeError):
         return None  # there is no home, or one that is read-only
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -5,20 +5,9 @@ from typing import Any, TypeAlias
 
 import jax
 
-Array: TypeAlias = Any
-"""An array of NumPy or JAX, a number, or a tracer of one: no common base class has the operators of all."""
-
-Key: TypeAlias = jax.Array
-"""A typed or raw random key of JAX."""
-
-PyTree: TypeAlias = Any
-"""Nested containers of arrays that JAX can flatten."""
-
-Params: TypeAlias = dict[str, Any]
-"""Arrays by the names of parameters or of a model's sites."""
-
-Model: TypeAlias = Callable[..., Any]
-"""A NumPyro model: it calls `numpyro.sample` and returns what it likes."""
-
-Message: TypeAlias = dict[str, Any]
-"""What NumPyro's handlers pass on about one site."""
+Array: TypeAlias = Any  # of NumPy or JAX, a number, or a tracer: no common base class has the operators of all
+Key: TypeAlias = jax.Array  # a typed or raw random key of JAX
+PyTree: TypeAlias = Any  # nested containers of arrays that JAX can flatten
+Params: TypeAlias = dict[str, Any]  # arrays by the names of parameters or of a model's sites
+Model: TypeAlias = Callable[..., Any]  # a NumPyro model: it calls `numpyro.sample`
+Message: TypeAlias = dict[str, Any]  # the state of one site that NumPyro's handlers pass on

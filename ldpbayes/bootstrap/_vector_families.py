@@ -14,7 +14,7 @@ from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes.bootstrap._family import Family, Params
 from ldpbayes.bootstrap._sums import PointMasses
-from ldpbayes.numerics.arrays import packed, pairs, unpacked
+from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 
 
 @pytree
@@ -128,7 +128,7 @@ class SecondMoments(Family):
         """Of the statistics."""
         d = self.dimension
         first = tuple(f"u{j}" for j in range(d))
-        return first + tuple(f"u{j}*u{k}" for j, k in zip(*pairs(d), strict=True))
+        return first + tuple(f"u{j}*u{k}" for j, k in zip(*diagonal_first_pairs(d), strict=True))
 
     @property
     def centre(self) -> Any:

@@ -16,7 +16,7 @@ from ldpbayes.bootstrap._estimators import Estimated, OfReleasedStatistic, check
 from ldpbayes.bootstrap._vector_families import LEAST, MultivariateNormal, from_root, raised, root_of
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.numerics.arrays import packed, pairs
+from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
 
 @pytree
@@ -52,7 +52,7 @@ class RegressionMoments(MultivariateNormal):
     def blocks(self) -> np.ndarray:
         """To which block each statistic belongs: 0, 1 or 2, in how many factors the response is."""
         last = self.regressors
-        rows, columns = pairs(self.dimension)
+        rows, columns = diagonal_first_pairs(self.dimension)
         return np.concatenate([np.arange(self.dimension) == last, (rows == last) * 1 + (columns == last)]).astype(int)
 
     def block_sensitivities(self, order: int) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Release files: values with the spec of their mechanism, as ``.npz`` or ``.parquet``."""
+"""Release files: values with the spec of their mechanism, as ``.npz`` or ``.parquet`` (see `Release.load`)."""
 
 import json
 import pathlib
@@ -10,27 +10,11 @@ import numpy as np
 
 from ldpbayes._core.checks import missing
 
-SPEC_KEY = "ldpbayes.mechanism"
-"""Where the schema metadata of a Parquet file has the spec."""
+SPEC_KEY = "ldpbayes.mechanism"  # of the spec, in the schema metadata of a Parquet file
 
 
 def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) -> None:
-    """Write released values and their mechanism's spec.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Ends in ``.npz`` or ``.parquet``.
-    values : ndarray (N, *event)
-        Released values.
-    spec : dict
-        See `Mechanism.spec`.
-
-    Raises
-    ------
-    ValueError
-        For another ending.
-    """
+    """Write released values and their mechanism's spec; ValueError for another ending."""
     text = json.dumps(spec)
     if path.suffix == ".npz":
         np.savez(path, values=values, mechanism=np.array(text))
@@ -46,22 +30,7 @@ def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) 
 
 
 def read_release(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
-    """Read released values and their mechanism's spec.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Of a file that exists; ends in ``.npz`` or ``.parquet``.
-
-    Returns
-    -------
-    tuple of array and dict
-
-    Raises
-    ------
-    ValueError
-        For another ending, or a file that is not of its form, or damaged.
-    """
+    """Released values and their mechanism's spec; ValueError for another ending or form, or a damaged file."""
     if path.suffix == ".npz":
         values, spec = _read_npz(path)
     elif path.suffix == ".parquet":
@@ -75,25 +44,24 @@ def read_release(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
-    """Values and spec in a file; ValueError saying what is wrong with it."""
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path.name} is no .npz file, or not all of one: it does not end as a zip archive does")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = {"values", "mechanism"} - set(file.files)
-            if missing:
-                raise ValueError(f"{path.name} lacks {' and '.join(sorted(missing))}; it has {', '.join(file.files)}")
-            values, spec = (_entry(file, name, path) for name in ("values", "mechanism"))
+        with np.load(path, allow_pickle=False) as archive:
+            absent = {"values", "mechanism"} - set(archive.files)
+            if absent:
+                raise ValueError(f"{path.name} lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
+            values, spec = (_entry(archive, name, path) for name in ("values", "mechanism"))
             return values, str(spec)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
 
 
-def _entry(file: Any, name: str, path: pathlib.Path) -> np.ndarray:
+def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
     """An array in an archive; ValueError where it is none, or one of Python objects."""
     try:
-        entry = file[name]
+        entry = archive[name]
     except ValueError as error:
         if "pickle" not in str(error):
             raise ValueError(f"{path.name} is damaged: {error}") from None
@@ -102,13 +70,12 @@ def _entry(file: Any, name: str, path: pathlib.Path) -> np.ndarray:
             f"{name} in {path.name} is an array of Python objects, which could hold code and is not read; save {kind}, "
             "or write the file with Release.save"
         ) from None
-    if not isinstance(entry, np.ndarray):  # NumPy gives what it does not know as bytes
+    if not isinstance(entry, np.ndarray):  # NumPy returns an entry of unknown form as bytes
         raise ValueError(f"{path.name} is damaged: {name} in it is no array")
     return entry
 
 
 def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
-    """Values and spec in a file; ValueError saying what is wrong with it."""
     pa, parquet = _pyarrow()
     try:
         table = parquet.read_table(path)

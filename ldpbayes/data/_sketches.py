@@ -1,4 +1,4 @@
-"""Sketches: what all kinds share; moments of normal rows; totals."""
+"""Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import abc
 import dataclasses
@@ -9,14 +9,17 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import is_integer
-from ldpbayes._core.printing import Holding, seen
+from ldpbayes._core.printing import Holding, readable
 from ldpbayes._core.pytrees import host, pytree
 from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise import Gaussian, IndependentGaussian
+
+ROWS = 1 << 18  # rows that are read at a time, which bounds the memory
 
 
 class Sketch(Holding, abc.ABC):
-    """Weighted nodes that stand for a release: `PanelSketch`, `CountSketch`. An `ExpandedSketch` has none.
+    """Weighted nodes that stand for a release; only an `ExpandedSketch` has a polynomial in place of nodes.
 
     Attributes
     ----------
@@ -27,11 +30,11 @@ class Sketch(Holding, abc.ABC):
     weights : array (nodes,)
         How many records each node stands for. Weights can be negative: they integrate polynomials, they are not counts.
     size : number
-        How many records there are.
+        Number of records.
     doubts : tuple of str
-        The warnings that were given when the releases were made.
+        Warnings about the releases.
     added : tuple of Mechanism
-        What made each of the releases, where the sketch is a sum of several; empty of a single one.
+        The mechanisms of the releases, if the sketch is a sum of several; empty for a single release.
     """
 
     mechanism: Any
@@ -47,16 +50,15 @@ class Sketch(Holding, abc.ABC):
         """Batch shape that the law of the records must have: () for one common law."""
 
     @property
-    def mechanisms(self) -> tuple[Any, ...]:
-        """What made the releases, one each, as their privacy statement needs them."""
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The mechanisms of the releases, one each, as their privacy statement needs them."""
         return self.added or (self.mechanism,)
 
     def _plus(self, other: Any) -> Any:
-        """Sum with another of the class; ValueError if the two do not add."""
+        """Sum with another sketch of the class; ValueError if the two do not add."""
         raise TypeError(f"{type(self).__name__} does not add")
 
     def __add__(self, other: Any) -> Any:
-        """Sketch of the two releases together."""
         if type(self) is not type(other):
             return NotImplemented
         both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
@@ -65,9 +67,6 @@ class Sketch(Holding, abc.ABC):
     def __radd__(self, other: Any) -> Any:
         """Let ``sum`` start from 0."""
         return self if is_integer(other) and other == 0 else NotImplemented
-
-
-ROWS = 1 << 18  # so many rows are read at a time, which bounds the memory that it takes
 
 
 @pytree
@@ -82,17 +81,15 @@ class MomentSketch(Sketch):
     Attributes
     ----------
     mechanism : Mechanism
-        What made the release: Gaussian noise of one budget.
+        Gaussian noise of one budget.
     count : float
         Number of records.
     center : array (D,)
         Their mean.
     root : array (D, D)
         A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
-    doubts : tuple of str
-        The warnings that were given when the releases were made.
-    added : tuple of Mechanism
-        See `Sketch`.
+    doubts, added
+        As in `Sketch`.
 
     Notes
     -----
@@ -106,22 +103,11 @@ class MomentSketch(Sketch):
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
 
+    law_shape = ()
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
-        """Compress released rows in one pass.
-
-        Parameters
-        ----------
-        values : array (N, D)
-            Released rows; a NumPy memory map is read in chunks.
-        mechanism : Mechanism
-            What released them.
-
-        Raises
-        ------
-        ValueError
-            If the noise is not Gaussian, or there are personal budgets.
-        """
+        """Compress released rows (N, D) in one pass; ValueError for other than Gaussian noise, or personal budgets."""
         noise = getattr(mechanism, "noise", None)
         if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
@@ -129,10 +115,10 @@ class MomentSketch(Sketch):
             raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
         array = np.asarray(values)
         parts = [_moments(np.asarray(array[start : start + ROWS], float)) for start in range(0, len(array), ROWS)]
-        return cls._made(mechanism, *_joined(parts))
+        return cls._of_moments(mechanism, *_total_moments(parts))
 
     @classmethod
-    def _made(cls, mechanism: Any, count: Any, center: Any, scatter: Any) -> "MomentSketch":
+    def _of_moments(cls, mechanism: Any, count: Any, center: Any, scatter: Any) -> "MomentSketch":
         # not Cholesky: records that are few, or all equal in a column, have a singular covariance
         values, vectors = np.linalg.eigh(scatter / count)
         return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)))
@@ -153,24 +139,17 @@ class MomentSketch(Sketch):
 
     @property
     def size(self) -> Any:
-        """Number of records."""
         return self.count
 
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """One law of all records."""
-        return ()
-
     def _counts(self) -> dict[str, Any]:
-        center = seen(self.center)
+        center = readable(self.center)
         return {"records": self.count, "columns": None if center is None else np.atleast_1d(center).shape[-1]}
 
     def _plus(self, other: Any) -> "MomentSketch":
-        """Sketch of the two releases together, which one mechanism made."""
         if not (self.mechanism == other.mechanism):
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         parts = [(part.count, part.center, part.count * part.root @ part.root.T) for part in (self, other)]
-        return self._made(self.mechanism, *_joined(parts))
+        return self._of_moments(self.mechanism, *_total_moments(parts))
 
 
 def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:
@@ -180,16 +159,13 @@ def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:
     return len(rows), center, away.T @ away
 
 
-def _joined(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
-    """The same of all parts together, without the cancellation that sums of squares would have."""
+def _total_moments(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """`_moments` of all parts together, without the cancellation that sums of squares would have."""
     counts, centers, scatters = (np.array([part[i] for part in parts]) for i in range(3))
     count = counts.sum()
     center = counts @ centers / count
     away = centers - center
     return count, center, scatters.sum(axis=0) + (counts[:, None] * away).T @ away
-
-
-_ONE = np.ones(1)
 
 
 @pytree
@@ -205,10 +181,8 @@ class TotalSketch(Sketch):
         The sum.
     weights : array (1,)
         One: the sum counts once.
-    doubts : tuple of str
-        The warnings that were given when the releases were made.
-    added : tuple of Mechanism
-        See `Sketch`.
+    doubts, added
+        As in `Sketch`.
 
     Notes
     -----
@@ -221,42 +195,24 @@ class TotalSketch(Sketch):
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
 
+    law_shape = ()
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
-        """Sum released statistics.
-
-        Parameters
-        ----------
-        values : array (N, statistics)
-            Locally perturbed statistics of one record each.
-        mechanism : StatisticsMechanism
-            What released them.
-
-        Raises
-        ------
-        ValueError
-            If the values are sums already.
-        """
+        """Sum locally perturbed statistics (N, statistics) of one record each; ValueError if they are sums already."""
         array: Any = array_of(values)
-        return cls(mechanism.total(len(array)), array.sum(axis=0)[None], _ONE)
+        return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 
     @property
     def size(self) -> Any:
-        """Number of records."""
         return self.mechanism.count
-
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """One law of the sum."""
-        return ()
 
     def _counts(self) -> dict[str, Any]:
         return {"records": getattr(self.mechanism, "count", None)}
 
     def _plus(self, other: Any) -> "TotalSketch":
-        """Sum over the records of both, which one mechanism perturbed."""
         first, second = (dataclasses.replace(part.mechanism, count=None) for part in (self, other))
         if not (first == second):
             raise ValueError(f"sketches of different mechanisms do not add: {first} and {second}")
         count = self.mechanism.count + other.mechanism.count
-        return TotalSketch(first.total(count), self.nodes + other.nodes, _ONE)
+        return TotalSketch(first.total(count), self.nodes + other.nodes, np.ones(1))

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.printing import Holding, seen
+from ldpbayes._core.printing import Holding, readable
 from ldpbayes._core.pytrees import host, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.numerics.polynomial import Frame, Polynomial, pairs
+from ldpbayes.numerics.polynomial import Frame, Polynomial, rowwise_pairs
 
-ROWS = 1 << 20  # so many released values are collapsed at a time, which bounds the memory that it takes
+ROWS = 1 << 20  # released values that are counted at a time, which bounds the memory
 FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sorting
 
 
@@ -29,13 +29,12 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 class CountSketch(Sketch):
     """One released value of each kind, and how many records released it: exact, for discrete outputs.
 
-    Two values are of one kind where log p(z | ·) is the same function of x (see `DiscreteMechanism.equivalence`).
+    Two values are of one kind where log p(z | ·) is one function of x (see `DiscreteMechanism.equivalence`).
 
     Attributes
     ----------
     mechanism : Mechanism
-        What made the release, with one budget, or one a node: records are counted together only if they have the same
-        budget.
+        What made the release, with one budget, or one a node: only records of equal budgets are counted together.
     nodes : array (nodes, *event)
         A released value of each kind.
     weights : array (nodes,)
@@ -43,11 +42,9 @@ class CountSketch(Sketch):
     groups : array of int (nodes,), optional
         The group of each node, in a sketch made with ``by=``.
     num_groups : int, optional
-        How many groups there are, G.
-    doubts : tuple of str
-        The warnings that were given when the releases were made.
-    added : tuple of Mechanism
-        See `Sketch`.
+        Number of groups, G.
+    doubts, added
+        As in `Sketch`.
     """
 
     mechanism: Any
@@ -60,19 +57,12 @@ class CountSketch(Sketch):
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
-        """Count the released values of each kind.
-
-        Parameters
-        ----------
-        values, mechanism, by
-            As in `ldpbayes.data.sketch`, whose errors are raised, too.
-        """
+        """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
         array = np.asarray(values)
-        return collapse(mechanism, array, np.ones(len(array)), *group_numbers(by, len(array)))
+        return _count_kinds(mechanism, array, np.ones(len(array)), *_group_numbers(by, len(array)))
 
     @property
     def size(self) -> Any:
-        """Number of records."""
         return self.weights.sum()
 
     @property
@@ -81,19 +71,17 @@ class CountSketch(Sketch):
         return () if self.num_groups is None else (self.num_groups,)
 
     def _counts(self) -> dict[str, Any]:
-        weights = seen(self.weights)
+        weights = readable(self.weights)
         records, nodes = (None, None) if weights is None else (weights.sum(), weights.size)
         return {"records": records, "nodes": nodes, "groups": self.num_groups}
 
     def _plus(self, other: Any) -> "CountSketch":
-        """Sketch of the two releases together; the same protocol, but budgets may differ."""
-        mechanisms = self.mechanism, other.mechanism
-        if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
-            raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
+        """Of one protocol; budgets may differ."""
+        mechanisms = _of_one_protocol(self, other)
         if (self.groups is None) != (other.groups is None):
             raise ValueError("a sketch made with by= and one without do not add")
 
-        return collapse(
+        return _count_kinds(
             joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes))),
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.weights, other.weights]),
@@ -102,29 +90,37 @@ class CountSketch(Sketch):
         )
 
 
-def collapse(
+def _of_one_protocol(one: Sketch, other: Sketch) -> tuple[Any, Any]:
+    """The mechanisms of both sketches; ValueError if these differ in more than budgets."""
+    mechanisms = one.mechanism, other.mechanism
+    if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
+        raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
+    return mechanisms
+
+
+def _count_kinds(
     mechanism: Any, values: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, num_groups: int | None
 ) -> CountSketch:
     """Count the values of each kind (and budget, and group), first in each chunk and then among the chunks' kinds."""
     n = len(values)
 
-    def distinct(rows: Any) -> np.ndarray:
-        mine = mechanism.of_records((n,), rows)
+    def keys(rows: Any) -> np.ndarray:
+        parameters = mechanism.of_records((n,), rows).personal_parameters()
         columns = [_words(mechanism.equivalence(values[rows]))]
-        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in mine.personal_parameters()]
+        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in parameters]
         if groups is not None:
             columns.append(groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
     if n <= ROWS:
-        first, weights = _distinct(distinct(slice(None)), weights)
+        first, weights = _distinct(keys(slice(None)), weights)
     else:
         parts = [
-            (start, *_distinct(distinct(slice(start, start + ROWS)), weights[start : start + ROWS]))
+            (start, *_distinct(keys(slice(start, start + ROWS)), weights[start : start + ROWS]))
             for start in range(0, n, ROWS)
         ]
         first = np.concatenate([start + rows for start, rows, _ in parts])
-        rows, weights = _distinct(distinct(first), np.concatenate([counts for *_, counts in parts]))
+        rows, weights = _distinct(keys(first), np.concatenate([counts for *_, counts in parts]))
         first = first[rows]
     nodes = values if len(first) == n else values[first]
     return CountSketch(
@@ -157,7 +153,8 @@ def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return first[order], total[order]
 
 
-def group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
+def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
+    """Groups of the n records and the number of groups, or None twice."""
     if by is None:
         return None, None
     groups = np.asarray(by)
@@ -169,6 +166,176 @@ def group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int 
     return groups, int(groups.max()) + 1
 
 
+# --- expansions -----------------------------------------------------------------------------------------------------
+
+FOURTH_ORDER = 24  # categories up to which the fourth order, d⁴/4 numbers a gradient, costs little
+THIRD_ORDER = 256  # categories up to which the third order, d³/2 numbers, is kept: 67 MB; no expansion beyond
+UNASKED = 128  # categories up to which an expansion is the default
+FEWEST_KINDS = 1 << 12  # kinds from which on a gradient by counts takes longer than one by expansion
+PROBED_RECORDS = 1 << 15  # among which kinds are counted, and from which the search for the mode starts
+NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nats are multiples of powers of r² / N
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ExpandedSketch(Sketch):
+    """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
+
+    Each record's log p(z | θ) is a smooth function of one number that is linear in the shares θ; where a posterior is
+    narrow, low orders of all of them together are as good as the records (see `log_likelihood` for a comparison).
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        What made the release, with one budget or one a record.
+    polynomial : Polynomial
+        Of the shares (d,), or for groups of the shares (G, d), one a group.
+    size : int
+        Number of records.
+    num_groups : int, optional
+        Number of groups, G, in a sketch made with ``by=``.
+    records : tuple of CategoryRecords, optional
+        The records from which the sketch was made.
+    parts : tuple of ExpandedSketch, optional
+        Of the groups, where sketches of one group each have been put side by side.
+    doubts, added
+        As in `Sketch`.
+    """
+
+    mechanism: Any
+    polynomial: Polynomial
+    size: Any
+    num_groups: int | None = static(default=None)
+    records: "tuple[CategoryRecords, ...] | None" = host(default=None)
+    doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
+    parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)
+
+    @classmethod
+    def of(
+        cls,
+        values: ArrayLike,
+        mechanism: Any,
+        by: ArrayLike | None = None,
+        at: "ExpandedSketch | None" = None,
+        keep_records: bool = True,
+        order: int | None = None,
+    ) -> "ExpandedSketch":
+        """Expand the log-likelihood of released values to an order of 2, 3 or 4 (default: 4 up to 24 categories).
+
+        Options and errors are those of `Release.sketch`. The expansion is at the mode that the posterior has in softmax
+        coordinates under a uniform prior: the maximum of the log-likelihood plus Σ log θ_k, which lies near the
+        posterior's mean also where a share is small.
+        """
+        array = np.asanyarray(values)
+        groups, num_groups = _group_numbers(by, len(array))
+        why_not = _hindrance(mechanism)
+        if why_not:
+            raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
+        if at is not None and not isinstance(at, ExpandedSketch):
+            raise ValueError(
+                f"at must be an ExpandedSketch, got {type(at).__name__}; release.sketch(expand=True) is one"
+            )
+        if order is None:
+            order = (4 if mechanism.categories <= FOURTH_ORDER else 3) if at is None else at.polynomial.order
+        if order not in (2, 3, 4):
+            raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
+        records = CategoryRecords(array, mechanism, groups)
+        if at is None:
+            frame = _frame_at_mode(records, () if num_groups is None else (num_groups,))
+        else:
+            frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
+        polynomial = records.expansion(frame, order)
+        return cls(mechanism, polynomial, len(array), num_groups, (records,) if keep_records else None)
+
+    @property
+    def law_shape(self) -> tuple[int, ...]:
+        """() for one law of all records, (G,) for a law a group."""
+        return () if self.num_groups is None else (self.num_groups,)
+
+    @property
+    def nodes(self) -> Any:  # type: ignore[override]
+        """AttributeError, which says what has nodes and weights."""
+        raise AttributeError(
+            "an expansion has no nodes and weights; release.sketch(expand=False) counts released values instead, or "
+            "sketch.exact where it kept its records"
+        )
+
+    weights = nodes
+
+    @property
+    def exact(self) -> CountSketch:
+        """A `CountSketch` of the records, whose log-likelihood is exact; ValueError without records."""
+        counts = [CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records()]
+        total = sum(counts[1:], counts[0])
+        return dataclasses.replace(total, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
+
+    def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
+        """Exact log-likelihood (m,), by a pass over the records that were kept; on the host.
+
+        Parameters
+        ----------
+        theta : array_like (m, d), or (m, G, d) for groups
+            Shares, at m points.
+
+        Raises
+        ------
+        ValueError
+            Without records, or for points of another shape.
+        """
+        points = np.asarray(theta, float)
+        shape = (*self.law_shape, self.mechanism.categories)
+        if points.shape[1:] != shape or points.ndim != 1 + len(shape):
+            raise ValueError(f"theta must be of shape (m, {', '.join(map(str, shape))}), got {points.shape}")
+        if self.parts is not None:
+            return sum((part.log_likelihood(points[:, j]) for j, part in enumerate(self.parts)), np.zeros(len(points)))
+        return sum((part.log_likelihood(points) for part in self._required_records()), np.zeros(len(points)))
+
+    def _required_records(self) -> "tuple[CategoryRecords, ...]":
+        if self.records is None:
+            raise ValueError("the sketch has not kept its records; make it with keep_records=True")
+        return self.records
+
+    def _counts(self) -> dict[str, Any]:
+        return {"records": self.size, "groups": self.num_groups}
+
+    def _plus(self, other: Any) -> "ExpandedSketch":
+        """Of one protocol, both expanded at one point (``at=``); budgets may differ."""
+        return ExpandedSketch(
+            joined_mechanism(_of_one_protocol(self, other), (self.size, other.size)),
+            self.polynomial.plus(other.polynomial),
+            self.size + other.size,
+            self.num_groups,
+            None if self.records is None or other.records is None else self.records + other.records,
+        )
+
+
+def expansion_pays(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> bool:
+    """Whether an expansion is the default: counting hardly shortens the release, and the expansion is accurate."""
+    if _hindrance(mechanism) or mechanism.categories > UNASKED:
+        return False
+    array = np.asanyarray(values)
+    groups, _ = _group_numbers(by, len(array))
+    fewest = len(array) if groups is None else np.bincount(groups).min()
+    if (mechanism.categories - 1) ** 2 > NARROW * fewest:
+        return False
+    probe = CategoryRecords(array, mechanism).thinned(PROBED_RECORDS)
+    return len(CountSketch.of(probe.values, probe.mechanism).nodes) >= FEWEST_KINDS
+
+
+def _hindrance(mechanism: Any) -> str | None:
+    """Why a release of this mechanism is not expanded."""
+    if not isinstance(mechanism, PureProtocol):
+        return f"got {type(mechanism).__name__}"
+    if mechanism.categories > THIRD_ORDER:
+        return f"up to {THIRD_ORDER} of them, got {mechanism.categories}"
+    if np.any(np.isinf(mechanism.epsilon)):
+        return "of finite budgets, where no released value excludes a category; some here are infinite"
+    return None
+
+
+# --- passes over the records ----------------------------------------------------------------------------------------
+
 REACH = 6.0  # standard deviations beyond the typical radius √r in which an expansion is believed
 ENTRIES = 1 << 20  # memberships at a time, as double-precision numbers
 PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
@@ -176,16 +343,10 @@ PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CategoryRecords:
-    """What was released, read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in θ.
+    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ.
 
-    Attributes
-    ----------
-    values : ndarray (N, *event)
-        Released values; a NumPy memory map stays one.
-    mechanism : PureProtocol
-        What released them, of finite budgets, with one budget or one a record.
-    by : ndarray of int (N,), optional
-        Group of each record. Without, a batch of groups has the shape () below, and (G,) with them.
+    Values (N, *event), of which a NumPy memory map stays one; a pure protocol of finite budgets, one or one a record;
+    optionally the group of each record (N,). A batch is () below, or (G,) with groups.
     """
 
     values: Any
@@ -193,30 +354,17 @@ class CategoryRecords:
     by: Any = None
 
     def __len__(self) -> int:
-        """Number of records."""
         return len(self.values)
 
     def thinned(self, count: int) -> "CategoryRecords":
-        """Some of them, evenly spread and without their groups; all, where there are no more.
-
-        Parameters
-        ----------
-        count : int
-            How many.
-        """
+        """At most `count` of the records, evenly spread, without groups."""
         if count >= len(self):
             return dataclasses.replace(self, by=None)
         rows = np.linspace(0, len(self) - 1, count).astype(int)
         return CategoryRecords(self.values[rows], self.mechanism.of_records((len(self),), rows))
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Value, gradient and information, in the shares, of each group's log-likelihood, but for a constant.
-
-        Parameters
-        ----------
-        theta : ndarray (*batch, d)
-            Shares.
-        """
+        """Value, gradient and information of each group's log-likelihood at shares (*batch, d), but for a constant."""
         value, gradient = np.zeros(theta.shape[:-1]), np.zeros(theta.shape)
         information = np.zeros((*theta.shape, theta.shape[-1]))
         for group, rows, rest, _ in self._chunks():
@@ -228,17 +376,9 @@ class CategoryRecords:
         return value, gradient, information
 
     def expansion(self, frame: Frame, order: int) -> Polynomial:
-        """The expansion of each group's log-likelihood at a frame's center.
-
-        Parameters
-        ----------
-        frame : Frame
-            Of shares, with a lift whose columns sum to zero.
-        order : int
-            2, 3 or 4.
-        """
+        """Each group's log-likelihood, expanded to order 2, 3 or 4 at a frame whose lift has columns that sum to 0."""
         *batch, r, _ = frame.root.shape
-        rows, columns = pairs(r)
+        rows, columns = rowwise_pairs(r)
         shapes = [(), (r,), (r, r), (r, len(rows)), (len(rows),) * 2]
         sums = [np.zeros((*batch, *shape)) for shape in shapes[: order + 1]]
         size = max(1, PRODUCTS // len(rows))
@@ -263,13 +403,7 @@ class CategoryRecords:
         return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], radius, third, fourth)
 
     def log_likelihood(self, points: np.ndarray) -> np.ndarray:
-        """Log-likelihood (m,), constants and all groups included.
-
-        Parameters
-        ----------
-        points : ndarray (m, *batch, d)
-            Shares.
-        """
+        """Log-likelihood (m,) at shares (m, *batch, d), constants and all groups included."""
         total, groups = np.zeros(len(points)), np.moveaxis(points, 0, -1)
         for group, rows, rest, constant in self._chunks():
             size = max(1, ENTRIES // len(points))
@@ -284,24 +418,26 @@ class CategoryRecords:
         n = len(self)
         size = 1 << (max(1, ENTRIES // self.mechanism.categories).bit_length() - 1)
         for start in range(0, n, size):
-            _let_pages_go(self.values)
+            _free_pages(self.values)
             part = slice(start, start + size)
             mechanism: Any = self.mechanism.of_records((n,), part)
             with jax.enable_x64(True):
-                supported, constants = (np.asarray(a) for a in _looked_at(mechanism, np.asarray(self.values[part])))
-            epsilon = np.broadcast_to(mechanism.epsilon, len(supported))
-            rows, rest = supported * -np.expm1(-epsilon)[:, None], np.exp(-epsilon)
+                memberships, constants = (
+                    np.asarray(a) for a in _membership_and_constant(mechanism, np.asarray(self.values[part]))
+                )
+            epsilon = np.broadcast_to(mechanism.epsilon, len(memberships))
+            rows, rest = memberships * -np.expm1(-epsilon)[:, None], np.exp(-epsilon)
             if self.by is None:
                 yield (), rows, rest, constants.sum()
                 continue
             groups = np.asarray(self.by[part])
             order = np.argsort(groups, kind="stable")
-            for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-                yield groups[mine[0]], rows[mine], rest[mine], constants[mine].sum()
+            for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+                yield groups[members[0]], rows[members], rest[members], constants[members].sum()
 
 
-def _let_pages_go(values: Any) -> None:
-    """Of a file that is mapped, give back the memory of what has been read, which the system would keep for later."""
+def _free_pages(values: Any) -> None:
+    """Give back the memory of the pages of a mapped file that have been read; the system would keep it for later."""
     while values is not None and not isinstance(values, np.memmap):
         values = getattr(values, "base", None)
     # Pages that are the file's own come back when they are read again; private copies of them would be lost.
@@ -314,214 +450,26 @@ def _let_pages_go(values: Any) -> None:
 
 
 @jax.jit
-def _looked_at(mechanism: Any, values: Any) -> tuple[jax.Array, jax.Array]:
+def _membership_and_constant(mechanism: Any, values: Any) -> tuple[jax.Array, jax.Array]:
     return mechanism.membership(values), mechanism.log_supported(values)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     """Sums over records of products of three slopes (r, n), and of four, as pairs."""
-    rows, columns = pairs(v.shape[0])
+    rows, columns = rowwise_pairs(v.shape[0])
     products = v[rows] * v[columns]
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 
 
-FOURTH = 24  # categories up to which the fourth order, d⁴/4 numbers a gradient, costs little
-MOST = 256  # categories up to which the third order, d³/2 numbers, is kept: 67 MB
-FEWEST_KINDS = 1 << 12  # kinds from which on a gradient by counts takes longer than one by expansion
-LOOKED_AT = 1 << 15  # records among which kinds are counted, and from which the search for the mode starts
-NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nats are multiples of powers of r² / N
-WIDE = 128  # categories up to which an expansion is made without being asked for
+# --- where the log-likelihood is expanded ---------------------------------------------------------------------------
+
 PASSES = 30  # over the records in search of the mode; three or four are needed
 NEAR = 1.0  # standard deviations: after a step of that length the next one would be shorter by a factor √(r / N) or so
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ExpandedSketch(Sketch):
-    """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
-
-    Each record's log p(z | θ) is a smooth function of one number that is linear in the shares θ; where a posterior is
-    narrow, low orders of all of them together are as good as the records (see `log_likelihood`, with which they can be
-    compared).
-
-    Attributes
-    ----------
-    mechanism : Mechanism
-        What made the release, with one budget or one a record.
-    polynomial : Polynomial
-        Of the shares (d,), or for groups of the shares (G, d), one a group.
-    size : int
-        Number of records.
-    num_groups : int, optional
-        How many groups there are, G, in a sketch made with ``by=``.
-    records : tuple of CategoryRecords, optional
-        What it was made from.
-    parts : tuple of ExpandedSketch, optional
-        Of the groups, where sketches of one group each have been put side by side.
-    doubts : tuple of str
-        The warnings that were given when the releases were made.
-    added : tuple of Mechanism
-        See `Sketch`.
-    """
-
-    mechanism: Any
-    polynomial: Polynomial
-    size: Any
-    num_groups: int | None = static(default=None)
-    records: tuple[CategoryRecords, ...] | None = host(default=None)
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
-    parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)
-
-    @classmethod
-    def of(
-        cls,
-        values: ArrayLike,
-        mechanism: Any,
-        by: ArrayLike | None = None,
-        at: "ExpandedSketch | None" = None,
-        keep_records: bool = True,
-        order: int | None = None,
-    ) -> "ExpandedSketch":
-        """Expand the log-likelihood of released values, in a few passes over them.
-
-        Parameters
-        ----------
-        values, mechanism, by, at, keep_records
-            As in `ldpbayes.data.sketch`, whose errors are raised, too.
-        order : int, optional
-            2, 3 or 4. Default: 4 up to 24 categories, 3 beyond.
-
-        Notes
-        -----
-        It is expanded at the mode that the posterior has in softmax coordinates under a uniform prior: that is the
-        maximum of the log-likelihood plus Σ log θ_k, which lies near the posterior's mean also where a share is small.
-        """
-        array = np.asanyarray(values)
-        groups, num_groups = group_numbers(by, len(array))
-        why_not = _hindrance(mechanism)
-        if why_not:
-            raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
-        if at is not None and not isinstance(at, ExpandedSketch):
-            raise ValueError(
-                f"at must be an ExpandedSketch, got {type(at).__name__}; release.sketch(expand=True) is one"
-            )
-        if order is None:
-            order = (4 if mechanism.categories <= FOURTH else 3) if at is None else at.polynomial.order
-        if order not in (2, 3, 4):
-            raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
-        records = CategoryRecords(array, mechanism, groups)
-        if at is None:
-            frame = _frame(records, () if num_groups is None else (num_groups,))
-        else:
-            frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
-        made = records.expansion(frame, order)
-        return cls(mechanism, made, len(array), num_groups, (records,) if keep_records else None)
-
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """() for one law of all records, (G,) for a law a group."""
-        return () if self.num_groups is None else (self.num_groups,)
-
-    @property
-    def nodes(self) -> Any:  # type: ignore[override]
-        """There are none, and no weights: AttributeError, which says what has some."""
-        raise AttributeError(
-            "an expansion has no nodes and weights; release.sketch(expand=False) counts released values instead, or "
-            "sketch.exact where it kept its records"
-        )
-
-    weights = nodes
-
-    @property
-    def exact(self) -> CountSketch:
-        """The same records, counted: a `CountSketch`, whose log-likelihood is exact. ValueError without records."""
-        made = [CountSketch.of(part.values, part.mechanism, part.by) for part in self._kept()]
-        counts = sum(made[1:], made[0])
-        return dataclasses.replace(counts, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
-
-    def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Exact log-likelihood, by a pass over the records that were kept; on the host.
-
-        Parameters
-        ----------
-        theta : array_like (m, d), or (m, G, d) for groups
-            Shares, at m points.
-
-        Returns
-        -------
-        ndarray (m,)
-
-        Raises
-        ------
-        ValueError
-            Without records, or for points of another shape.
-        """
-        points = np.asarray(theta, float)
-        shape = (*self.law_shape, self.mechanism.categories)
-        if points.shape[1:] != shape or points.ndim != 1 + len(shape):
-            raise ValueError(f"theta must be of shape (m, {', '.join(map(str, shape))}), got {points.shape}")
-        if self.parts is not None:
-            return sum((part.log_likelihood(points[:, j]) for j, part in enumerate(self.parts)), np.zeros(len(points)))
-        return sum((part.log_likelihood(points) for part in self._kept()), np.zeros(len(points)))
-
-    def _kept(self) -> tuple[CategoryRecords, ...]:
-        if self.records is None:
-            raise ValueError("the sketch has not kept its records; make it with keep_records=True")
-        return self.records
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "groups": self.num_groups}
-
-    def _plus(self, other: Any) -> "ExpandedSketch":
-        """Sketch of the two releases together, both expanded at one point (``at=``); budgets may differ."""
-        mechanisms = self.mechanism, other.mechanism
-        if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
-            raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
-        return ExpandedSketch(
-            joined_mechanism(mechanisms, (self.size, other.size)),
-            self.polynomial.plus(other.polynomial),
-            self.size + other.size,
-            self.num_groups,
-            None if self.records is None or other.records is None else self.records + other.records,
-        )
-
-
-def expands(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> bool:
-    """Whether an expansion is made where nobody says so: counting hardly shortens the release, and it is accurate.
-
-    Parameters
-    ----------
-    values, mechanism, by
-        As in `ldpbayes.data.sketch`.
-    """
-    if _hindrance(mechanism) or mechanism.categories > WIDE:
-        return False
-    array = np.asanyarray(values)
-    groups, _ = group_numbers(by, len(array))
-    fewest = len(array) if groups is None else np.bincount(groups).min()
-    if (mechanism.categories - 1) ** 2 > NARROW * fewest:
-        return False
-    some = CategoryRecords(array, mechanism).thinned(LOOKED_AT)
-    return len(CountSketch.of(some.values, some.mechanism).nodes) >= FEWEST_KINDS
-
-
-def _hindrance(mechanism: Any) -> str | None:
-    """Why a release of this mechanism is not expanded."""
-    if not isinstance(mechanism, PureProtocol):
-        return f"got {type(mechanism).__name__}"
-    if mechanism.categories > MOST:
-        return f"up to {MOST} of them, got {mechanism.categories}"
-    if np.any(np.isinf(mechanism.epsilon)):
-        return "of finite budgets, where no released value excludes a category; some here are infinite"
-    return None
-
-
-# --- where it is expanded -------------------------------------------------------------------------------------------
-
-
 def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | None) -> Frame:
+    """The frame of another expansion; ValueError if it is of other categories or groups."""
     d, other = records.mechanism.categories, at.mechanism.categories
     if d != other:
         raise ValueError(f"at= is an expansion for {other} categories, and here are {d}")
@@ -532,10 +480,10 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     return Frame(center, root, np.linalg.pinv(root))
 
 
-def _frame(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
+def _frame_at_mode(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
     """Coordinates around each group's mode in which standard deviations are about one, under a uniform prior."""
     d = records.mechanism.categories
-    start, _ = _mode(records.thinned(LOOKED_AT), np.full(d, 1 / d))
+    start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
     center, information = _mode(records, np.broadcast_to(start, (*batch, d)))
     basis = _tangent(d)
     # A uniform law of the shares has covariance (I − 11ᵀ/d) / (d (d + 1)), where the records say nothing.
@@ -556,17 +504,17 @@ def _mode(records: CategoryRecords, theta: np.ndarray) -> tuple[np.ndarray, np.n
             theta = (theta + kept) / 2
             continue
         best, kept = objective, theta
-        theta = _with_barrier(theta, gradient, information)
+        theta = _barrier_maximum(theta, gradient, information)
         step = theta - kept
         if np.all(np.einsum("...i,...ij,...j->...", step, information, step) < NEAR**2):
             break
     return theta, information
 
 
-def _with_barrier(theta: np.ndarray, gradient: np.ndarray, information: np.ndarray) -> np.ndarray:
+def _barrier_maximum(theta: np.ndarray, gradient: np.ndarray, information: np.ndarray) -> np.ndarray:
     """The maximum of a quadratic log-likelihood plus Σ log θ_k over the simplex, by Newton steps that stay inside."""
     if theta.ndim > 1:
-        return np.stack([_with_barrier(*each) for each in zip(theta, gradient, information, strict=True)])
+        return np.stack([_barrier_maximum(*each) for each in zip(theta, gradient, information, strict=True)])
 
     def objective(x: np.ndarray) -> float:
         return (gradient - 0.5 * information @ (x - theta)) @ (x - theta) + np.sum(np.log(x))
@@ -586,13 +534,16 @@ def _with_barrier(theta: np.ndarray, gradient: np.ndarray, information: np.ndarr
 
 
 def _tangent(d: int) -> np.ndarray:
-    """An orthonormal basis (d, d - 1) of what leaves the sum of shares as it is."""
+    """An orthonormal basis (d, d - 1) of the directions in which the sum of shares is constant."""
     return np.linalg.qr(np.column_stack([np.ones(d), np.eye(d)[:, 1:]]))[0][:, 1:]
+
+
+# --- several groups -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SideBySide(Holding):
-    """Sketches of several groups: weights are (nodes, G), nodes too, or (nodes, 1) where all groups have the same."""
+    """Sketches of several groups: weights (nodes, G), and nodes (nodes, G), or (nodes, 1) if the groups share them."""
 
     sketches: tuple[Any, ...]
     mechanism: Any
@@ -600,23 +551,15 @@ class SideBySide(Holding):
     weights: Any
 
     def _counts(self) -> dict[str, Any]:
-        weights = seen(self.weights)
+        weights = readable(self.weights)
         return {"records": None if weights is None else weights.sum(), "groups": len(self.sketches)}
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
-    """One sketch of several groups' records, of a law a group.
+    """One sketch of several groups' records, of a law a group, from sketches of one group each.
 
-    Parameters
-    ----------
-    sketches : sequence of PanelSketch, of CountSketch, or of ExpandedSketch
-        One a group, of mechanisms whose tree structures are equal; budgets, bounds and panels may differ. The order of
-        expansions may not.
-
-    Returns
-    -------
-    CountSketch, ExpandedSketch or SideBySide
-        The first two for discrete outputs, with a law a group.
+    All are panel sketches, or count sketches, or expansions of one order; the tree structures of their mechanisms are
+    equal, while budgets, bounds and panels may differ.
     """
     mechanisms = [part.mechanism for part in sketches]
     if isinstance(sketches[0], ExpandedSketch):
@@ -631,12 +574,12 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
         nodes, weights = ((np if is_concrete(parts) else jnp).concatenate(parts) for parts in (nodes, weights))
         return CountSketch(mechanism, nodes, weights, groups, len(sketches))
     # A group with fewer nodes than others has its last one repeated, with weight 0.
-    nodes, weights = _columns(nodes, "edge"), _columns(weights, "constant")
+    nodes, weights = _padded_columns(nodes, "edge"), _padded_columns(weights, "constant")
     nodes = nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
     return SideBySide(tuple(sketches), joined_mechanism(mechanisms), nodes, weights)
 
 
-def _columns(parts: Sequence[Any], padding: str) -> Any:
+def _padded_columns(parts: Sequence[Any], padding: str) -> Any:
     """Arrays of any lengths as the columns of one."""
     xp: Any = np if is_concrete(parts) else jnp
     most = max(map(len, parts))

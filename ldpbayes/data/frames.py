@@ -9,25 +9,21 @@ import jax
 import numpy as np
 from jax.tree_util import DictKey, register_pytree_with_keys
 
+from ldpbayes._core.types import Array, PyTree
+
 
 class Table:
-    """What a model sees of a data frame: arrays by the names of columns, and a matrix where numbers are asked for.
+    """A data frame inside a model: arrays by the names of columns, and a matrix of all of them.
 
     ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]`` is a table of two columns, and
     ``table @ slopes``, ``jnp.asarray(table)``, ``table.to_numpy()`` and ``table.values`` take all columns as a matrix
-    (rows, columns).
-
-    Parameters
-    ----------
-    columns : dict of str to array (rows,)
-        In their order. Labels and dates stay what they are, and cannot be part of a matrix.
+    (rows, columns). Columns of labels and dates stay what they are, and cannot be part of a matrix.
     """
 
     def __init__(self, columns: dict[Any, Any]) -> None:
         self._columns = columns
 
     def __getitem__(self, key: Any) -> Any:
-        """A column, or several in a table of their own."""
         if isinstance(key, list):
             return Table({name: self[name] for name in key})
         if isinstance(key, (slice, np.ndarray, jax.Array)):
@@ -39,7 +35,6 @@ class Table:
         return column
 
     def __getattr__(self, name: str) -> Any:
-        """The column of that name."""
         columns = self.__dict__.get("_columns", {})
         if name not in columns:
             raise AttributeError(f"a table has no column or attribute {name!r}; its columns are {list(columns)}")
@@ -51,7 +46,7 @@ class Table:
         return list(self._columns)
 
     @property
-    def values(self) -> Any:
+    def values(self) -> Array:
         """All columns as a matrix (rows, columns), of NumPy unless they are being traced."""
         parts = [self[name] for name in self._columns]
         for name, part in self._columns.items():
@@ -63,22 +58,21 @@ class Table:
         array = jax.numpy if any(isinstance(part, jax.Array) for part in parts) else np
         return array.stack(parts, axis=-1)
 
-    def to_numpy(self) -> Any:
-        """The matrix; see `values`."""
+    def to_numpy(self) -> Array:
+        """All columns as a matrix, `values`."""
         return self.values
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         return len(self), len(self._columns)
 
     @property
-    def T(self) -> Any:
+    def T(self) -> Array:
         """The matrix (columns, rows)."""
         return self.values.T
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(next(iter(self._columns.values()), ()))
 
     def __iter__(self) -> Iterator[Any]:
@@ -86,58 +80,40 @@ class Table:
         return iter(self._columns)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a column of that name."""
         return name in self._columns
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The matrix, for NumPy."""
         return np.asarray(self.values, dtype)
 
     def __jax_array__(self) -> jax.Array:
-        """The matrix, for JAX."""
         return jax.numpy.asarray(self.values)
 
-    def __matmul__(self, other: Any) -> Any:
-        """Predictors (rows,) of slopes (columns,)."""
+    def __matmul__(self, other: Any) -> Array:
         return self.values @ other
 
-    def __rmatmul__(self, other: Any) -> Any:
-        """The product with a matrix on the left."""
+    def __rmatmul__(self, other: Any) -> Array:
         return other @ self.values
 
     def __repr__(self) -> str:
-        """Say what there is."""
         return f"Table({len(self)} rows, columns {self.columns})"
 
 
-def _with_keys(table: Table) -> tuple:
+def _flatten_with_keys(table: Table) -> tuple:
     return tuple((DictKey(name), column) for name, column in table._columns.items()), tuple(table._columns)
 
 
-register_pytree_with_keys(Table, _with_keys, lambda names, columns: Table(dict(zip(names, columns, strict=True))))
+register_pytree_with_keys(
+    Table, _flatten_with_keys, lambda names, columns: Table(dict(zip(names, columns, strict=True)))
+)
 
 
-def arrays_of_frames(tree: Any) -> Any:
-    """A pytree with arrays by name of column for each data frame in it, and an array for each series.
+def arrays_of_frames(tree: PyTree) -> PyTree:
+    """A pytree with a `Table` for each data frame in it, and an array for each series.
 
-    `ldpbayes.fit` gives its model these. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert
-    data frames, which cannot be multiplied by what is being traced: convert them first.
-
-    Parameters
-    ----------
-    tree : pytree
-        Arguments of a model. What pandas, polars and others call a DataFrame or a Series is known by what it can do.
-
-    Returns
-    -------
-    pytree
-        Of the same structure. In place of a data frame, ``table["age"]`` and ``table.age`` are arrays (rows,),
-        ``table[["age", "income"]]`` has two of the columns, and ``table @ slopes`` takes all as a matrix.
-
-    Raises
-    ------
-    ValueError
-        If numbers of a series are missing, or a data frame has two columns of one name.
+    `ldpbayes.fit` gives these to its model. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not
+    convert data frames, which cannot be multiplied by tracers: convert them first. DataFrame and Series of pandas,
+    polars and others are recognised by their methods. ValueError if numbers of a series are missing, or a data frame
+    has two columns of one name.
     """
     return jax.tree.map(_arrays_of, tree)
 
@@ -157,7 +133,7 @@ def _arrays_of(leaf: Any) -> Any:
 
 
 def _array(series: Any) -> np.ndarray:
-    """Values of a series; of numbers, some of which are missing, with NaN in their places."""
+    """Values of a series, with NaN in the places of missing numbers."""
     array = np.asarray(series)
     # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
     kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
@@ -167,14 +143,14 @@ def _array(series: Any) -> np.ndarray:
 
 
 def _is_na(value: Any) -> bool:
-    return type(value).__name__ == "NAType"
+    return type(value).__name__ == "NAType"  # of pandas, which need not be installed
 
 
-def _refuse_missing(what: str, array: Any) -> None:
-    """ValueError where numbers that can be looked at are missing."""
+def _refuse_missing(owner: str, array: Any) -> None:
+    """ValueError where numbers are missing, unless they are being traced."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "f" and np.isnan(array).any():
         missing = np.flatnonzero(np.isnan(array))
         raise ValueError(
-            f"{what} has {len(missing)} missing values, the first in row {missing[0]}: drop these rows, from the "
+            f"{owner} has {len(missing)} missing values, the first in row {missing[0]}: drop these rows, from the "
             "release too, or pass an array and let the model say what they are"
         )

@@ -12,32 +12,252 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.printing import seen
+from ldpbayes._core.printing import readable
 from ldpbayes._core.pytrees import host, pytree, static
+from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.numerics.arrays import snapped
 from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
 
 PANELS = 40
-MOMENTS = 12  # moments are kept of each panel; the certificate compares the nodes, of which there are fewer, with them
-CHUNK = 1 << 15  # so many records are looked at at a time, so that temporary arrays stay in a core's cache
-MAX_LATTICE = 128  # panels are cut at the integers by default where there are fewer of them than this
-HEAVY = 4096  # resolutions: normal noise ends, to 1e-32, after 12 of its own, power laws after very many
-GROWTH = 0.5  # of graded panels' distance from a bound is their width: 8 nodes leave 1e-8 of a power law
+ORDER = 8  # nodes a panel
+MOMENTS = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
+PROBES = 256  # released values that are kept, to check a sketch against them
+CHUNK = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
+MAX_LATTICE = 128  # integers between the bounds below which panels are cut there by default
+MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
+HEAVY = 4096  # reach of the noise in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
+GROWTH = 0.5  # width of graded panels over their distance from a bound: 8 nodes leave 1e-8 of a power law
 MOST_INSIDE = 1024  # panels between the bounds, where others are graded
-MAX_ATOMS = 1024  # so many integers inside the bounds are counted one by one, at most
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PanelSketch(Sketch):
+    """Legendre moments of the released values on panels.
+
+    Attributes
+    ----------
+    mechanism : NumericMechanism
+        What made the release, with one budget for all records.
+    moments : array (panels, 12)
+        Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
+    tails : array (2, 2)
+        Count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is linear.
+        Where it is so from period to period only, values are moved into the panels by whole periods: no count, and the
+        sum of the moves.
+    atoms : array (places,)
+        How many values equal the bounds and the integers between them, which are in no panel; empty for mechanisms that
+        release nothing without noise.
+    edges : tuple of float
+        Panel edges, increasing.
+    order : int
+        Nodes a panel: 8, or 12, which uses every moment and serves as the reference of the certificate.
+    grid : int, optional
+        Panels of the channel, in x (twice as many for the reference). Default: as many as there are in z.
+    chosen : bool
+        Whether its maker asked for this number of panels, which `coarser` then leaves as it is.
+    records : tuple of arrays, optional
+        The values that the sketch was made from, with which it can refine itself.
+    probes : array, optional
+        A few of these values, evenly spread, which the certificate checks one by one.
+    doubts, added
+        As in `Sketch`.
+    """
+
+    mechanism: Any
+    moments: Any
+    tails: Any
+    atoms: Any
+    edges: tuple[float, ...] = static()
+    order: int = static(default=ORDER)
+    grid: int | None = static(default=None)
+    chosen: bool = static(default=False)
+    records: tuple | None = host(default=None)
+    probes: Any = host(default=None)
+    doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
+
+    law_shape = ()
+    arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
+
+    @classmethod
+    def of(
+        cls,
+        values: ArrayLike,
+        mechanism: Any,
+        panels: int | None = None,
+        lattice: bool | None = None,
+        keep_records: bool = True,
+    ) -> "PanelSketch":
+        """Compress released numbers (N,), with the options and errors of `Release.sketch`."""
+        if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
+            raise ValueError(
+                "only records with one common budget can be sketched, and this mechanism's parameters are arrays; "
+                "sketch the records of each budget on their own, or fit the release itself"
+            )
+        array = np.asarray(values)
+        edges, graded = panel_edges(mechanism, panels, lattice), _is_graded(mechanism)
+        moments, tails, atoms = panel_moments(array, edges, _atom_places(mechanism, edges), mechanism.period)
+        if not mechanism.linear_tails and tails[:, 0].any():
+            worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
+            raise ValueError(
+                f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, "
+                f"{edges[-1]:g}], which it leaves less than once in 10^32 records; check the mechanism's parameters"
+            )
+        return cls(
+            mechanism,
+            moments,
+            tails,
+            atoms,
+            tuple(edges.tolist()),
+            grid=_panels_inside(mechanism) if graded else None,
+            chosen=panels is not None or graded,  # graded panels are not equally wide, and are left as they are
+            records=(array,) if keep_records else None,
+            probes=_evenly_spread(array),
+        )
+
+    @property
+    def size(self) -> Any:
+        return self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum()
+
+    @cached_property
+    def nodes(self) -> np.ndarray:  # type: ignore[override]
+        """Node values, shape (panels × order + 4 + places,).
+
+        They depend on the panels alone, not on the records, so that the weights of several sketches can be stacked.
+        Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
+        atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
+        """
+        edges = np.asarray(self.edges)
+        t, _ = gauss_legendre(self.order)
+        inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
+        low, high = edges[0], edges[-1]
+        near, far = self._tail_start, (self._tail_start + 1)
+        span = high - low
+        tails = [low - near * span, low - far * span, high + near * span, high + far * span]
+        first, last = inner[0], inner[-1]
+        if self.mechanism.period is not None:  # their weights only say how far values were moved, by whole periods
+            tails = [first, first - span, last, last + span]
+        elif not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
+            tails = [first, first, last, last]
+        return np.concatenate([inner, tails, self.places])
+
+    @property
+    def places(self) -> np.ndarray:
+        """Values (places,) of the atoms."""
+        return _atom_places(self.mechanism, self.edges)
+
+    @property
+    def _tail_start(self) -> int:
+        """Ranges between an edge and the nearer node of its tail."""
+        return 1 if self.mechanism.has_atoms else 0
+
+    @cached_property
+    def weights(self) -> Any:  # type: ignore[override]
+        """Node weights, shape (nodes,); they sum to the number of records."""
+        xp: Any = np if isinstance(self.moments, np.ndarray) else jnp
+        inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
+        low, high = self.edges[0], self.edges[-1]
+        (below, sum_below), (above, sum_above) = self.tails
+        beyond = xp.stack([below, above])
+        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low) - self._tail_start * beyond
+        tails = xp.stack([beyond - far, far], axis=1).ravel()
+        return xp.concatenate([inner.ravel(), tails, self.atoms])
+
+    @property
+    def channel_panels(self) -> int:
+        """Panels in x of the channel at its nodes."""
+        return self.grid or len(self.edges) - 1
+
+    def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
+        """The sketch on fewer panels, exactly as a sketch of the records would be there.
+
+        Parameters
+        ----------
+        panels : int
+            How many in z: somewhat more where panels are to end at integers, and never more than there are now.
+        grid : int
+            How many in x (see the attribute `grid`), and never more than there are now.
+        lattice : bool, optional
+            Whether edges at integers are kept (for counts). Default: where all integers between the ends are edges.
+
+        Returns
+        -------
+        PanelSketch
+            This one where its maker chose the panels, or it has no more.
+
+        Raises
+        ------
+        ValueError
+            If a number of panels is not a positive integer.
+        """
+        at_least(1, "panels", panels)
+        at_least(1, "grid", grid)
+        cuts = _bends(self.mechanism, self.edges[0], self.edges[-1])
+        keep = _edges_to_keep(np.asarray(self.edges), panels, lattice, cuts)
+        grid = min(grid, self.channel_panels)
+        if self.chosen or (len(keep) == len(self.edges) and grid == self.channel_panels):
+            return self
+        edges = tuple(self.edges[i] for i in keep)
+        return dataclasses.replace(self, moments=_merged(self.moments, self.edges, keep), edges=edges, grid=grid)
+
+    @property
+    def thinned(self) -> "PanelSketch":
+        """A sketch of the probes alone on its panels, each of which counts for size / probes records."""
+        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
+        share = self.size / len(self.probes)
+        return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
+
+    def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
+        """Sketch of the records on panels four times narrower, cut at integers if `lattice`; None without records."""
+        if self.records is None:
+            return None
+        panels = 4 * (len(self.edges) - 1)
+        finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
+        return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
+
+    def _counts(self) -> dict[str, Any]:
+        moments, tails, atoms = (readable(getattr(self, name)) for name in self.arrays)
+        if moments is None or tails is None or atoms is None or min(moments.ndim, tails.ndim, atoms.ndim + 1) < 2:
+            return {}
+        nodes = moments.shape[-2] * self.order + 4 + atoms.shape[-1]
+        return {"records": moments[..., 0].sum() + tails[..., 0].sum() + atoms.sum(), "nodes": nodes}
+
+    def _plus(self, other: Any) -> "PanelSketch":
+        if self.mechanism != other.mechanism:
+            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
+        if self.edges != other.edges:
+            raise ValueError(
+                f"sketches on different panels do not add ({len(self.edges) - 1} and {len(other.edges) - 1} panels); "
+                "make both with the same panels="
+            )
+        records = None if self.records is None or other.records is None else self.records + other.records
+        probes = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
+        return PanelSketch(
+            self.mechanism,
+            self.moments + other.moments,
+            self.tails + other.tails,
+            self.atoms + other.atoms,
+            self.edges,
+            min(self.order, other.order),
+            self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels),
+            self.chosen or other.chosen,
+            records,
+            _evenly_spread(np.concatenate(probes)) if probes else None,
+        )
+
+
+def _evenly_spread(values: np.ndarray) -> np.ndarray:
+    """At most `PROBES` of the values, evenly spread over their order."""
+    return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
+
+
+# --- where the panels are -------------------------------------------------------------------------------------------
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> np.ndarray:
-    """Panel edges over a mechanism's released range, shape (panels + 1,).
-
-    Parameters
-    ----------
-    mechanism : NumericMechanism
-        With one budget.
-    panels, lattice
-        As in `ldpbayes.data.sketch`, whose errors are raised, too.
-    """
+    """Panel edges (panels + 1,) over the released range of a mechanism with one budget; see `Release.sketch`."""
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
         raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
@@ -45,8 +265,8 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         at_least(1, "panels", panels)
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
-    if is_graded(mechanism):
-        inside, ends = grid_of(mechanism), (low, lower, upper, high)
+    if _is_graded(mechanism):
+        inside, ends = _panels_inside(mechanism), (low, lower, upper, high)
         edges = _graded(inside, GROWTH, ends)
         share = 1.0 if panels is None else (len(edges) - 1) / panels
         return _graded(math.ceil(inside / share), GROWTH * share, ends)
@@ -59,35 +279,23 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
     if lattice is None:
         lattice = mechanism.linear_tails and mechanism.period is None and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
-    cells = np.unique(np.concatenate([[low], cuts, bends(mechanism, low, high), [high]]))
+    cells = np.unique(np.concatenate([[low], cuts, _bends(mechanism, low, high), [high]]))
     width = (high - low) / panels
     pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
     starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
     return np.concatenate([*starts, [high]])
 
 
-def is_graded(mechanism: Any) -> bool:
-    """Whether noise reaches so many times further than it varies that it falls off like a power.
-
-    Parameters
-    ----------
-    mechanism : NumericMechanism
-        With one budget.
-    """
+def _is_graded(mechanism: Any) -> bool:
+    """Whether noise reaches so many times further than it varies that it falls off like a power."""
     if mechanism.linear_tails or mechanism.resolution is None:
         return False
     reach = float(mechanism.released_range[1]) - float(mechanism.domain.upper_bound)
     return bool(reach > HEAVY * float(mechanism.resolution))
 
 
-def grid_of(mechanism: Any) -> int:
-    """Panels between the bounds where those beyond are graded: two a resolution, as the density has poles there.
-
-    Parameters
-    ----------
-    mechanism : NumericMechanism
-        With one budget.
-    """
+def _panels_inside(mechanism: Any) -> int:
+    """Panels between the bounds where those beyond are graded: two a resolution, as the density has poles there."""
     width = float(mechanism.domain.upper_bound) - float(mechanism.domain.lower_bound)
     return max(PANELS, min(MOST_INSIDE, math.ceil(2 * width / float(mechanism.resolution))))
 
@@ -99,132 +307,49 @@ def _graded(inside: int, growth: float, ends: tuple[float, float, float, float])
     """
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)
-    out = [width]
-    while out[-1] < reach:
-        out.append(out[-1] + max(width, growth * out[-1]))
-    beyond = np.append(out[:-1], reach)
+    distances = [width]
+    while distances[-1] < reach:
+        distances.append(distances[-1] + max(width, growth * distances[-1]))
+    beyond = np.append(distances[:-1], reach)
     return np.concatenate([lower - beyond[::-1], np.linspace(lower, upper, inside + 1), upper + beyond])
 
 
-def bends(mechanism: Any, low: float, high: float) -> np.ndarray:
-    """A mechanism's `released_breakpoints` between two ends, one of those that rounding alone keeps apart.
-
-    Parameters
-    ----------
-    mechanism : NumericMechanism
-        With one budget.
-    low, high : float
-        Ends of the panels.
-    """
+def _bends(mechanism: Any, low: float, high: float) -> np.ndarray:
+    """A mechanism's `released_breakpoints` between two ends, one of several that rounding alone keeps apart."""
     points = np.unique(np.asarray(mechanism.released_breakpoints, float))
     apart = 1e-9 * (high - low)
     points = points[(points > low + apart) & (points < high - apart)]
     return points[np.diff(points, prepend=low) > apart]
 
 
-def selected(
-    edges: np.ndarray, panels: int, lattice: bool | None = None, always: np.ndarray | None = None
-) -> np.ndarray:
-    """Which edges to keep for fewer panels, as equally wide as may be.
+def _edges_to_keep(edges: np.ndarray, panels: int, lattice: bool | None, always: np.ndarray) -> np.ndarray:
+    """Indices of edges for fewer panels, as equally wide as may be; both ends and edges in `always` among them.
 
-    Parameters
-    ----------
-    edges : array (old + 1,)
-        Increasing.
-    panels : int
-        How many, or some more where edges at integers are kept.
-    lattice : bool, optional
-        Keep the edges at integers. Default: where all integers between the ends are edges.
-    always : array, optional
-        Edges that are kept besides.
-
-    Returns
-    -------
-    array of int (new + 1,)
-        Increasing, from 0 to ``old``.
+    With a lattice also those at integers, so that there are somewhat more panels.
     """
     whole = edges == np.rint(edges)
     if lattice is None:
         lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
-    kept = np.concatenate([edges[[0, -1]], [] if always is None else always])
-    fixed = np.flatnonzero(whole & lattice | np.isin(edges, kept))
+    fixed = np.flatnonzero(whole & lattice | np.isin(edges, np.concatenate([edges[[0, -1]], always])))
     width = (edges[-1] - edges[0]) / panels
     keep = []
     for first, last in itertools.pairwise(fixed):
         pieces = max(1, math.ceil((edges[last] - edges[first]) / width - 1e-9))
-        wanted = np.linspace(edges[first], edges[last], pieces + 1)
-        keep.append(first + np.argmin(np.abs(edges[first : last + 1] - wanted[:, None]), axis=1))
+        targets = np.linspace(edges[first], edges[last], pieces + 1)
+        keep.append(first + np.argmin(np.abs(edges[first : last + 1] - targets[:, None]), axis=1))
     return np.unique(np.concatenate(keep))
 
 
-def merged(moments: Any, edges: Any, keep: np.ndarray) -> np.ndarray:
-    """Legendre moments on the panels between the edges that are kept, from those on all of them.
-
-    On a part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n: nothing is lost.
-
-    Parameters
-    ----------
-    moments : array (old, MOMENTS)
-        Of all panels.
-    edges : array (old + 1,)
-        Between which they lie.
-    keep : array of int (new + 1,)
-        See `selected`.
-
-    Returns
-    -------
-    array (new, MOMENTS)
-    """
-    edges = np.asarray(edges)
-    t, w = np.polynomial.legendre.leggauss(MOMENTS)
-    whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
-    start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
-    points = edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)
-    wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS - 1)
-    own = np.polynomial.legendre.legvander(t, MOMENTS - 1) * w[:, None] * (np.arange(MOMENTS) + 0.5)
-    parts = np.einsum("pm,qm,pqn->pn", moments, own, wide, optimize=True)
-    return np.add.reduceat(parts, keep[:-1])
-
-
-def atom_places(low: float, high: float) -> np.ndarray:
-    """Where records that are released without noise gather: at both bounds, and counts at every integer between them.
-
-    The integers are left out where there are more than 1,024.
-
-    Parameters
-    ----------
-    low, high : float
-        The bounds.
-
-    Returns
-    -------
-    array (places,)
-        Increasing.
-    """
-    first, last = math.floor(low) + 1, math.ceil(high) - 1
-    return np.concatenate([[low], np.arange(first, last + 1.0) if last - first < MAX_ATOMS else [], [high]])
+# --- moments on the panels ------------------------------------------------------------------------------------------
 
 
 def panel_moments(
     values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Legendre moments of released values on panels, counts and sums beyond the panels, and counts at atoms.
+    """Legendre moments (panels, MOMENTS) of released values, their `tails` (2, 2), and counts at atoms (places,).
 
-    Parameters
-    ----------
-    values : array (N,)
-        Released values.
-    edges : array (panels + 1,)
-        Increasing.
-    places : array (places,)
-        The atoms, increasing, possibly none: values there are counted and are in no panel.
-    period : float, optional
-        By whole ones of which values beyond the panels are moved in, and not counted but their moves summed.
-
-    Returns
-    -------
-    tuple of three ndarray
-        Moments (panels, MOMENTS), tails (2, 2), a row a side with count and sum, and counts at atoms (places,).
+    Values at an atom are in no panel. With a period, values beyond the panels are moved in by whole periods and not
+    counted in the tails, but their moves summed there.
     """
     panels = len(edges) - 1
     widths = np.diff(edges)
@@ -265,260 +390,29 @@ def panel_moments(
     return moments.T.copy(), tails, atoms
 
 
-ORDER = 8  # nodes a panel
-PROBES = 256  # so many released values are kept, to check a sketch against them
+def _merged(moments: Array, edges: Any, keep: np.ndarray) -> np.ndarray:
+    """Legendre moments (new, MOMENTS) on the panels between the edges that are kept, from those on all of them.
 
-
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PanelSketch(Sketch):
-    """Legendre moments of the released values on panels.
-
-    Attributes
-    ----------
-    mechanism : NumericMechanism
-        What made the release, with one budget for all records.
-    moments : array (panels, 12)
-        Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
-    tails : array (2, 2)
-        Count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is linear.
-        Where it is so from period to period only, values are moved into the panels by whole periods: no count, and the
-        sum of the moves.
-    atoms : array (places,)
-        How many values equal the bounds and the integers between them (see `atom_places`), which are in no panel; empty
-        for mechanisms that release nothing without noise.
-    edges : tuple of float
-        Panel edges, increasing.
-    order : int
-        Nodes a panel: 8, or 12, which uses every moment and serves as the reference of the certificate.
-    grid : int, optional
-        Panels of the channel, in x (twice as many for the reference). Default: as many as there are in z.
-    chosen : bool
-        Whether its maker asked for this number of panels, which `coarser` then leaves as it is.
-    records : tuple of arrays, optional
-        The values that the sketch was made from, with which it can refine itself.
-    probes : array, optional
-        A few of these values, evenly spread, which the certificate looks at one by one.
-    doubts : tuple of str
-        The warnings that were given when the releases were made.
-    added : tuple of Mechanism
-        See `Sketch`.
+    On a part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n: nothing is lost.
     """
-
-    mechanism: Any
-    moments: Any
-    tails: Any
-    atoms: Any
-    edges: tuple[float, ...] = static()
-    order: int = static(default=ORDER)
-    grid: int | None = static(default=None)
-    chosen: bool = static(default=False)
-    records: tuple | None = host(default=None)
-    probes: Any = host(default=None)
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
-
-    @classmethod
-    def of(
-        cls,
-        values: ArrayLike,
-        mechanism: Any,
-        panels: int | None = None,
-        lattice: bool | None = None,
-        keep_records: bool = True,
-    ) -> "PanelSketch":
-        """Compress released numbers.
-
-        Parameters
-        ----------
-        values, mechanism, panels, lattice, keep_records
-            As in `ldpbayes.data.sketch`, whose errors are raised, too.
-        """
-        if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
-            raise ValueError(
-                "only records with one common budget can be sketched, and this mechanism's parameters are arrays; "
-                "sketch the records of each budget on their own, or fit the release itself"
-            )
-        array = np.asarray(values)
-        edges, graded = panel_edges(mechanism, panels, lattice), is_graded(mechanism)
-        moments, tails, atoms = panel_moments(array, edges, places_of(mechanism, edges), mechanism.period)
-        if not mechanism.linear_tails and tails[:, 0].any():
-            worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
-            raise ValueError(
-                f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, "
-                f"{edges[-1]:g}], which it leaves less than once in 10^32 records; check the mechanism's parameters"
-            )
-        return cls(
-            mechanism,
-            moments,
-            tails,
-            atoms,
-            tuple(edges.tolist()),
-            grid=grid_of(mechanism) if graded else None,
-            chosen=panels is not None or graded,  # graded panels are not equally wide, and are left as they are
-            records=(array,) if keep_records else None,
-            probes=few(array),
-        )
-
-    arrays = ("moments", "tails", "atoms")
-    """The fields in which sketches on the same panels differ."""
-
-    @property
-    def size(self) -> Any:
-        """Number of records."""
-        return self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum()
-
-    @cached_property
-    def nodes(self) -> np.ndarray:  # type: ignore[override]
-        """Node values, shape (panels × order + 4 + places,).
-
-        They depend on the panels alone, not on the records, so that the weights of several sketches can be stacked.
-        Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
-        atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
-        """
-        edges = np.asarray(self.edges)
-        t, _ = gauss_legendre(self.order)
-        inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
-        low, high = edges[0], edges[-1]
-        near, far = self._out, (self._out + 1)
-        span = high - low
-        tails = [low - near * span, low - far * span, high + near * span, high + far * span]
-        first, last = inner[0], inner[-1]
-        if self.mechanism.period is not None:  # their weights only say how far values were moved, by whole periods
-            tails = [first, first - span, last, last + span]
-        elif not self.mechanism.linear_tails:  # nothing lies there, and nothing may be possible there
-            tails = [first, first, last, last]
-        return np.concatenate([inner, tails, self.places])
-
-    @property
-    def places(self) -> np.ndarray:
-        """Where the atoms are, shape (places,)."""
-        return places_of(self.mechanism, self.edges)
-
-    @property
-    def _out(self) -> int:
-        """How many ranges beyond the edges the nearer nodes of the tails are."""
-        return 1 if self.mechanism.has_atoms else 0
-
-    @cached_property
-    def weights(self) -> Any:  # type: ignore[override]
-        """Node weights, shape (nodes,); they sum to the number of records."""
-        xp: Any = np if isinstance(self.moments, np.ndarray) else jnp
-        inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
-        low, high = self.edges[0], self.edges[-1]
-        (below, sum_below), (above, sum_above) = self.tails
-        beyond = xp.stack([below, above])
-        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low) - self._out * beyond
-        tails = xp.stack([beyond - far, far], axis=1).ravel()
-        return xp.concatenate([inner.ravel(), tails, self.atoms])
-
-    law_shape = ()
-
-    @property
-    def channel_panels(self) -> int:
-        """Panels in x of the channel at its nodes."""
-        return self.grid or len(self.edges) - 1
-
-    def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The same records on fewer panels, with the 12 moments a panel that a sketch of the records would have there.
-
-        Parameters
-        ----------
-        panels : int
-            How many in z: somewhat more where panels are to end at integers, and never more than there are now.
-        grid : int
-            How many in x (see the attribute `grid`), and never more than there are now.
-        lattice : bool, optional
-            Whether edges at integers are kept (for counts). Default: where all integers between the ends are edges.
-
-        Returns
-        -------
-        PanelSketch
-            This one where its maker chose the panels, or it has no more.
-
-        Raises
-        ------
-        ValueError
-            If a number of panels is not a positive integer.
-        """
-        at_least(1, "panels", panels)
-        at_least(1, "grid", grid)
-        cuts = bends(self.mechanism, self.edges[0], self.edges[-1])
-        keep = selected(np.asarray(self.edges), panels, lattice, cuts)
-        grid = min(grid, self.channel_panels)
-        if self.chosen or (len(keep) == len(self.edges) and grid == self.channel_panels):
-            return self
-        edges = tuple(self.edges[i] for i in keep)
-        return dataclasses.replace(self, moments=merged(self.moments, self.edges, keep), edges=edges, grid=grid)
-
-    @property
-    def thinned(self) -> "PanelSketch":
-        """A sketch of the probes alone on the same panels, each of which counts for size / probes records."""
-        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
-        share = self.size / len(self.probes)
-        return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
-
-    @property
-    def reference(self) -> "PanelSketch":
-        """The same moments on 12 nodes a panel, with a finer channel: what `fit` certifies the sketch against."""
-        return dataclasses.replace(self, order=MOMENTS)
-
-    def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Sketch the records again on panels four times narrower.
-
-        Parameters
-        ----------
-        lattice : bool, optional
-            Whether panels are cut at the integers (for counts); see `sketch`.
-
-        Returns
-        -------
-        PanelSketch or None
-            None where the records were not kept.
-        """
-        if self.records is None:
-            return None
-        panels = 4 * (len(self.edges) - 1)
-        finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
-        return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
-
-    def _counts(self) -> dict[str, Any]:
-        moments, tails, atoms = (seen(getattr(self, name)) for name in self.arrays)
-        if moments is None or tails is None or atoms is None or min(moments.ndim, tails.ndim, atoms.ndim + 1) < 2:
-            return {}
-        nodes = moments.shape[-2] * self.order + 4 + atoms.shape[-1]
-        return {"records": moments[..., 0].sum() + tails[..., 0].sum() + atoms.sum(), "nodes": nodes}
-
-    def _plus(self, other: Any) -> "PanelSketch":
-        """Sketch of the two releases together; both must come from the same mechanism and be on the same panels."""
-        if self.mechanism != other.mechanism:
-            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
-        if self.edges != other.edges:
-            raise ValueError(
-                f"sketches on different panels do not add ({len(self.edges) - 1} and {len(other.edges) - 1} panels); "
-                "make both with the same panels="
-            )
-        records = None if self.records is None or other.records is None else self.records + other.records
-        probes = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
-        return PanelSketch(
-            self.mechanism,
-            self.moments + other.moments,
-            self.tails + other.tails,
-            self.atoms + other.atoms,
-            self.edges,
-            min(self.order, other.order),
-            self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels),
-            self.chosen or other.chosen,
-            records,
-            few(np.concatenate(probes)) if probes else None,
-        )
+    edges = np.asarray(edges)
+    t, w = np.polynomial.legendre.leggauss(MOMENTS)
+    whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
+    start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
+    points = edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)
+    wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS - 1)
+    own = np.polynomial.legendre.legvander(t, MOMENTS - 1) * w[:, None] * (np.arange(MOMENTS) + 0.5)
+    parts = np.einsum("pm,qm,pqn->pn", moments, own, wide, optimize=True)
+    return np.add.reduceat(parts, keep[:-1])
 
 
-def few(values: np.ndarray) -> np.ndarray:
-    """Some of the values, evenly spread over their order, at most `PROBES`."""
-    return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
+def _atom_places(mechanism: Any, edges: Any) -> np.ndarray:
+    """Values at which records released without noise gather, if any: both bounds, and the integers between for counts.
 
-
-def places_of(mechanism: Any, edges: Any) -> np.ndarray:
-    """Where the atoms of a mechanism's releases are, if it makes any."""
-    return atom_places(edges[0], edges[-1]) if mechanism.has_atoms else np.empty(0)
+    The integers are left out where there are more than 1,024.
+    """
+    if not mechanism.has_atoms:
+        return np.empty(0)
+    low, high = edges[0], edges[-1]
+    first, last = math.floor(low) + 1, math.ceil(high) - 1
+    return np.concatenate([[low], np.arange(first, last + 1.0) if last - first < MAX_ATOMS else [], [high]])

@@ -17,7 +17,7 @@ from ldpbayes.mechanisms.additive import Additive, Columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_numbers
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.noise import IndependentGaussian
-from ldpbayes.numerics.arrays import OFF_DIAGONALS, packed, pairs, unpacked
+from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
 
 TRUST_MODELS = ("local", "central")
@@ -125,7 +125,7 @@ class StatisticsMechanism(Additive):
     def _columns(self) -> Columns:
         """The statistics are the columns of what is released."""
         *x, y = Columns(self.columns, None).names
-        second = [f"{x[j]}*{x[k]}" for j, k in zip(*pairs(len(x)), strict=True)]
+        second = [f"{x[j]}*{x[k]}" for j, k in zip(*diagonal_first_pairs(len(x)), strict=True)]
         names = second + [f"{name}*{y}" for name in x] + [f"{y}*{y}"]
         return Columns(tuple(names[: sum(self._blocks)]), None)
 

@@ -1,4 +1,4 @@
-"""Work on large arrays: in chunks, packed symmetric matrices, products with bits, rounding to a grid."""
+"""Work on large arrays: in chunks, packed symmetric matrices, products with bits, values of lower precision."""
 
 import functools
 import math
@@ -15,24 +15,11 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.tracing import array_of
 
-CHUNK = 1 << 15  # so many floating-point numbers at a time stay in a core's cache
+CHUNK = 1 << 15  # floating-point numbers that stay in a core's cache
 
 
 def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
-    """Apply a function of rows in chunks, recomputed rather than stored when differentiated.
-
-    Parameters
-    ----------
-    function : callable
-        Maps arrays (rows, ...) to an array (rows,).
-    rows : int
-        Rows at a time; at least one is taken.
-
-    Returns
-    -------
-    callable
-        The function for any number of rows.
-    """
+    """A function from arrays (rows, ...) to (rows,), applied in chunks, recomputed when differentiated, not stored."""
 
     def apply(*arrays: jax.Array) -> jax.Array:
         n, size = arrays[0].shape[0], max(1, rows)
@@ -51,60 +38,36 @@ def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.
     return apply
 
 
+# Factors of entries off the diagonal: with √2, Euclidean distances of packed vectors are those of matrices.
 OFF_DIAGONALS = {"scaled": math.sqrt(2.0), "once": 1.0}
-"""What entries off the diagonal are multiplied by: with √2, Euclidean distances of vectors are those of matrices."""
 
 
-def pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries: (0, 0), ..., (d−1, d−1), (0, 1), (0, 2), ..., (d−2, d−1).
-
-    Parameters
-    ----------
-    d : int
-        Size of the matrix.
-    """
+def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the entries (0, 0), ..., (d−1, d−1), (0, 1), (0, 2), ..., (d−2, d−1) of a matrix."""
     above = np.triu_indices(d, 1)
     return np.concatenate([np.arange(d), above[0]]), np.concatenate([np.arange(d), above[1]])
 
 
 def packed(matrix: Any, off_diagonal: str) -> Any:
-    """Entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2).
-
-    Parameters
-    ----------
-    matrix : array (*batch, d, d)
-        Symmetric.
-    off_diagonal : {"scaled", "once"}
-        What entries off the diagonal are multiplied by.
-    """
-    d = matrix.shape[-1]
-    rows, columns = pairs(d)
+    """Entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2); see `OFF_DIAGONALS`."""
+    rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
 
 
 def unpacked(vector: Any, d: int, off_diagonal: str) -> Any:
-    """Inverse of `packed`.
-
-    Parameters
-    ----------
-    vector : array (*batch, d (d + 1)/2)
-        Entries.
-    d : int
-        Size of the matrices.
-    off_diagonal : {"scaled", "once"}
-        As for `packed`.
-    """
+    """Inverse of `packed`: matrices (*batch, d, d)."""
     vector = array_of(vector)
-    rows, columns = pairs(d)
+    rows, columns = diagonal_first_pairs(d)
     where = np.zeros((d, d), int)
     where[rows, columns] = where[columns, rows] = np.arange(len(rows))
     return vector[..., where] / np.where(np.eye(d, dtype=bool), 1.0, OFF_DIAGONALS[off_diagonal]).astype(vector.dtype)
 
 
-SHIFTS = 7 * np.arange(8)[:, None]  # a digit has 7 bits; the lowest comes first
+# A product with bits is exact arithmetic on fixed-point numbers in eight digits of seven bits, the lowest first.
+SHIFTS = 7 * np.arange(8)[:, None]
 BIAS = int(np.sum(64 << SHIFTS))  # added to a number, it makes each digit larger by 64: from 0 to 127
-POINT = 54  # numbers below one have so many fractional bits, which fill half of what the digits hold
-LONGEST = 1 << 24  # sums of so many digits, each up to 64 in size, are exact in 32 bits
+POINT = 54  # fractional bits of numbers below one, which fill half of the range of the digits
+LONGEST = 1 << 24  # terms of a sum of digits, each up to 64 in size, that is exact in 32 bits
 
 
 def pays() -> bool:
@@ -113,25 +76,17 @@ def pays() -> bool:
 
 
 def bit_product(bits: ArrayLike, vector: ArrayLike) -> jax.Array:
-    """Return ``bits @ vector``, differentiable in the vector any number of times, in both modes.
+    """Return ``bits @ vector`` (n,), differentiable in the vector any number of times, in both modes.
 
-    Parameters
-    ----------
-    bits : array (n, d)
-        Zeros and ones, as booleans or 8-bit integers; n and d at most 2²⁴.
-    vector : array (d,) of float64
-        Where an entry is not finite, no entry of the product is.
-
-    Returns
-    -------
-    jax.Array (n,)
+    Bits (n, d) are booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the float64 vector is not finite, no
+    entry of the product is.
     """
-    return product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
+    return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
 
-def by_digits(bits: jax.Array, vectors: jax.Array, *, axis: int) -> jax.Array:
-    """Products of each of the vectors (k, m) with the bits along an axis of theirs, of length m."""
-    # without the barrier XLA computes whatever led to the vectors again for each digit
+def _product_by_digits(bits: jax.Array, vectors: jax.Array, *, axis: int) -> jax.Array:
+    """Products of each of the vectors (k, m) with the bits along an axis of the bits, of length m."""
+    # without the barrier XLA recomputes the vectors for each digit
     vectors = lax.optimization_barrier(vectors)
     largest = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
     scale = jnp.ldexp(1.0, jnp.minimum(POINT - jnp.frexp(largest)[1], 1000))
@@ -149,11 +104,11 @@ def by_digits(bits: jax.Array, vectors: jax.Array, *, axis: int) -> jax.Array:
     return total * jnp.where(jnp.isfinite(largest), 1 / scale, jnp.nan)
 
 
-product_p = Primitive("bit_product")
-product_p.def_impl(jax.jit(product_p.bind, static_argnames="axis"))
+_product_p = Primitive("bit_product")
+_product_p.def_impl(jax.jit(_product_p.bind, static_argnames="axis"))
 
 
-@product_p.def_abstract_eval
+@_product_p.def_abstract_eval
 def _shape(bits: Any, vectors: Any, *, axis: int) -> Any:
     if vectors.dtype != jnp.float64 or max(bits.shape) > LONGEST:
         raise ValueError(f"bit_product takes float64 and up to {LONGEST} rows and columns, got {vectors}, {bits}")
@@ -163,51 +118,40 @@ def _shape(bits: Any, vectors: Any, *, axis: int) -> Any:
 def _transpose(cotangents: Any, bits: Any, vectors: Any, *, axis: int) -> tuple:
     if type(cotangents) is ad.Zero:
         return None, ad.Zero(vectors.aval)
-    return None, product_p.bind(bits, cotangents, axis=1 - axis)
+    return None, _product_p.bind(bits, cotangents, axis=1 - axis)
 
 
 def _batch(arguments: Any, dimensions: Any, *, axis: int) -> tuple:
     (bits, vectors), (bits_at, vectors_at) = arguments, dimensions
     if bits_at is not None:
-        return jax.vmap(functools.partial(by_digits, axis=axis), dimensions)(bits, vectors), 0
+        return jax.vmap(functools.partial(_product_by_digits, axis=axis), dimensions)(bits, vectors), 0
     vectors = jnp.moveaxis(vectors, vectors_at, 0)
-    product = product_p.bind(bits, vectors.reshape(-1, vectors.shape[-1]), axis=axis)
+    product = _product_p.bind(bits, vectors.reshape(-1, vectors.shape[-1]), axis=axis)
     return product.reshape(*vectors.shape[:-1], -1), 0
 
 
-ad.defjvp(product_p, None, lambda tangents, bits, _, *, axis: product_p.bind(bits, tangents, axis=axis))
-ad.primitive_transposes[product_p] = _transpose
-batching.primitive_batchers[product_p] = _batch
-mlir.register_lowering(product_p, mlir.lower_fun(by_digits, multiple_results=False))
+ad.defjvp(_product_p, None, lambda tangents, bits, _, *, axis: _product_p.bind(bits, tangents, axis=axis))
+ad.primitive_transposes[_product_p] = _transpose
+batching.primitive_batchers[_product_p] = _batch
+mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_results=False))
 
 
 def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
     """Values of which those that equal a point, but for having been rounded, equal it in double precision.
 
     A record that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half
-    and in single precision are compared with the point in theirs, and doubles with it in single precision: those that
-    are there were single before, as noise in double precision hits it with probability nil.
-
-    Parameters
-    ----------
-    values : array
-        Integers are as they are.
-    points : sequence of array_like
-        Each broadcasts with the values.
-
-    Returns
-    -------
-    array
-        In double precision where anything is replaced, and else the values themselves.
+    and in single precision are compared with the point in their precision, and doubles with the point in single
+    precision: noise in double precision hits that point with probability zero, so such a double was single before.
+    Points broadcast with the values; the result has double precision if any value is replaced.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():
         point = np.asarray(point, float)
-        held = rounded(np, point, values.dtype)
-        inexact = held != point
+        nearest = rounded(np, point, values.dtype)
+        inexact = nearest != point
         if not np.any(inexact):
             continue
-        replaced = (values == held) & inexact
+        replaced = (values == nearest) & inexact
         if replaced.any():
             result = values.astype(float) if result is values else result
             np.copyto(result, point, where=replaced)
@@ -215,17 +159,7 @@ def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
 
 
 def rounded(xp: Any, point: ArrayLike, dtype: Any) -> Any:
-    """A point in a floating-point type; if that is double precision, as it is after having been single.
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``jax.numpy``.
-    point : array_like
-        What is rounded.
-    dtype : dtype
-        Of the result, a floating-point one.
-    """
+    """A point rounded to a floating-point type, for double precision to single; `xp` is ``numpy`` or ``jax.numpy``."""
     if xp is jnp:
         # XLA may leave out a cast to single precision and back
         point = jnp.asarray(point, dtype)

@@ -1,7 +1,7 @@
 """Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept as tensors.
 
-A polynomial is kept in coordinates y = root (x − center), in which what it stands for has standard deviations of about
-one, with its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
+A polynomial is kept in coordinates y = root (x − center), in which draws of x have standard deviations of about one,
+with its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
 """
 
 import dataclasses
@@ -15,38 +15,35 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.types import Array
 
-BEYOND = 1.1  # times the distance of the farthest point, up to which a polynomial is believed,
-REACH = 3.0  # or so many standard deviations beyond the typical distance √r, within which hardly a draw is not
-RANK = 1e-10  # variance, in units of the largest among standardised variables, from which a direction counts as one
+# A polynomial is believed up to the larger of two distances from its center: BEYOND times that of the farthest point,
+# and REACH standard deviations beyond the typical distance √r, within which nearly all draws are.
+BEYOND = 1.1
+REACH = 3.0
+RANK = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
 
 
 @functools.lru_cache(maxsize=64)
-def pairs(r: int) -> tuple[np.ndarray, np.ndarray]:
+def rowwise_pairs(r: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the upper triangle of an r × r matrix, in the order in which products are packed."""
     return np.triu_indices(r)
 
 
 @functools.lru_cache(maxsize=64)
 def _unpacking(r: int) -> np.ndarray:
-    """Where entry (i, j) of a symmetric matrix is in its packed upper triangle."""
-    where = np.zeros((r, r), int)
-    rows, columns = pairs(r)
-    where[rows, columns] = where[columns, rows] = np.arange(len(rows))
-    return where
+    """Index of entry (i, j) of a symmetric matrix in its packed upper triangle."""
+    index = np.zeros((r, r), int)
+    rows, columns = rowwise_pairs(r)
+    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
+    return index
 
 
 class Frame(NamedTuple):
     """Coordinates y = root (x − center) in which draws have mean 0 and covariance 1; x = center + lift y for all draws.
 
-    Attributes
-    ----------
-    center : ndarray (..., n)
-        Where y is 0.
-    root : ndarray (..., r, n)
-        Of rank r ≤ n, the number of directions in which there is any spread (in any batch; 0 in a direction without).
-    lift : ndarray (..., n, r)
-        A right inverse of the root.
+    Shapes: center (..., n), root (..., r, n), and its right inverse lift (..., n, r), with r ≤ n the number of
+    directions in which any batch has any spread; where a batch has none, the root is 0.
     """
 
     center: np.ndarray
@@ -55,29 +52,23 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_draws(cls, draws: np.ndarray) -> "Frame":
-        """The frame of a sample's mean and covariance.
-
-        Parameters
-        ----------
-        draws : ndarray (draws, ..., n)
-            More of them than there are variables. The axes between are batches, with a frame each.
-        """
+        """Frames of the means and covariances of draws (draws, ..., n), more of them than variables n."""
         center = draws.mean(axis=0)
         away = np.moveaxis(draws - center, 0, -2)
         sd = np.sqrt(np.mean(away**2, axis=-2))
         sd = np.where(sd > 0, sd, 1.0)
         away = away / sd[..., None, :]
         values, vectors = np.linalg.eigh(np.swapaxes(away, -1, -2) @ away / len(draws))
-        some = values > RANK * values[..., -1:]
-        rank = max(1, int(np.max(np.sum(some, axis=-1))))
+        wide = values > RANK * values[..., -1:]
+        rank = max(1, int(np.max(np.sum(wide, axis=-1))))
         # In a batch of lower rank the coordinates of the other directions are 0 at all draws.
-        some, kept, spread = some[..., -rank:], vectors[..., -rank:], np.sqrt(np.maximum(values[..., -rank:], 0.0))
-        steep = np.where(some, 1 / np.where(some, spread, 1.0), 0.0)
+        wide, kept, spread = wide[..., -rank:], vectors[..., -rank:], np.sqrt(np.maximum(values[..., -rank:], 0.0))
+        steep = np.where(wide, 1 / np.where(wide, spread, 1.0), 0.0)
         root = np.swapaxes(kept * steep[..., None, :], -1, -2) / sd[..., None, :]
-        return cls(center, root, sd[..., :, None] * kept * np.where(some, spread, 0.0)[..., None, :])
+        return cls(center, root, sd[..., :, None] * kept * np.where(wide, spread, 0.0)[..., None, :])
 
     def coordinates(self, x: ArrayLike) -> Any:
-        """Y of points (..., n), (..., r)."""
+        """Coordinates y (..., r) of points (..., n)."""
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
 
@@ -86,37 +77,20 @@ class Frame(NamedTuple):
 class Polynomial:
     """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them.
 
-    Beyond a radius in y, where hardly a draw is, it falls as the standard normal log density does, from the value that
-    it has there in the same direction: a polynomial would otherwise rise without limit in some of them.
-
-    Attributes
-    ----------
-    center : array (..., n)
-        Where it was made.
-    root : array (..., r, n)
-        From x to y.
-    constant : array (...)
-        Value at the center.
-    slope : array (..., r)
-        Gradient there, in y.
-    curvature : array (..., r, r)
-        Matrix of second derivatives, symmetric.
-    radius : array (...)
-        Distance from the center, in y, beyond which it is a polynomial no more.
-    third : array (..., r, r(r+1)/2)
-        The matrix that takes packed products y_i y_j to the gradient of the cubic part.
-    fourth : array (..., r(r+1)/2, r(r+1)/2), optional
-        The symmetric matrix of the quartic part as a quadratic form in packed products.
+    Beyond a radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at
+    the radius in that direction: a polynomial would otherwise rise without limit in some directions.
     """
 
-    center: Any
-    root: Any
-    constant: Any
-    slope: Any
-    curvature: Any
-    radius: Any
-    third: Any
-    fourth: Any = None
+    center: Array  # (..., n)
+    root: Array  # (..., r, n)
+    constant: Array  # (...): value at the center
+    slope: Array  # (..., r): gradient at the center, in y
+    curvature: Array  # (..., r, r): second derivatives, symmetric
+    radius: Array  # (...): distance from the center, in y, up to which it is a polynomial
+    third: Array  # (..., r, r(r+1)/2): takes packed products y_i y_j to the gradient of the cubic part
+    fourth: Array = (
+        None  # (..., r(r+1)/2, r(r+1)/2): the quartic part as a quadratic form in packed products, symmetric
+    )
 
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
@@ -125,30 +99,18 @@ class Polynomial:
 
     @property
     def order(self) -> int:
-        """Of the highest terms that are kept, zero or not."""
+        """Order of the highest terms that are kept, zero or not."""
         return 3 if self.fourth is None else 4
 
     @property
     def size(self) -> int:
-        """How many different coefficients a polynomial of this order and number of directions has."""
+        """Number of different coefficients of a polynomial of this order and number of directions."""
         r = self.slope.shape[-1]
         return math.comb(r + self.order, self.order)
 
     def plus(self, other: "Polynomial") -> "Polynomial":
-        """Sum of two polynomials with the same center and root, of the lower of their orders.
-
-        Parameters
-        ----------
-        other : Polynomial
-            With the center and the root that this one has.
-
-        Raises
-        ------
-        ValueError
-            If it has others.
-        """
-        same = self.root.shape == other.root.shape and np.array_equal(self.root, other.root)
-        if not same or not np.array_equal(self.center, other.center):
+        """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
+        if not np.array_equal(self.root, other.root) or not np.array_equal(self.center, other.center):
             raise ValueError("expansions add only if they were made at the same point: make one with at= the other")
         fourth = None if self.fourth is None or other.fourth is None else self.fourth + other.fourth
         sums = {
@@ -159,7 +121,7 @@ class Polynomial:
 
 def _higher(third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
     """Value and gradient of the cubic and the quartic part at y."""
-    rows, columns = pairs(y.shape[-1])
+    rows, columns = rowwise_pairs(y.shape[-1])
     products = y[..., rows] * y[..., columns]
     slope = jnp.einsum("...kp,...p->...k", third, products)
     value = jnp.sum(y * slope, axis=-1) / 3
@@ -200,70 +162,46 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def terms_of_slopes(r: int, order: int) -> int:
-    """Number of coefficients that an entry of the gradient of a polynomial of r variables has.
-
-    Parameters
-    ----------
-    r : int
-        Number of variables.
-    order : int
-        Of the polynomial.
-    """
+    """Number of coefficients of an entry of the gradient of a polynomial of r variables."""
     return math.comb(r + order - 1, order - 1)
 
 
 def polynomial_of_slopes(
     frame: Frame, points: np.ndarray, values: np.ndarray, slopes: np.ndarray, order: int
 ) -> Polynomial:
-    """The polynomial whose gradient is nearest to given ones, in the mean of squares over the points.
+    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's, in the mean of squares over points.
 
-    Parameters
-    ----------
-    frame : Frame
-        Coordinates of the polynomial; its center need not be one of the points.
-    points : ndarray (points, ..., n)
-        Places.
-    values : ndarray (points,)
-        Of the function, summed over batches.
-    slopes : ndarray (points, ..., n)
-        Its gradients in x.
-    order : int
-        2, 3 or 4.
+    Points (points, ..., n), values (points,) of the function summed over batches, slopes (points, ..., n) in x. The
+    mean of the polynomial's values at the points is that of the function.
 
-    Returns
-    -------
-    Polynomial
-        Of least squares in all entries of the gradient; the mean of its values at the points is that of the function.
-
-    Notes
-    -----
-    An entry of the gradient has far fewer coefficients than the polynomial, the same monomials for every entry, so that
-    all are fitted with one factorisation. Least squares of single entries need not be a gradient; the tensors are then
-    averaged over permutations of their indices.
+    An entry of the gradient has far fewer coefficients than the polynomial, and the monomials are those of every entry,
+    so that all are fitted with one factorisation. Least squares of single entries need not be a gradient; the tensors
+    are then averaged over permutations of their indices.
     """
     y = np.einsum("...kn,m...n->m...k", frame.root, points - frame.center)
     g = np.einsum("...nk,m...n->m...k", frame.lift, slopes)
     batch = y.shape[1:-1]
-    flat = [_of_slopes(a, b, order) for a, b in zip(_batches(y), _batches(g), strict=True)]
-    parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*flat, strict=True)]
+    tensors = [_fitted_tensors(a, b, order) for a, b in zip(_batches(y), _batches(g), strict=True)]
+    parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
     slope, curvature, third = parts[:3]
     fourth = parts[3] if len(parts) > 3 else None
     radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)
-    made = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
+    centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
     with jax.enable_x64(True):
-        off = values - np.sum(np.reshape(jax.vmap(made)(points), (len(points), -1)), axis=1)
-    return dataclasses.replace(made, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
+        off = values - np.sum(np.reshape(jax.vmap(centred)(points), (len(points), -1)), axis=1)
+    return dataclasses.replace(centred, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
 
 
 def _batches(a: np.ndarray) -> list[np.ndarray]:
+    """Arrays (points, n) of the batches of an array (points, ..., n)."""
     flat = a.reshape(len(a), -1, a.shape[-1])
     return [flat[:, j] for j in range(flat.shape[1])]
 
 
-def _of_slopes(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for the fourth order, fourth of one polynomial."""
+def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
+    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y."""
     m, r = y.shape
-    rows, columns = pairs(r)
+    rows, columns = rowwise_pairs(r)
     pieces = [np.ones((m, 1)), y]
     if order > 2:
         pieces.append(y[:, rows] * y[:, columns])
@@ -271,13 +209,13 @@ def _of_slopes(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
         triples = _triples(r)
         pieces.append(y[:, triples[0]] * y[:, triples[1]] * y[:, triples[2]])
     coefficients = np.linalg.lstsq(np.concatenate(pieces, axis=1), g, rcond=None)[0]
-    found = iter(np.split(coefficients, np.cumsum([piece.shape[1] for piece in pieces])[:-1]))
-    slope, linear = next(found)[0], next(found)
-    made = [slope, 0.5 * (linear + linear.T)]
-    made.append(_third(next(found), r) if order > 2 else np.zeros((r, len(rows))))
+    parts = iter(np.split(coefficients, np.cumsum([piece.shape[1] for piece in pieces])[:-1]))
+    slope, linear = next(parts)[0], next(parts)
+    tensors = [slope, 0.5 * (linear + linear.T)]
+    tensors.append(_third(next(parts), r) if order > 2 else np.zeros((r, len(rows))))
     if order > 3:
-        made.append(_fourth(next(found), r))
-    return made
+        tensors.append(_fourth(next(parts), r))
+    return tensors
 
 
 @functools.lru_cache(maxsize=16)
@@ -290,7 +228,7 @@ def _triples(r: int) -> tuple[np.ndarray, ...]:
 
 def _third(coefficients: np.ndarray, r: int) -> np.ndarray:
     """Symmetric third order, as in `Polynomial`, from coefficients (pairs, r) of each entry of the gradient."""
-    rows, columns = pairs(r)
+    rows, columns = rowwise_pairs(r)
     twice = np.where(rows == columns, 1.0, 2.0)
     full = np.zeros((r, r, r))  # entry k of the gradient is Σ_ij full[i, j, k] y_i y_j
     full[rows, columns] = full[columns, rows] = coefficients / twice[:, None]
@@ -307,7 +245,7 @@ def _fourth(coefficients: np.ndarray, r: int) -> np.ndarray:
     for order in orders:
         full[order] = coefficients / distinct[:, None]
     mean = (full + full.transpose(3, 1, 2, 0) + full.transpose(0, 3, 2, 1) + full.transpose(0, 1, 3, 2)) / 4
-    rows, columns = pairs(r)
+    rows, columns = rowwise_pairs(r)
     twice = np.where(rows == columns, 1.0, 2.0)
     # The quartic part is Σ mean[i, j, k, l] y_i y_j y_k y_l / 4.
     return 0.25 * mean[rows, columns][:, rows, columns] * twice[:, None] * twice

@@ -1,7 +1,6 @@
 """The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius.
 
-`log_density` is the density of the law itself, in closed form up to a Bessel function. `RadialLaw` is the law of the
-radius, the distance of a draw from the centre, in a form in which integrals over it are exact to rounding.
+The radius is the distance of a draw from the centre; `RadialLaw` makes integrals over its law exact to rounding.
 """
 
 import functools
@@ -13,12 +12,12 @@ import jax
 import numpy as np
 from scipy import special
 
-DROP = 44.0  # an integrand ends where it is so many nats below its peak, since exp(−44) < 1e-19
-TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly nothing: the product peaks far below
+DROP = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
+TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly 0: the product peaks far below
 BESSEL_NODES = 256
 STEP = 0.01  # between the table's knots, in the logarithm of the radius: quintics between them are exact to rounding
 LEAST, MOST = -92.0, 9.0  # the table's ends, logarithms of radii
-SMALL = -45.0  # the logarithm of the smallest radius that tests tell apart
+SMALL = -45.0  # the logarithm of the smallest radius that `RadialLaw.axis` tells apart
 
 
 def _unit_rule(panels: int, order: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,24 +37,11 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: Any, radius: Any, dimension: int) -> Any:
-    """Log density of SL_d(I) at a distance `radius` from its centre, for NumPy (``xp = np``) or JAX (``jnp``).
+    """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``.
 
     The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1
-    ([KKP]; [LCQ] sec. 3.2). It is infinite at 0 for d ≥ 2.
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``jax.numpy``.
-    radius : array
-        Non-negative.
-    dimension : int
-        d, positive.
-
-    Returns
-    -------
-    array
-        Same shape, to a few units in the last place, and with a gradient wherever it is finite.
+    ([KKP]; [LCQ] sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and
+    has a gradient wherever it is finite.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -95,26 +81,15 @@ def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
 
 @functools.cache
 def radial_law(dimension: int) -> "RadialLaw":
-    """The law of the radius in so many dimensions; its table is made once.
-
-    Parameters
-    ----------
-    dimension : int
-        d, positive.
-    """
+    """The law of the radius in d dimensions; its table is made once."""
     return RadialLaw(dimension)
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), for which all that is asked is asked in the logarithm u of a radius.
+    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius.
 
     The log density of SL_d(I) as a function of u is kept in a table, with its slope and its second derivative; the
     quintics through neighbouring knots are exact to rounding.
-
-    Parameters
-    ----------
-    dimension : int
-        d, positive.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -161,7 +136,7 @@ class RadialLaw:
         step = there - u
         near = np.abs(step) < 0.5
         step_near = np.where(near, step, 0.1)
-        # one more Newton step for a short one, whose rise is the integral of the slope: no large numbers cancel there
+        # one more Newton step for a short one, with its rise as the integral of the slope: no large numbers cancel
         slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], True)
         step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, True)
         return np.where(near, step_near, step)
@@ -169,7 +144,7 @@ class RadialLaw:
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
         """Log distances from the second centre at which the log density ratio is κ, towards the first and away from it.
 
-        SMALL where it is larger nowhere, MOST where it is larger all the way.
+        SMALL where the ratio is larger nowhere, MOST where it is larger all the way.
         """
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], least: float, most: float) -> np.ndarray:
@@ -209,7 +184,7 @@ class RadialLaw:
         The function may return several probabilities along a first axis.
         """
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
-        # the integral ends where the law's density is TAIL nats below what it is at the start
+        # the integral ends where the law's density is TAIL nats below its value at the start
         end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]
         stop = np.maximum(np.minimum(stop, end), start)
         edges = np.stack([start, np.minimum(start + 0.5, stop), np.maximum(stop - 0.5, start), stop])

@@ -16,58 +16,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-OCTAVES = 12
-"""How often cells double in width; beyond the last, at |t| = 4,095 √(1 + v), L is continued linearly."""
-
-SPLITS = 3
-"""An octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side."""
-
-POWERS = {np.dtype(np.float64): 7, np.dtype(np.float32): 4}
-"""Coefficients of the polynomial of a cell."""
-
-NODES = {np.dtype(np.float64): 12, np.dtype(np.float32): 7}
-"""Chebyshev nodes on half an octave, where L is computed."""
-
-VARIANCES = 14
-"""Tables for more variances than this are interpolated from those at so many Chebyshev nodes of log(1 + v)."""
-
-POINTS = 16
-"""Points of the trapezoidal rule that are added at once."""
-
-BLOCK = 1 << 13
-"""Look-ups done at once, so that what they leave for a moment stays in the cache."""
+OCTAVES = 12  # doublings of the width of cells; beyond the last, at |t| = 4,095 √(1 + v), L is continued linearly
+SPLITS = 3  # an octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side
+POWERS = {np.dtype(np.float64): 7, np.dtype(np.float32): 4}  # coefficients of the polynomial of a cell
+NODES = {np.dtype(np.float64): 12, np.dtype(np.float32): 7}  # Chebyshev nodes on half an octave, where L is computed
+VARIANCES = 14  # Chebyshev nodes of log(1 + v) from which the tables for more variances than this are interpolated
+POINTS = 16  # points of the trapezoidal rule that are added at once
+BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in the cache
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
     """Log E[p_k(t + √v U)] for standard normal U and many t, with first and second derivatives in t and v.
 
-    In double precision, for logit and probit responses, to 3e-9 where the probability is above 1e-10 and further out
-    while v < 10; to 1e-6 there while v < 100. Tables for more than 14 variances are as good for those below 6, and for
-    those below 30 right to 1e-8 in the probability.
+    `log_p` maps an array (labels, *shape) to log p_k of its k-th part. It should not vary much within steps of a tenth,
+    be log-concave or nearly so, and not depend on differentiated variables. Labels `which` (n,), means t (q, n) or (n,)
+    and variances v (q,) or a number give an array of the shape of t.
 
-    Parameters
-    ----------
-    log_p : callable
-        Maps an array (labels, *shape) to log p_k of its k-th part, of the same shape. It should not vary much within
-        steps of a tenth, be log-concave or nearly so, and not depend on what is differentiated.
-    labels : int
-        How many k there are.
-    which : array of int (n,)
-        Label of each record.
-    t : array (q, n), or (n,)
-        Means of the predictor.
-    v : array (q,), or a number
-        Its variances, non-negative.
-
-    Returns
-    -------
-    Array of the shape of t
+    In double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
+    further out while v < 10; to 1e-6 there while v < 100. Tables for more than 14 variances are as good for those below
+    6, and for those below 30 right to 1e-8 in the probability.
     """
     dtype = jnp.result_type(t, v, float)
     t, v = jnp.asarray(t, dtype), jnp.asarray(v, dtype)
     mean, variance = lax.stop_gradient((t, v))
     furthest = jnp.max(jnp.abs(mean) / jnp.sqrt(1 + variance)[..., None])
-    # the one in which it is, and the next where rounding could move it there
+    # the octave of the furthest mean, and the next one where rounding could move it there
     octaves = jnp.clip(jnp.floor(jnp.log2(1 + furthest) + 1e-3) + 1, 1, OCTAVES).astype(int)
     table = lax.stop_gradient(_table(log_p, labels, jnp.atleast_1d(variance), octaves))
     return _jet(0, t, v, jnp.asarray(which, np.int32), table)[0]
@@ -77,19 +50,19 @@ def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
     nodes = _chebyshev(NODES[v.dtype])
     base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
-    few = v if len(v) <= VARIANCES else _chebyshev_nodes(v)
-    r, unit = jnp.sqrt(few)[:, None], jnp.sqrt(1 + few)[:, None]
+    tabulated = v if len(v) <= VARIANCES else _chebyshev_nodes(v)
+    r, unit = jnp.sqrt(tabulated)[:, None], jnp.sqrt(1 + tabulated)[:, None]
     # the integrand has a width of at least 1/√(1 + v) about and, of a logistic response, poles at a distance of π/√v
     chunks = jnp.clip(jnp.ceil(jnp.maximum(28, 22 * jnp.max(r)) / POINTS), 2, 256).astype(int)
 
     def octave(e: Any, table: Any) -> Any:
         x = jnp.exp2(e.astype(v.dtype)) * base.astype(v.dtype) - 1
-        t = jnp.broadcast_to(unit * jnp.stack([x, -x]).ravel(), (labels, len(few), 2 * base.size))
+        t = jnp.broadcast_to(unit * jnp.stack([x, -x]).ravel(), (labels, len(tabulated), 2 * base.size))
         return table.at[e].set(_log_mean(log_p, t, r, chunks))
 
-    table = jnp.zeros((OCTAVES, labels, len(few), 2 * base.size), v.dtype)
+    table = jnp.zeros((OCTAVES, labels, len(tabulated), 2 * base.size), v.dtype)
     table = lax.fori_loop(0, octaves, octave, table)
-    if len(few) < len(v):
+    if len(tabulated) < len(v):
         table = _from_chebyshev_nodes(v) @ table
     table = table.reshape(OCTAVES, labels, len(v), 2, 2, len(nodes)) @ _narrower(nodes, POWERS[v.dtype]).astype(v.dtype)
     table = table.reshape(OCTAVES, labels, len(v), 2, 1 << SPLITS, POWERS[v.dtype])
@@ -141,24 +114,24 @@ def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
     def unsettled(state: tuple) -> Any:
         return (state[2] < 40) & (jnp.max((state[1] - state[0]) * jnp.maximum(r, 4)) > 1)
 
-    def halved(state: tuple) -> tuple:
+    def halve(state: tuple) -> tuple:
         low, high, steps = state
         middle = (low + high) / 2
         right = pull(middle) > middle
         return jnp.where(right, middle, low), jnp.where(right, high, middle), steps + 1
 
     end = pull(jnp.zeros_like(t))
-    low, high, _ = lax.while_loop(unsettled, halved, (jnp.minimum(end, 0), jnp.maximum(end, 0), 0))
+    low, high, _ = lax.while_loop(unsettled, halve, (jnp.minimum(end, 0), jnp.maximum(end, 0), 0))
     mode = (low + high) / 2
     top = log_p(t + r * mode) - 0.5 * mode * mode
     step = 16 / (POINTS * chunks.astype(t.dtype))
 
-    def added(chunk: Any, total: Any) -> Any:
+    def add_points(chunk: Any, total: Any) -> Any:
         away = step * (chunk * POINTS + np.arange(POINTS, dtype=t.dtype) + 0.5) - 8
         u = mode[:, None] + away[:, None, None]
         return total + jnp.sum(jnp.exp(log_p(t[:, None] + r * u) - 0.5 * u * u - top[:, None]), axis=1)
 
-    return top + jnp.log(lax.fori_loop(0, chunks, added, jnp.zeros_like(t)) * step / math.sqrt(2 * math.pi))
+    return top + jnp.log(lax.fori_loop(0, chunks, add_points, jnp.zeros_like(t)) * step / math.sqrt(2 * math.pi))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -174,7 +147,7 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
 
     def group(part: tuple) -> tuple[jax.Array, ...]:
         t, per_unit, table = part
-        # in one dimension: of arrays (1, n) the look-ups are compiled into code five times as slow
+        # in one dimension: look-ups of arrays (1, n) are compiled into code five times as slow
         flat = t.ravel(), first.ravel(), jnp.broadcast_to(per_unit[:, None], t.shape).ravel()
         jet = _in_blocks(order, *flat, jnp.swapaxes(table, 0, 1).reshape(-1, together * cells))
         return tuple(d.reshape(t.shape) for d in jet)
@@ -196,6 +169,7 @@ def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
 
 
 def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:
+    """`_looked_up` in blocks of `BLOCK` records."""
     blocks = -(-t.size // BLOCK)
     if blocks < 2:
         return _looked_up(order, t, first, per_unit, table)
@@ -206,21 +180,19 @@ def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tup
 
 
 def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:
-    """Derivatives in t (n,); `first` is the cell next to zero of a record's label and variance, in a table (powers,
-    cells).
-    """
+    """Derivatives in t (n,), by a table (powers, cells); `first` is the cell next to 0 of a label and variance."""
     info = jnp.finfo(t.dtype)
     integer = jnp.uint64 if info.bits == 64 else jnp.uint32
     one, below_one = (info.maxexp - 1) << info.nmant, (1 << info.nmant) - 1
     sign = jnp.where(t < 0, -1, 1).astype(t.dtype)
-    # the exponent and the first bits of a number between 1 and 2**OCTAVES say which cell it is in, the others where
+    # the exponent and the first bits of a number between 1 and 2**OCTAVES are its cell, the others its place there
     x = jnp.minimum(1 + jnp.abs(t) * per_unit, (1 << OCTAVES) * (1 - info.eps))
     bits = lax.bitcast_convert_type(x, integer)
     cell = (bits >> (info.nmant - SPLITS)).astype(first.dtype) - (one >> (info.nmant - SPLITS))
     rest = (bits << SPLITS) & integer(below_one)
     place = 2 * lax.bitcast_convert_type(rest | integer(one), t.dtype) - 3
     index = first + jnp.where(t < 0, OCTAVES << SPLITS, 0) + jnp.clip(cell, 0, (OCTAVES << SPLITS) - 1)
-    # without the barrier these are computed again for every coefficient
+    # without the barrier XLA recomputes both for every coefficient
     index, place = lax.optimization_barrier((index, place))
     most = max(order, 1)
     jet = [jnp.zeros_like(t)] * (most + 1)
@@ -231,6 +203,6 @@ def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tup
     octave = lax.bitcast_convert_type(bits & ~integer(below_one), t.dtype)
     scale = sign * per_unit * (2 << SPLITS) / octave
     jet = [d * math.factorial(k) * scale**k for k, d in enumerate(jet)]
-    # linear beyond the last cell; anywhere else this is rounding, and not a number where t is none
+    # linear beyond the last cell; elsewhere `beyond` is a rounding error, or NaN where t is
     beyond = t - sign * (x - 1) / per_unit
     return (jet[0] + jet[1] * beyond, *jet[1 : order + 1])

@@ -11,60 +11,44 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
+from ldpbayes._core.types import Array
+
 
 def log_or_nothing(x: Any) -> jax.Array:
-    """Log that is −inf, with zero gradient, at and below zero.
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-    """
+    """Log that is −inf, with zero gradient, at and below zero."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
 
 
-def log_normal(z: Any, mean: Any, scale: Any) -> jax.Array:
-    """Log density of a normal law, in the broadcast shape.
-
-    Parameters
-    ----------
-    z : array_like
-        Where it is evaluated.
-    mean : array_like
-        Mean of the law.
-    scale : array_like
-        Standard deviation of the law, positive.
-    """
-    return -0.5 * ((z - mean) / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+def log_normal(z: Array, mean: Array, sd: Array) -> jax.Array:
+    """Log density of a normal law of standard deviation sd at z, in the broadcast shape."""
+    return -0.5 * ((z - mean) / sd) ** 2 - jnp.log(sd) - 0.5 * math.log(2 * math.pi)
 
 
 def stacked(*terms: ArrayLike) -> jax.Array:
-    """Arrays along a new first axis, broadcast to one shape.
-
-    Parameters
-    ----------
-    *terms : array_like
-        Of shapes that broadcast.
-    """
+    """Arrays broadcast to one shape, along a new first axis."""
     return jnp.stack(jnp.broadcast_arrays(*terms))
 
 
 def logsumexp(*terms: ArrayLike) -> jax.Array:
-    """Log of the sum of exp of some terms, in the broadcast shape.
-
-    Parameters
-    ----------
-    *terms : array_like
-        Of shapes that broadcast.
-    """
+    """Log of the sum of exp of the terms, in the broadcast shape."""
     return log_sum(stacked(*terms), axis=0)
 
 
-_SQRT_HALF = 0.7071067811865476
-_INVERSE_SQRT_2PI = 0.3989422804014327
+def log_sum(logs: ArrayLike, axis: int | tuple[int, ...] = -1) -> jax.Array:
+    """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all logs are."""
+    logs = jnp.asarray(logs)  # NumPy arrays may have a precision that JAX does not have
+    # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
+    largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
+    total = jnp.sum(jnp.exp(logs - largest), axis=axis)
+    positive = total > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, total, 1.0)) + jnp.squeeze(largest, axis), -jnp.inf)
 
-# These are the coefficients of powers of t = (x − 3.75)/(x + 3.75), the highest first, in (1 + 2 x) erfcx(x) and in
-# (1 + 2 x)² erfcx'(x) for x ≥ 0: Chebyshev expansions after [ShL], cut where what is left out is below 3e-17.
+
+SQRT_HALF = math.sqrt(0.5)
+INVERSE_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
+
+# The coefficients of powers of t = (x − 3.75)/(x + 3.75), the highest first, in (1 + 2 x) erfcx(x) and in
+# (1 + 2 x)² erfcx'(x) for x ≥ 0: Chebyshev expansions after [ShL], cut where further terms are below 3e-17.
 _ERFCX = (
     4.25147144479639e-10, 3.1114333809799254e-10, -5.1739902140113095e-9, -3.7442100809620183e-9,
     3.8675334242222354e-8, 2.3263508708859124e-8, -2.5866850716155884e-7, -5.7218230603224086e-8,
@@ -97,18 +81,7 @@ def _expansion(coefficients: Sequence[float], x: Any) -> Any:
 @jax.custom_jvp
 @jax.jit
 def erfcx(x: Any) -> jax.Array:
-    """Scaled complementary error function exp(x²)·erfc(x) for x ≥ 0.
-
-    Parameters
-    ----------
-    x : array_like
-        Non-negative.
-
-    Returns
-    -------
-    Array
-        Same shape, relative error of a few units in the last place, in the derivative too.
-    """
+    """exp(x²)·erfc(x) for x ≥ 0, to a relative error of a few units in the last place, in the derivative too."""
     return _expansion(_ERFCX, x) / (1.0 + 2.0 * x)
 
 
@@ -126,18 +99,7 @@ _erfcx_slope.defjvps(lambda dx, slope, x: 2.0 * (erfcx(x) + x * slope) * dx)
 
 @jax.custom_jvp
 def log_ndtr(x: ArrayLike) -> jax.Array:
-    """Log of the standard normal cdf, accurate to rounding for every x.
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-
-    Returns
-    -------
-    Array
-        log Φ(x), same shape.
-    """
+    """Log of the standard normal cdf, accurate to rounding for every x."""
     return _log_ndtr_and_slope(x)[0]
 
 
@@ -152,45 +114,20 @@ def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
     """Both log Φ(x) and its derivative φ(x)/Φ(x), from one value of `erfcx`."""
     left = x < 0
     # JAX's derivative of abs() at 0 is 0, which would lose the gradient there
-    half = 0.5 * erfcx(jnp.where(left, -x, x) * _SQRT_HALF)
+    half = 0.5 * erfcx(jnp.where(left, -x, x) * SQRT_HALF)
     exponent = -0.5 * x * x
     bell = jnp.exp(exponent)
     beyond = bell * half
     value = jnp.where(left, exponent + jnp.log(half), jnp.log1p(-beyond))
-    return value, _INVERSE_SQRT_2PI * jnp.where(left, 1.0 / half, bell / (1.0 - beyond))
-
-
-def log_sum(logs: ArrayLike, axis: int | tuple[int, ...] = -1) -> jax.Array:
-    """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all of them are.
-
-    Parameters
-    ----------
-    logs : array
-        Logarithms of the terms.
-    axis : int or tuple of int
-        Along which they are added.
-    """
-    logs = jnp.asarray(logs)  # NumPy's may be of a precision that JAX does not have
-    # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
-    largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
-    total = jnp.sum(jnp.exp(logs - largest), axis=axis)
-    positive = total > 0
-    return jnp.where(positive, jnp.log(jnp.where(positive, total, 1.0)) + jnp.squeeze(largest, axis), -jnp.inf)
+    return value, INVERSE_SQRT_2PI * jnp.where(left, 1.0 / half, bell / (1.0 - beyond))
 
 
 @jax.custom_jvp
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> jax.Array:
-    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has that in x only).
+    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has the one in x only).
 
     The derivatives in a and b are central differences of the fourth order, whose relative error in double precision is
     about 1e-11.
-
-    Parameters
-    ----------
-    a, b : array_like
-        Positive.
-    x : array_like
-        Between 0 and 1.
     """
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
@@ -199,12 +136,12 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> jax.Array:
 def _betainc_jvp(primals: tuple, tangents: tuple) -> tuple:
     a, b, x = jnp.broadcast_arrays(*_inexact(*primals))
     da, db, dx = tangents
-    moved = _moves(x)
+    moved = _relative_moves(x)
     still = jnp.zeros_like(moved)
     # compiling the function takes longer than evaluating it, so there is one call for all points
     in_a, in_b = 1 + jnp.concatenate([moved, still]), 1 + jnp.concatenate([still, moved])
     there = betainc(a * in_a, b * in_b, jnp.broadcast_to(x, (len(in_a), *x.shape)))
-    slope_a, slope_b = _slope(there[:5]) / a, _slope(there[5:]) / b
+    slope_a, slope_b = _log_slope(there[:5]) / a, _log_slope(there[5:]) / b
     edge = (x <= 0) | (x >= 1)
     inner = jnp.where(edge, 0.5, x)
     log_density = (a - 1) * jnp.log(inner) + (b - 1) * jnp.log1p(-inner) - jax.scipy.special.betaln(a, b)
@@ -213,18 +150,10 @@ def _betainc_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 @jax.custom_jvp
 def student_t_cdf(df: ArrayLike, t: ArrayLike) -> jax.Array:
-    """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too.
-
-    Parameters
-    ----------
-    df : array_like
-        Degrees of freedom, positive.
-    t : array_like
-        Any numbers.
-    """
+    """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too."""
     df, t = jnp.broadcast_arrays(*_inexact(df, t))
     square, centre = t * t, t * t < df
-    # around the centre the mass is that between it and t, further out that beyond t: so neither difference cancels
+    # around the centre the mass between the centre and t, further out the mass beyond t: so no difference cancels
     a, b = jnp.where(centre, 0.5, 0.5 * df), jnp.where(centre, 0.5 * df, 0.5)
     mass = 0.5 * jax.scipy.special.betainc(a, b, jnp.where(centre, square, df) / (df + square))
     left = jnp.where(centre, 0.5 - mass, mass)
@@ -236,8 +165,8 @@ def _student_t_cdf_jvp(primals: tuple, tangents: tuple) -> tuple:
     df, t = jnp.broadcast_arrays(*_inexact(*primals))
     by_df, by_t = (not isinstance(tangent, SymbolicZero) for tangent in tangents)
     if by_df:  # five values in place of one, which is seldom asked for
-        there = student_t_cdf(df * (1 + _moves(t)), jnp.broadcast_to(t, (5, *t.shape)))
-        value, change = there[0], _slope(there) / df * tangents[0]
+        there = student_t_cdf(df * (1 + _relative_moves(t)), jnp.broadcast_to(t, (5, *t.shape)))
+        value, change = there[0], _log_slope(there) / df * tangents[0]
     else:
         value, change = student_t_cdf(df, t), jnp.zeros_like(t)
     if by_t:
@@ -247,17 +176,14 @@ def _student_t_cdf_jvp(primals: tuple, tangents: tuple) -> tuple:
     return value, change
 
 
-def _moves(array: jax.Array) -> jax.Array:
-    """Relative moves of an argument from which `_slope` takes the derivative, shape (5, 1, ..., 1).
-
-    Their length h balances what is truncated, of the order of h⁴, with rounding, of the order of eps/h.
-    """
+def _relative_moves(array: jax.Array) -> jax.Array:
+    """Relative moves (5, 1, ..., 1) of an argument for `_log_slope`; h balances truncation (h⁴) and rounding (eps/h)."""
     h = float(jnp.finfo(array.dtype).eps) ** 0.2
     return jnp.asarray([0, h, -h, 2 * h, -2 * h], array.dtype).reshape(-1, *(1,) * array.ndim)
 
 
-def _slope(values: jax.Array) -> jax.Array:
-    """Derivative in the log of an argument, from the values at `_moves` of it, to the fourth order."""
+def _log_slope(values: jax.Array) -> jax.Array:
+    """Derivative in the log of an argument from the values at its `_relative_moves`, to the fourth order."""
     h = float(jnp.finfo(values.dtype).eps) ** 0.2
     return (8 * (values[1] - values[2]) - (values[3] - values[4])) / (12 * h)
 
@@ -270,18 +196,7 @@ def _inexact(*values: ArrayLike) -> list[jax.Array]:
 @jax.custom_jvp
 @jax.jit
 def log1mexp(x: Any) -> jax.Array:
-    """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0.
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-
-    Returns
-    -------
-    Array
-        Same shape.
-    """
+    """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0."""
     x = jnp.where(x < 0, x, 0.0)
     return jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
 
@@ -298,20 +213,7 @@ log1mexp.defjvps(lambda dx, value, x: _log1mexp_slope(x) * dx)
 
 @jax.jit
 def log_relative_expm1(y: Any) -> jax.Array:
-    """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0.
-
-    Removes the singularity of an exponential integral over an interval whose rate passes through zero.
-
-    Parameters
-    ----------
-    y : array_like
-        Non-negative.
-
-    Returns
-    -------
-    Array
-        Same shape; 0 at y = 0.
-    """
+    """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0: an integral of an exponential whose rate passes through zero."""
     small = y < 1e-2
     series = jnp.where(small, y, 0.0)
     safe = jnp.where(small, 1.0, y)
@@ -326,21 +228,8 @@ def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
     Completing the square gives exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)], which is useless once k is large: both
     factors leave the floating-point range although their product is moderate. Here the exponents are joined first:
     in a tail the integral is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the Mills ratio and
-    d = (v − u)·(u + v − 2 k)/2.
-
-    Parameters
-    ----------
-    u, v : array_like
-        Limits of integration in standard units.
-    k : array_like
-        Tilt.
-    anchor : array_like
-        Where the tilt equals one; choose it so that exp(k (s − anchor)) is moderate on [u, v].
-
-    Returns
-    -------
-    Array
-        Broadcast shape; −inf (with zero gradient) where v ≤ u.
+    d = (v − u)·(u + v − 2 k)/2. Choose the anchor so that exp(k (s − anchor)) is moderate on [u, v]; where v ≤ u the
+    result is −inf, with zero gradient.
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)
@@ -368,8 +257,8 @@ def _log_right_of_mean_and_slopes(u: Any, v: Any, k: Any) -> tuple[jax.Array, tu
     far = near + width
     tail = near > 0
     # φ(0) times the Mills ratios at the two ends
-    distances = jnp.stack([jnp.where(tail, near, -near), far]) * _SQRT_HALF
-    mills, mills_slope = 0.5 * erfcx(distances), 0.5 * _SQRT_HALF * _erfcx_slope(distances)
+    distances = jnp.stack([jnp.where(tail, near, -near), far]) * SQRT_HALF
+    mills, mills_slope = 0.5 * erfcx(distances), 0.5 * SQRT_HALF * _erfcx_slope(distances)
     # the densities at the two ends, over φ(0), or in a tail over φ(near), which leaves `value` its exponent
     at_near = jnp.exp(jnp.where(tail, 0.0, -0.5 * near * near))
     decay = jnp.exp(-0.5 * width * (near + far))
@@ -378,61 +267,41 @@ def _log_right_of_mean_and_slopes(u: Any, v: Any, k: Any) -> tuple[jax.Array, tu
     valid = mass > 0  # an interval of a few rounding errors' width has no mass
     share = jnp.where(valid, 1.0 / jnp.where(valid, mass, 1.0), 0.0)
     value = jnp.where(tail, u * (k - 0.5 * u), 0.5 * k * k) + jnp.where(valid, -jnp.log(share), -jnp.inf)
-    by_u, by_v = -_INVERSE_SQRT_2PI * share * at_near, _INVERSE_SQRT_2PI * share * at_far
+    by_u, by_v = -INVERSE_SQRT_2PI * share * at_near, INVERSE_SQRT_2PI * share * at_far
     # the slope in k is the mean of s, k − by_u − by_v; in a tail these cancel, so there it is u plus a mean distance
     beyond = share * (decay * (mills_slope[1] - width * mills[1]) - mills_slope[0])
     return value, (by_u, by_v, jnp.where(tail, u + beyond, k - by_u - by_v))
 
 
-TERMS = 4
-TURN = 1 / math.sqrt(2 * math.pi)
-_K = np.arange(1, TERMS + 1)
-_SQUARES = _K.astype(float) ** 2
+# Theta functions: the direct series in exp(−k²/(2σ²)) below σ = _TURN, its Poisson dual in exp(−2π²σ²k²) above.
+_TURN = 1 / math.sqrt(2 * math.pi)
+_SQUARES = np.arange(1.0, 5.0) ** 2  # of the four k that either series needs
 
 
-def _series(xp: Any, scale: Any) -> tuple[Any, Any, Any]:
-    """Whether the scale is small, and each series' terms; the scale that a series is not used for is never met."""
-    scale = xp.asarray(scale)
-    small = scale < TURN
-    direct, dual = xp.where(small, scale, TURN)[..., None], xp.where(small, TURN, scale)[..., None]
+def _series(xp: Any, sigma: Array) -> tuple[Array, Array, Array]:
+    """Whether σ is small, and the terms of both series, of which the wrong one has _TURN in place of σ."""
+    sigma = xp.asarray(sigma)
+    small = sigma < _TURN
+    direct, dual = xp.where(small, sigma, _TURN)[..., None], xp.where(small, _TURN, sigma)[..., None]
     squares = xp.asarray(_SQUARES, direct.dtype)
-    # beyond what a square can hold nothing is left of either
+    # the limits keep squares from overflowing; beyond them all terms vanish
     direct = xp.maximum(direct, 1e-3)
     return small, xp.exp(-squares / (2 * direct**2)), xp.exp(-2 * math.pi**2 * squares * xp.minimum(dual, 1e3) ** 2)
 
 
-def log_theta(xp: Any, scale: Any) -> Any:
-    """Log of the sum of exp(−k²/(2σ²)) over the integers k, for NumPy (``xp = np``) or JAX (``jnp``).
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``jax.numpy``.
-    scale : array
-        σ, positive.
-
-    Returns
-    -------
-    array
-        Same shape, to rounding, and with a gradient.
-    """
-    small, direct, dual = _series(xp, scale)
-    large = xp.log(xp.where(small, TURN, scale)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
+def log_theta(xp: Any, sigma: Array) -> Array:
+    """Log of Σ exp(−k²/(2σ²)) over the integers k, to rounding; `xp` is ``numpy`` or ``jax.numpy``."""
+    small, direct, dual = _series(xp, sigma)
+    large = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
     return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), large)
 
 
-def theta_variance(xp: Any, scale: Any) -> Any:
-    """Variance of k whose probability is proportional to exp(−k²/(2σ²)): nearly σ², unless σ is small.
-
-    Parameters
-    ----------
-    xp, scale
-        See `log_theta`.
-    """
-    small, direct, dual = _series(xp, scale)
+def theta_variance(xp: Any, sigma: Array) -> Array:
+    """Variance of k whose probability is proportional to exp(−k²/(2σ²)): nearly σ², unless σ is small."""
+    small, direct, dual = _series(xp, sigma)
     squares = xp.asarray(_SQUARES, direct.dtype)
     of_small = 2 * xp.sum(squares * direct, axis=-1) / (1 + 2 * xp.sum(direct, axis=-1))
-    square = xp.where(small, TURN, scale) ** 2
+    square = xp.where(small, _TURN, sigma) ** 2
     # σ² + σ³ d log(Σ exp(−2π²σ²k²))/dσ
     lost = 8 * math.pi**2 * square * xp.sum(squares * dual, axis=-1) / (1 + 2 * xp.sum(dual, axis=-1))
     return xp.where(small, of_small, square * (1 - lost))

@@ -12,10 +12,7 @@ from jax import lax
 from jax.scipy import special
 from jax.typing import ArrayLike
 
-from ldpbayes.numerics.special import log1mexp, log_sum, student_t_cdf
-
-_SQRT_HALF = math.sqrt(0.5)
-_INVERSE_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
+from ldpbayes.numerics.special import INVERSE_SQRT_2PI, SQRT_HALF, log1mexp, log_sum, student_t_cdf
 
 
 def _sides(x: Any, smaller: jax.Array) -> jax.Array:
@@ -26,14 +23,8 @@ def _sides(x: Any, smaller: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def normal_tails(x: ArrayLike) -> jax.Array:
-    """Φ(x) and Φ(−x), shape (2, ...).
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-    """
-    return _sides(x, 0.5 * special.erfc(jnp.abs(x) * _SQRT_HALF))
+    """Φ(x) and Φ(−x), shape (2, ...)."""
+    return _sides(x, 0.5 * special.erfc(jnp.abs(x) * SQRT_HALF))
 
 
 @normal_tails.defjvp
@@ -44,42 +35,22 @@ def _normal_tails_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def _normal_density(x: Any) -> jax.Array:
-    return _INVERSE_SQRT_2PI * jnp.exp(-0.5 * x * x)
+    return INVERSE_SQRT_2PI * jnp.exp(-0.5 * x * x)
 
 
 def laplace_tails(x: Any) -> jax.Array:
-    """Tails of the Laplace law of scale 1, shape (2, ...).
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-    """
+    """Tails of the Laplace law of scale 1, shape (2, ...)."""
     # abs() would have no derivative at the centre
     return _sides(x, 0.5 * jnp.exp(jnp.where(x < 0, x, -x)))
 
 
 def logistic_tails(x: Any) -> jax.Array:
-    """Tails of the logistic law of scale 1, shape (2, ...).
-
-    Parameters
-    ----------
-    x : array_like
-        Any numbers.
-    """
+    """Tails of the logistic law of scale 1, shape (2, ...)."""
     return jnp.stack([jax.nn.sigmoid(x), jax.nn.sigmoid(-x)])
 
 
 def student_t_tails(df: Any, x: Any) -> jax.Array:
-    """Tails of Student's t, shape (2, ...).
-
-    Parameters
-    ----------
-    df : array_like
-        Degrees of freedom.
-    x : array_like
-        Any numbers.
-    """
+    """Tails of Student's t, shape (2, ...)."""
     return _sides(x, student_t_cdf(df, jnp.where(x < 0, x, -x)))
 
 
@@ -90,42 +61,23 @@ def _integrated(edges: Any, upper: Any, first_moments: Any) -> jax.Array:
 
 
 def integrated_normal_tail(edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges, X standard normal, shape (n − 1, ...).
-
-    Parameters
-    ----------
-    edges : array (n, ...)
-        Increasing.
-    """
+    """∫ P(X > s) ds between neighbouring edges (n, ...), X standard normal, shape (n − 1, ...)."""
     density = _normal_density(edges)
     return _integrated(edges, normal_tails(edges)[1], density[:-1] - density[1:])
 
 
 def integrated_laplace_tail(edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges, X a Laplace variable of scale 1, shape (n − 1, ...).
-
-    Parameters
-    ----------
-    edges : array (n, ...)
-        Increasing.
-    """
+    """∫ P(X > s) ds between neighbouring edges (n, ...), X a Laplace variable of scale 1, shape (n − 1, ...)."""
     far = jnp.where(edges < 0, -edges, edges)
     beyond = 0.5 * (1.0 + far) * jnp.exp(-far)  # ∫ s f(s) ds from there to infinity
     return _integrated(edges, laplace_tails(edges)[1], beyond[:-1] - beyond[1:])
 
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges, X of Student's t law, shape (n − 1, ...).
+    """∫ P(X > s) ds between neighbouring edges (n, ...), X of Student's t law, shape (n − 1, ...).
 
     ∫ s f(s) ds from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L) with A = 1 + a²/ν, B = 1 + b²/ν,
-    L = log(B/A) and m = (ν − 1)/2, which is regular at one degree of freedom, where there is no mean.
-
-    Parameters
-    ----------
-    df : array_like
-        Degrees of freedom ν.
-    edges : array (n, ...)
-        Increasing.
+    L = log(B/A) and m = (ν − 1)/2, which is regular at one degree of freedom ν, where there is no mean.
     """
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
     logs = jnp.log1p(edges * edges / df)
@@ -145,26 +97,15 @@ def _relative_expm1(y: Any) -> jax.Array:
     )
 
 
-STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # the next is below 2e-18 from 16 on
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # the next is below 2e-18 from 16 on
 
 
 class Tail(NamedTuple):
-    """One side of a law, possibly tilted by exp(tilt·k), from a count z on.
+    """One side of a law, possibly tilted by exp(tilt·k), from a count z on."""
 
-    Attributes
-    ----------
-    log_ratio : Array
-        Log of the sum over that side of the tilted masses, over the tilted mass at z. The side is that asked for where
-        `direct`, else the other one.
-    direct : Array of bool
-        Whether the sum over the side asked for is no larger than most of the law.
-    log_whole : Array
-        Log E exp(tilt·(k − z)), where not `direct`: of both sides together.
-    """
-
-    log_ratio: jax.Array
-    direct: jax.Array
-    log_whole: jax.Array
+    log_ratio: jax.Array  # log of the tilted masses of the side, or if not `direct` of the other one, over that at z
+    direct: jax.Array  # whether the sum over the side is no larger than most of the law
+    log_whole: jax.Array  # log E exp(tilt·(k − z)), of both sides together; used where not `direct`
 
 
 def _stirling_error(x: Any) -> jax.Array:
@@ -172,7 +113,7 @@ def _stirling_error(x: Any) -> jax.Array:
     far = x > 16.0
     inverse = 1.0 / jnp.where(far, x, 16.0)
     square, series = inverse * inverse, jnp.zeros_like(inverse)
-    for coefficient in reversed(STIRLING):
+    for coefficient in reversed(_STIRLING):
         series = series * square + coefficient
     near = jnp.where(far, 1.0, x)
     direct = lax.lgamma(near + 1.0) - (near + 0.5) * jnp.log(near) + near - 0.5 * math.log(2 * math.pi)
@@ -193,20 +134,7 @@ def _deviance(x: Any, excess: Any, log_ratio: Any) -> jax.Array:
 
 
 def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
-    """Log mass of a Poisson law.
-
-    Parameters
-    ----------
-    k : Array
-        Counts.
-    rate : Array
-        Positive.
-
-    Returns
-    -------
-    Array
-        Broadcast shape.
-    """
+    """Log mass of a Poisson law at counts k, in the broadcast shape."""
     positive = k > 0
     k = jnp.where(positive, k, 1.0)
     deviance = _deviance(k, rate - k, jnp.log(rate / k))
@@ -214,22 +142,7 @@ def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
 
 
 def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
-    """Log mass of a negative binomial law, Γ(α + k)/(Γ(α) k!)·p^α q^k.
-
-    Parameters
-    ----------
-    k : Array
-        Counts.
-    concentration : Array
-        α, positive.
-    log_q, log_p : Array
-        Logs of q and of p = 1 − q.
-
-    Returns
-    -------
-    Array
-        Broadcast shape.
-    """
+    """Log mass of a negative binomial law of concentration α, Γ(α + k)/(Γ(α) k!)·p^α q^k with p = 1 − q."""
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
     excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
@@ -245,8 +158,8 @@ def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: An
 def _rule(stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly.
 
-    The trapezoidal rule in τ, the node being exp(τ − exp(−τ)) and more beyond exp(4), where all that is left are
-    exponentials and powers, for which wider steps do. It is exact to 2e-15 on what this module integrates.
+    The trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), where integrands are exponentials
+    and powers. It is exact to 2e-15 on the integrands of this module.
     """
     step = 0.1
     tau = np.arange(-37, round(stop / step) + 1) * step
@@ -267,27 +180,12 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
     The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is
     ∫ exp(−v) (1 + v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv. Each has an integrand that falls
-    where z is on that side of μ.
-
-    Parameters
-    ----------
-    z : Array
-        Counts.
-    rate : Array
-        Positive.
-    tilt : Array
-        Of the sign of the side.
-    side : int
-        1 or −1.
-
-    Returns
-    -------
-    Tail
+    where z is on that side of μ. The tilt has the sign of the side.
     """
     z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
     mean = rate * jnp.exp(tilt)
     below = z < mean
-    divisor = jnp.where(below & (z > 0), mean, 1.0)  # else nothing is divided by what may be tiny
+    divisor = jnp.where(below & (z > 0), mean, 1.0)  # elsewhere the mean may be tiny, and is no divisor
 
     def exponent(v: Any) -> Any:
         at, mu, over = (array[..., None] for array in (z, mean, divisor))
@@ -305,27 +203,10 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
 
     The tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z,
     the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv and the upper one
-    (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
-
-    Parameters
-    ----------
-    z : Array
-        Counts.
-    concentration : Array
-        α, positive.
-    log_q, log_p : Array
-        Logs of q and of 1 − q.
-    tilt : Array
-        Of the sign of the side.
-    side : int
-        1 or −1.
-
-    Returns
-    -------
-    Tail
+    (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv. The tilt has the sign of the side.
     """
     z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
-    most = _most(log_q, 0.45)  # odds are squared
+    most = _safe_exponent(log_q, 0.45)  # odds are squared
     tilted = jnp.clip(log_q + tilt, -most, most)
     summable = tilted < 0
     log_1mq = log1mexp(jnp.where(summable, tilted, -1.0))
@@ -352,10 +233,10 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
 
 
 def _bounded(tilt: Any) -> jax.Array:
-    """A tilt that does not overflow: beyond, all but the first term of a sum are nothing."""
-    return jnp.minimum(tilt, _most(tilt, 0.7))
+    """A tilt that does not overflow: beyond, all terms of a sum but the first vanish."""
+    return jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
 
 
-def _most(array: Any, share: float) -> float:
+def _safe_exponent(array: Any, share: float) -> float:
     """A share of the exponent at which a number of the array's type overflows."""
     return share * math.log(jnp.finfo(array.dtype).max)

@@ -20,7 +20,7 @@ from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, SymmetricLaplace
-from ldpbayes.numerics.arrays import pairs
+from ldpbayes.numerics.arrays import diagonal_first_pairs
 from ldpbayes.numerics.smoothed import smoothed_log
 from ldpbayes.numerics.special import log_sum
 
@@ -280,7 +280,7 @@ def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) ->
         squares = ((rows @ forms[0]) * rows) @ np.ones(d + 1, rows.dtype)
         mean, constant, variance = rows @ predictors[0], constant[0], variance[0]
     else:
-        columns, (i, j) = rows.T, pairs(d + 1)
+        columns, (i, j) = rows.T, diagonal_first_pairs(d + 1)
         squares = (forms[:, i, j] * np.where(i == j, 1, 2)) @ (columns[i] * columns[j])
         mean, constant = predictors @ columns, constant[:, None]
     batch = (*variance.shape, *z.shape[:-1])

@@ -14,7 +14,7 @@ from ldpbayes.likelihood._masses import normal_log_density
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian
-from ldpbayes.numerics.arrays import OFF_DIAGONALS, pairs
+from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs
 
 WIDE = 4.5  # standard deviation of a predictor beyond which its expectations are sums over points around 0
 
@@ -142,7 +142,7 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     of many records.
     """
     d = rows.event_shape[0] - 1
-    first, second = pairs(d)
+    first, second = diagonal_first_pairs(d)
     # products of covariates, then of covariates with the response, then its square
     i, j = np.concatenate([first, np.arange(d), [d]]), np.concatenate([second, np.full(d, d), [d]])
     factor = np.ones(len(i))
@@ -197,7 +197,7 @@ def logistic_statistics(
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
     g, g1, g2, g3 = _expected_tanh(intercept + m @ slopes, slopes @ a)
-    i, j = pairs(covariates.event_shape[0])
+    i, j = diagonal_first_pairs(covariates.event_shape[0])
     factor = np.where(i == j, 1.0, OFF_DIAGONALS[off_diagonal])
     mean, second = _products(m, covariance, i, j)
     moment = covariance + m[:, None] * m
