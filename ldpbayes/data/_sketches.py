@@ -82,10 +82,8 @@ class MomentSketch(Sketch):
     ----------
     mechanism : Mechanism
         Gaussian noise of one budget.
-    count : float
-        Number of records.
-    center : array (D,)
-        Their mean.
+    count, center : float, and array (D,)
+        Number of records and their mean.
     root : array (D, D)
         A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
     doubts, added

@@ -182,7 +182,7 @@ class ExpandedSketch(Sketch):
     """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
 
     Each record's log p(z | θ) is a smooth function of one number that is linear in the shares θ; where a posterior is
-    narrow, low orders of all of them together are as good as the records (see `log_likelihood` for a comparison).
+    narrow, low orders of their sum are as good as the records (compare it with `log_likelihood`).
 
     Attributes
     ----------
@@ -194,10 +194,8 @@ class ExpandedSketch(Sketch):
         Number of records.
     num_groups : int, optional
         Number of groups, G, in a sketch made with ``by=``.
-    records : tuple of CategoryRecords, optional
-        The records from which the sketch was made.
-    parts : tuple of ExpandedSketch, optional
-        Of the groups, where sketches of one group each have been put side by side.
+    records, parts : tuple of CategoryRecords, tuple of ExpandedSketch, optional
+        The records; the sketches of one group each that have been put side by side.
     doubts, added
         As in `Sketch`.
     """

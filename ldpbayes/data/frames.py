@@ -138,12 +138,10 @@ def _array(series: Any) -> np.ndarray:
     # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
     kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
     if array.dtype.kind == "O" and re.match(r"u?int\d|(half_?)?float|double|bool", kind):
-        array = np.array([np.nan if each is None or _is_na(each) or each != each else each for each in array], float)
+        # NAType is the type of pandas.NA; pandas need not be installed.
+        missing = [each is None or type(each).__name__ == "NAType" or each != each for each in array]
+        array = np.array([np.nan if gap else each for gap, each in zip(missing, array, strict=True)], float)
     return array
-
-
-def _is_na(value: Any) -> bool:
-    return type(value).__name__ == "NAType"  # of pandas, which need not be installed
 
 
 def _refuse_missing(owner: str, array: Any) -> None:

@@ -44,23 +44,19 @@ class PanelSketch(Sketch):
         Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
     tails : array (2, 2)
         Count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is linear.
-        Where it is so from period to period only, values are moved into the panels by whole periods: no count, and the
-        sum of the moves.
+        Where it is so from period to period only, values are moved in by whole periods: no count, the sum of the moves.
     atoms : array (places,)
-        How many values equal the bounds and the integers between them, which are in no panel; empty for mechanisms that
-        release nothing without noise.
+        Numbers of values at the bounds and the integers between, which are in no panel; empty if all have noise.
     edges : tuple of float
         Panel edges, increasing.
     order : int
         Nodes a panel: 8, or 12, which uses every moment and serves as the reference of the certificate.
     grid : int, optional
-        Panels of the channel, in x (twice as many for the reference). Default: as many as there are in z.
+        Panels of the channel, in x (twice as many for the reference). Default: as many as in z.
     chosen : bool
-        Whether its maker asked for this number of panels, which `coarser` then leaves as it is.
-    records : tuple of arrays, optional
-        The values that the sketch was made from, with which it can refine itself.
-    probes : array, optional
-        A few of these values, evenly spread, which the certificate checks one by one.
+        Whether its maker asked for this number of panels, which `coarser` then keeps.
+    records, probes : tuple of arrays, and array, optional
+        The released values, with which it can refine itself, and a few, evenly spread, for the certificate.
     doubts, added
         As in `Sketch`.
     """
@@ -123,9 +119,8 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:  # type: ignore[override]
-        """Node values, shape (panels × order + 4 + places,).
+        """Node values (panels × order + 4 + places,), which do not depend on records, so that weights can be stacked.
 
-        They depend on the panels alone, not on the records, so that the weights of several sketches can be stacked.
         Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
         atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
         """
@@ -155,7 +150,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def weights(self) -> Any:  # type: ignore[override]
-        """Node weights, shape (nodes,); they sum to the number of records."""
+        """Node weights (nodes,); they sum to the number of records."""
         xp: Any = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
@@ -171,26 +166,10 @@ class PanelSketch(Sketch):
         return self.grid or len(self.edges) - 1
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The sketch on fewer panels, exactly as a sketch of the records would be there.
+        """The sketch on fewer panels in z and in x (`grid`), exactly as a sketch of the records would be there.
 
-        Parameters
-        ----------
-        panels : int
-            How many in z: somewhat more where panels are to end at integers, and never more than there are now.
-        grid : int
-            How many in x (see the attribute `grid`), and never more than there are now.
-        lattice : bool, optional
-            Whether edges at integers are kept (for counts). Default: where all integers between the ends are edges.
-
-        Returns
-        -------
-        PanelSketch
-            This one where its maker chose the panels, or it has no more.
-
-        Raises
-        ------
-        ValueError
-            If a number of panels is not a positive integer.
+        There are somewhat more where edges at integers are kept, by default if all integers between the ends are edges.
+        A sketch whose maker chose the panels, or that has no more, is returned as it is.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -208,6 +187,11 @@ class PanelSketch(Sketch):
         parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
+
+    @property
+    def reference(self) -> "PanelSketch":
+        """These moments on 12 nodes a panel, with a finer channel: `fit` certifies the sketch against it."""
+        return dataclasses.replace(self, order=MOMENTS)
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
         """Sketch of the records on panels four times narrower, cut at integers if `lattice`; None without records."""
@@ -301,7 +285,7 @@ def _panels_inside(mechanism: Any) -> int:
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
-    """Edges equally far apart between the bounds, and beyond them as far as a share of the distance from a bound.
+    """Edges equally far apart between the bounds; beyond them their distance is a share of that from a bound.
 
     There the log density is smooth in the logarithm of the distance.
     """
@@ -407,10 +391,7 @@ def _merged(moments: Array, edges: Any, keep: np.ndarray) -> np.ndarray:
 
 
 def _atom_places(mechanism: Any, edges: Any) -> np.ndarray:
-    """Values at which records released without noise gather, if any: both bounds, and the integers between for counts.
-
-    The integers are left out where there are more than 1,024.
-    """
+    """Values of records released without noise, if any: both bounds, and up to 1,024 integers between for counts."""
     if not mechanism.has_atoms:
         return np.empty(0)
     low, high = edges[0], edges[-1]

@@ -30,10 +30,10 @@ class ReleaseWarning(LdpBayesWarning):
 class Release(Holding):
     """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
 
-    A value belongs to one record, and so does the guarantee of the mechanism; or it is a statistic of many records (a
-    noisy count, sum or mean), the only value of a release, whose mechanism has no bounds and states by how much one
-    person can move the statistic. ``LaplaceMechanism(n / scale, 0, n)`` makes the noise of a count, too, but states the
-    guarantee of a record that is a whole count, not that of a person in it.
+    A value belongs to one record, and so does the guarantee; or it is a statistic of many records (a noisy count, sum
+    or mean), the only value of its release, whose mechanism has no bounds and states by how much one person can move
+    the statistic. ``LaplaceMechanism(n / scale, 0, n)`` makes the noise of a count, too, but guarantees the privacy of
+    a record that is a whole count, not of a person in it.
 
     Parameters
     ----------
@@ -47,20 +47,15 @@ class Release(Holding):
     Raises
     ------
     TypeError
-        If ``mechanism`` is not a mechanism.
+        If ``mechanism`` is not a registered mechanism.
     ValueError
-        For an empty, non-finite or non-numeric release, values of another shape or outside the mechanism's support
-        (see `Mechanism.validated`), personal budgets of another length, or a count that contradicts the values.
+        For values that are refused by `Mechanism.validated`, personal budgets of another length, or a wrong count.
 
     Warns
     -----
     ReleaseWarning
-        If the mechanism could hardly have released these values, whatever the records (`Mechanism.implausible`).
-
-    Attributes
-    ----------
-    doubts : tuple of str
-        The warnings; `fit` repeats them. A sketch of the release has them, too.
+        If the mechanism could hardly have released these values, whatever the records (`Mechanism.implausible`). The
+        attribute ``doubts`` keeps the warning, for `fit` and for sketches of the release.
     """
 
     values: Any
@@ -126,8 +121,7 @@ class Release(Holding):
             Of numbers: cut the panels at the integers, where a count's log-likelihood has kinks under Laplace noise.
             Default: where at most 128 integers lie between the bounds.
         keep_records : bool
-            Keep a reference to ``values``, so that `fit` can refine a sketch that turns out to be too coarse, and
-            compare an expansion with its records.
+            Keep a reference to ``values``: `fit` can then refine a coarse sketch, and check an expansion.
         by : array of int (N,), optional
             Of discrete outputs: group of each record, 0, ..., G − 1; the records' law then has batch shape (G,).
         expand : bool, optional
@@ -135,7 +129,7 @@ class Release(Holding):
             each kind of released value. Default: where there are thousands of kinds, and records enough for the
             polynomial to be as good as the counts.
         at : ExpandedSketch, optional
-            Expand where this sketch was expanded, to the order that it has, in one pass; the two then add.
+            Expand where this sketch was expanded, to its order, in one pass; the two then add.
 
         Returns
         -------
@@ -153,17 +147,9 @@ class Release(Holding):
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
-        made = sketch_release(
-            self.values,
-            self.mechanism,
-            panels=panels,
-            lattice=lattice,
-            keep_records=keep_records,
-            by=by,
-            expand=expand,
-            at=at,
-        )
-        return dataclasses.replace(made, doubts=self.doubts)  # type: ignore[type-var]  # every sketch is a dataclass
+        options: dict[str, Any] = {"panels": panels, "lattice": lattice, "expand": expand, "at": at}
+        result = sketch_release(self.values, self.mechanism, keep_records=keep_records, by=by, **options)
+        return dataclasses.replace(result, doubts=self.doubts)  # type: ignore[type-var]  # every sketch is a dataclass
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""

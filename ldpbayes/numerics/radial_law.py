@@ -89,7 +89,8 @@ class RadialLaw:
     """The law of the radius of SL_d(I), in terms of the logarithm u of a radius.
 
     The log density of SL_d(I) as a function of u is kept in a table, with its slope and its second derivative; the
-    quintics through neighbouring knots are exact to rounding.
+    quintics through neighbouring knots are exact to rounding. `axis` and `cap` compare the law with one whose centre,
+    the second, is at a distance c.
     """
 
     def __init__(self, dimension: int) -> None:

@@ -177,7 +177,7 @@ def _student_t_cdf_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def _relative_moves(array: jax.Array) -> jax.Array:
-    """Relative moves (5, 1, ..., 1) of an argument for `_log_slope`; h balances truncation (h⁴) and rounding (eps/h)."""
+    """Relative moves (5, 1, ..., 1) of an argument for `_log_slope`; h balances truncation, h⁴, and rounding, eps/h."""
     h = float(jnp.finfo(array.dtype).eps) ** 0.2
     return jnp.asarray([0, h, -h, 2 * h, -2 * h], array.dtype).reshape(-1, *(1,) * array.ndim)
 
@@ -292,16 +292,16 @@ def _series(xp: Any, sigma: Array) -> tuple[Array, Array, Array]:
 def log_theta(xp: Any, sigma: Array) -> Array:
     """Log of Σ exp(−k²/(2σ²)) over the integers k, to rounding; `xp` is ``numpy`` or ``jax.numpy``."""
     small, direct, dual = _series(xp, sigma)
-    large = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
-    return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), large)
+    dual_log = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
+    return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), dual_log)
 
 
 def theta_variance(xp: Any, sigma: Array) -> Array:
     """Variance of k whose probability is proportional to exp(−k²/(2σ²)): nearly σ², unless σ is small."""
     small, direct, dual = _series(xp, sigma)
     squares = xp.asarray(_SQUARES, direct.dtype)
-    of_small = 2 * xp.sum(squares * direct, axis=-1) / (1 + 2 * xp.sum(direct, axis=-1))
+    direct_variance = 2 * xp.sum(squares * direct, axis=-1) / (1 + 2 * xp.sum(direct, axis=-1))
     square = xp.where(small, _TURN, sigma) ** 2
     # σ² + σ³ d log(Σ exp(−2π²σ²k²))/dσ
     lost = 8 * math.pi**2 * square * xp.sum(squares * dual, axis=-1) / (1 + 2 * xp.sum(dual, axis=-1))
-    return xp.where(small, of_small, square * (1 - lost))
+    return xp.where(small, direct_variance, square * (1 - lost))
