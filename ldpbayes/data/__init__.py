@@ -2,6 +2,7 @@
 
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
+from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning
 
@@ -14,4 +15,5 @@ __all__ = [
     "ReleaseWarning",
     "Sketch",
     "TotalSketch",
+    "arrays_of_frames",
 ]

@@ -111,9 +111,17 @@ def arrays_of_frames(tree: PyTree) -> PyTree:
     """A pytree with a `Table` for each data frame in it, and an array for each series.
 
     `ldpbayes.fit` gives these to its model. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not
-    convert data frames, which cannot be multiplied by tracers: convert them first. DataFrame and Series of pandas,
-    polars and others are recognised by their methods. ValueError if numbers of a series are missing, or a data frame
-    has two columns of one name.
+    convert data frames, which cannot be multiplied by tracers: convert them first.
+
+    Parameters
+    ----------
+    tree : pytree
+        Arguments of a model. DataFrame and Series of pandas, polars and others are recognised by their methods.
+
+    Raises
+    ------
+    ValueError
+        If numbers of a series are missing, or a data frame has two columns of one name.
     """
     return jax.tree.map(_arrays_of, tree)
 
