@@ -182,7 +182,7 @@ def label_regression(
         Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
     response : callable
         Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
-        ``ldpbayes.learning`` such as ``log_normal``, or your own.
+        ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
 
     Returns
     -------

@@ -15,7 +15,7 @@ from ldpbayes.inference import arviz_
 
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
-    from ldpbayes.learning import LinearFit
+    from ldpbayes.learning import LinearPredictor
 
 
 OPTIONS = ("lower", "upper", "trials", "categories", "scale", "concentration")
@@ -97,10 +97,10 @@ def _only(family: str, given: dict[str, Any], allowed: set[str]) -> None:
 
 
 LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
-"""Names of laws of labels in `ldpbayes.learning` that need nothing but their name."""
+"""Laws of labels that ``--law`` may name: functions of `ldpbayes.learning`, whose names end with ``_labels``."""
 
 
-def regressed(args: argparse.Namespace) -> "LinearFit":
+def regressed(args: argparse.Namespace) -> "LinearPredictor":
     """The fit that the command prints.
 
     Parameters
@@ -118,7 +118,7 @@ def regressed(args: argparse.Namespace) -> "LinearFit":
     release = load_release(args)
     names, features = load_features(args)
     try:
-        objective = learning.MarginalLikelihood(getattr(learning, args.law))
+        objective = learning.MarginalLikelihood(getattr(learning, f"{args.law}_labels"))
         fitted = learning.linear_fit(
             named(names, features), release, objective=objective, penalty=args.penalty, intercept=not args.no_intercept
         )

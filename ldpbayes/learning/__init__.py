@@ -7,20 +7,20 @@ import importlib
 from typing import Any
 
 from ldpbayes.learning._labels import LabelRelease, release_labels
-from ldpbayes.learning._linear import LinearFit, LinearModel, linear_fit
-from ldpbayes.learning._network import Network, NetworkFit, network_fit
+from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
+from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import (
     LearningWarning,
     MarginalLikelihood,
     Objective,
     SquaredError,
     UnbiasedLabels,
-    bernoulli,
-    laplace,
-    log_normal,
-    normal,
-    poisson,
-    student_t,
+    bernoulli_labels,
+    laplace_labels,
+    log_normal_labels,
+    normal_labels,
+    poisson_labels,
+    student_t_labels,
 )
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
@@ -30,12 +30,12 @@ __all__ = [
     "Fixed",
     "LearningWarning",
     "LabelPrivateRegressor",
-    "LinearFit",
+    "LinearPredictor",
     "LabelRelease",
     "LinearModel",
     "MarginalLikelihood",
     "Network",
-    "NetworkFit",
+    "NetworkPredictor",
     "Objective",
     "Penalty",
     "SquaredError",

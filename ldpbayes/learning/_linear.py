@@ -28,7 +28,7 @@ from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LinearFit:
+class LinearPredictor:
     """A linear predictor of labels with its errors; an `Estimate`.
 
     Attributes
@@ -181,7 +181,7 @@ class LinearFit:
         return table(title, "parameter", head, rows)
 
 
-_PROTOCOL: type[Estimate] = LinearFit  # for the type checker
+_PROTOCOL: type[Estimate] = LinearPredictor  # for the type checker
 
 
 CONSTANTS = 9  # between the bounds, of which the best is where a fit starts
@@ -212,7 +212,7 @@ def linear_fit(
     objective: Objective | None = None,
     penalty: float | Penalty | None = None,
     intercept: bool = True,
-) -> LinearFit:
+) -> LinearPredictor:
     """Fit a linear predictor to released labels: maximum a posteriori, or least squares with a ridge.
 
     What is minimised is the sum of losses + penalty/2 · the sum of squared coefficients of standardised features
@@ -236,7 +236,7 @@ def linear_fit(
 
     Returns
     -------
-    LinearFit
+    LinearPredictor
 
     Raises
     ------
@@ -363,7 +363,7 @@ def _told_apart(hessian: np.ndarray) -> bool:
 
 def _result(
     criterion: Criterion, minimum: Any, told_apart: bool, profile: Any, names: list[str], release: Release
-) -> LinearFit:
+) -> LinearPredictor:
     """The fit in the units of features and labels."""
     theta, at = minimum.theta, minimum.at
     first, d = int(criterion.intercept), len(criterion.unit)
@@ -386,7 +386,7 @@ def _result(
     if not minimum.converged:
         warn(f"not converged in {minimum.steps} steps", LearningWarning)
     head, tail = ["intercept"] * criterion.intercept, ["scale"] * criterion.objective.scaled
-    return LinearFit(
+    return LinearPredictor(
         names=[*head, *names, *tail],
         params=params,
         covariance=covariance,

@@ -224,7 +224,7 @@ def _optax() -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NetworkFit:
+class NetworkPredictor:
     """A network that predicts labels.
 
     Attributes
@@ -268,7 +268,7 @@ class NetworkFit:
         features : array_like (m, d)
             In the columns of the fit.
         bounds : (float, float), optional
-            As of `LinearFit.predict`.
+            As of `LinearPredictor.predict`.
 
         Raises
         ------
@@ -292,7 +292,7 @@ def network_fit(
     seed: int = 0,
     network: Network | None = None,
     **options: Any,
-) -> NetworkFit:
+) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision.
 
     Parameters
@@ -313,7 +313,7 @@ def network_fit(
 
     Returns
     -------
-    NetworkFit
+    NetworkPredictor
 
     Raises
     ------
@@ -349,7 +349,7 @@ def network_fit(
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
         warn(problem, LearningWarning)
-    return NetworkFit(network, objective, trained, losses, len(release), privacy_of(release), names)
+    return NetworkPredictor(network, objective, trained, losses, len(release), privacy_of(release), names)
 
 
 trained_once = jax.jit(train_network, static_argnums=1)

@@ -21,7 +21,7 @@ from ldpbayes.mechanisms import AdditiveMechanism, mechanism_from_spec
 from ldpbayes.noise import Gaussian
 
 
-def normal(prediction: Any, scale: Any) -> dist.Distribution:
+def normal_labels(prediction: Any, scale: Any) -> dist.Distribution:
     """Normal labels, identity link.
 
     Parameters
@@ -34,7 +34,7 @@ def normal(prediction: Any, scale: Any) -> dist.Distribution:
     return dist.Normal(prediction, scale, validate_args=False)
 
 
-def laplace(prediction: Any, scale: Any) -> dist.Distribution:
+def laplace_labels(prediction: Any, scale: Any) -> dist.Distribution:
     """Laplace labels, identity link: regression of medians.
 
     Parameters
@@ -48,7 +48,7 @@ def laplace(prediction: Any, scale: Any) -> dist.Distribution:
 
 
 @dataclasses.dataclass(frozen=True)
-class student_t:
+class student_t_labels:
     """Student's t labels, identity link: regression that few outliers do not move.
 
     Parameters
@@ -83,7 +83,7 @@ class student_t:
         return dist.StudentT(self.df, prediction, scale, validate_args=False)
 
 
-def poisson(prediction: Any) -> dist.Distribution:
+def poisson_labels(prediction: Any) -> dist.Distribution:
     """Counts, log link.
 
     Parameters
@@ -94,7 +94,7 @@ def poisson(prediction: Any) -> dist.Distribution:
     return dist.Poisson(jnp.exp(prediction), validate_args=False)
 
 
-def log_normal(prediction: Any, scale: Any) -> dist.Distribution:
+def log_normal_labels(prediction: Any, scale: Any) -> dist.Distribution:
     """Positive labels whose logarithms are normal.
 
     Parameters
@@ -107,7 +107,7 @@ def log_normal(prediction: Any, scale: Any) -> dist.Distribution:
     return dist.LogNormal(prediction, scale, validate_args=False)
 
 
-def bernoulli(prediction: Any) -> dist.Distribution:
+def bernoulli_labels(prediction: Any) -> dist.Distribution:
     """Labels 0 and 1, logit link; for mechanisms of categories such as `RandomizedResponse`.
 
     Parameters
@@ -118,7 +118,7 @@ def bernoulli(prediction: Any) -> dist.Distribution:
     return dist.BernoulliLogits(prediction, validate_args=False)
 
 
-TYPICAL_SCALES: dict[Any, float] = {log_normal: 0.5}
+TYPICAL_SCALES: dict[Any, float] = {log_normal_labels: 0.5}
 """Plausible scales of laws whose scale is not in the unit of the label."""
 
 
@@ -255,7 +255,7 @@ class MarginalLikelihood(Objective):
     deviation : float
         Standard deviation of the logarithm of the scale in this prior; infinite for none. By default 1.5, so that 95 %
         of the prior lie between 1/114 and 3.2 times what lies between the bounds: labels of a larger scale are all at a
-        bound, and bounds more than a hundred times wider than the labels are a mistake. `LinearFit.interval` of the
+        bound, and bounds more than a hundred times wider than the labels are a mistake. `LinearPredictor.interval` of the
         scale leaves the prior out.
 
     Raises
@@ -272,7 +272,7 @@ class MarginalLikelihood(Objective):
 
     likelihood: ClassVar[bool] = True
 
-    law: Callable[..., Any] = normal
+    law: Callable[..., Any] = normal_labels
     scale: float | None = None
     deviation: float = 1.5
 
@@ -512,7 +512,7 @@ def checked_labels(release: Any, objective: Any) -> None:
     if release.values is None:
         raise ValueError("a release without values has no labels to learn from")
     if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal), got {objective!r}")
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal_labels), got {objective!r}")
 
 
 def privacy_of(release: Release) -> str:

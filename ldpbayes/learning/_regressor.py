@@ -44,13 +44,13 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         they are (of a law whose density has a kink, such as `laplace`, of labels with so little noise that no fit moves
         by half of a standard error).
     bounds : (float, float), optional
-        Between which predictions lie; see `LinearFit.predict`.
+        Between which predictions lie; see `LinearPredictor.predict`.
     random_state : int
         For what a fit draws at random.
 
     Attributes
     ----------
-    fit_ : LinearFit or NetworkFit
+    fit_ : LinearPredictor or NetworkPredictor
         The fit with all that it knows.
     n_features_in_ : int
         Number of features.

@@ -21,9 +21,9 @@ from ldpbayes.learning import (
     SquaredError,
     UnbiasedLabels,
     linear_fit,
-    log_normal,
-    poisson,
-    student_t,
+    log_normal_labels,
+    poisson_labels,
+    student_t_labels,
 )
 from ldpbayes.learning import _linear as module
 
@@ -212,8 +212,8 @@ def test_generalised_linear_models_of_counts_and_positive_labels(features):
     rate = np.exp(1.0 + 0.5 * features[:, 0])
     whole = ldp.DiscreteLaplaceMechanism(1.0, 0, 20)
     for law, mechanism, labels in (
-        (poisson, whole, rng.poisson(rate)),
-        (log_normal, ldp.LaplaceMechanism(20.0, 0.0, 20.0), rate * np.exp(0.5 * rng.normal(size=COUNT))),
+        (poisson_labels, whole, rng.poisson(rate)),
+        (log_normal_labels, ldp.LaplaceMechanism(20.0, 0.0, 20.0), rate * np.exp(0.5 * rng.normal(size=COUNT))),
     ):
         z = np.asarray(mechanism.randomize(jax.random.key(2), labels))
         fit = linear_fit(features[:, :1], ldp.Release(z, mechanism), objective=MarginalLikelihood(law), penalty=0.0)
@@ -283,6 +283,6 @@ def test_columns_of_a_data_frame_are_those_of_the_fit():
     # one of NumPyro's own laws, and degrees of freedom that are an integer
     same = linear_fit(frame, release, penalty=1.0, objective=MarginalLikelihood(dist.Normal))
     np.testing.assert_allclose(same.params, fitted.params, rtol=1e-12)
-    assert linear_fit(frame, release, penalty=1.0, objective=MarginalLikelihood(student_t(4))).converged
+    assert linear_fit(frame, release, penalty=1.0, objective=MarginalLikelihood(student_t_labels(4))).converged
     with pytest.raises(TypeError, match="law must be a function"):
         MarginalLikelihood(dist.StudentT)

@@ -20,11 +20,11 @@ from ldpbayes.learning import (
     MarginalLikelihood,
     Network,
     SquaredError,
-    laplace,
+    laplace_labels,
     linear_fit,
-    log_normal,
-    poisson,
-    student_t,
+    log_normal_labels,
+    poisson_labels,
+    student_t_labels,
 )
 
 MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 1.0)
@@ -87,23 +87,23 @@ def test_without_a_mechanism_labels_of_any_law_are_fitted_as_statsmodels_does(da
     counts = rng.poisson(np.exp(y))
 
     def fitted(law, labels):
-        objective = MarginalLikelihood(law, deviation=np.inf) if law is not poisson else MarginalLikelihood(law)
+        objective = MarginalLikelihood(law, deviation=np.inf) if law is not poisson_labels else MarginalLikelihood(law)
         return LabelPrivateRegressor(model=LinearModel(penalty=0.0), objective=objective).fit(x, labels).fit_
 
     # a step that promises 1e-8 nats moves a parameter by 1.4e-4 standard errors at most
     of_logs, glm = sm.OLS(y, design).fit(), sm.GLM(counts, design, family=sm.families.Poisson()).fit()
-    for fit, reference in ((fitted(log_normal, np.exp(y)), of_logs), (fitted(poisson, counts), glm)):
+    for fit, reference in ((fitted(log_normal_labels, np.exp(y)), of_logs), (fitted(poisson_labels, counts), glm)):
         assert np.all(np.abs(fit.params[:4] - reference.params) < 1.5e-4 * reference.bse)
         assert "No label is protected" in fit.privacy
-    students = fitted(student_t(4), y)
+    students = fitted(student_t_labels(4), y)
     residual, scale = y - design @ students.params[:4], students.scale
     score = design.T @ (5 * residual / (4 * scale**2 + residual**2))
     assert np.all(np.abs(score) < 1.5e-4 * np.linalg.norm(design, axis=0) / scale)
     # medians: the noise that smooths the kink has 0.3 of the standard error of a mean
     medians = sm.QuantReg(y, design).fit(0.5)
-    assert np.all(np.abs(fitted(laplace, y).params[:4] - medians.params) < 0.5 * medians.bse)
+    assert np.all(np.abs(fitted(laplace_labels, y).params[:4] - medians.params) < 0.5 * medians.bse)
     with pytest.raises(ValueError, match="y has labels outside the support of Poisson"):
-        fitted(poisson, y)
+        fitted(poisson_labels, y)
 
 
 def test_without_scikit_learn_the_rest_works_and_the_regressor_says_what_it_needs(monkeypatch):

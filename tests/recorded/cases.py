@@ -829,9 +829,9 @@ def _linear_fits():
         "normal, RP with prior": (releases["RP with prior"], {"penalty": 1.0}),
         "Bernoulli, randomized response": (
             releases["randomized response"],
-            {"objective": likelihood_of(learning.bernoulli)},
+            {"objective": likelihood_of(learning.bernoulli_labels)},
         ),
-        "Poisson, Laplace": (releases["counts"], {"objective": likelihood_of(learning.poisson), "penalty": 1.0}),
+        "Poisson, Laplace": (releases["counts"], {"objective": likelihood_of(learning.poisson_labels), "penalty": 1.0}),
     }
 
 
