@@ -1,6 +1,6 @@
 """Learning from released labels: objectives that know the mechanism, linear predictors and networks.
 
-`LabelPrivateRegressor` needs scikit-learn, and comes when it is first asked for.
+`LabelPrivateRegressor` needs scikit-learn, and is imported when it is first used.
 """
 
 import importlib
@@ -28,11 +28,11 @@ __all__ = [
     "CrossValidation",
     "Evidence",
     "Fixed",
-    "LearningWarning",
     "LabelPrivateRegressor",
-    "LinearPredictor",
     "LabelRelease",
+    "LearningWarning",
     "LinearModel",
+    "LinearPredictor",
     "MarginalLikelihood",
     "Network",
     "NetworkPredictor",
@@ -40,15 +40,15 @@ __all__ = [
     "Penalty",
     "SquaredError",
     "UnbiasedLabels",
-    "bernoulli",
-    "laplace",
+    "bernoulli_labels",
+    "laplace_labels",
     "linear_fit",
-    "log_normal",
+    "log_normal_labels",
     "network_fit",
-    "normal",
-    "poisson",
+    "normal_labels",
+    "poisson_labels",
     "release_labels",
-    "student_t",
+    "student_t_labels",
 ]
 
 

@@ -1,85 +1,47 @@
-"""The penalised criterion, its derivatives and its minimisation."""
+"""The penalised criterion of a linear predictor, its minimisation, and the likelihood of its scale."""
 
 import dataclasses
 import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from ldpbayes._core.types import Array
 from ldpbayes.learning._objectives import Objective
-
-ROWS = 1 << 15  # labels at a time: some hundred numbers are held of each
+from ldpbayes.mechanisms import Mechanism
 
 
 class Rows(NamedTuple):
-    """Labels of equal length, as the compiled function takes them.
+    """Labels of one chunk: public features (n, d), released values (n,), weights (n,), and their mechanism."""
 
-    Attributes
-    ----------
-    features : array (n, d)
-        Public features.
-    values : array (n,)
-        Released labels.
-    weights : array (n,)
-        How often each counts.
-    mechanism : Mechanism
-        What released them.
-    """
-
-    features: Any
-    values: Any
-    weights: Any
-    mechanism: Any
+    features: Array
+    values: Array
+    weights: Array
+    mechanism: Mechanism
 
 
 class Derivatives(NamedTuple):
-    """A sum of losses with its derivatives in p parameters.
+    """A sum of losses, its gradient (p,) and Hessian (p, p), and the sum (p, p) of the gradients' outer products."""
 
-    Attributes
-    ----------
-    value : float
-        The sum.
-    gradient : array (p,)
-        First derivatives.
-    hessian : array (p, p)
-        Second derivatives.
-    spread : array (p, p)
-        Sum of outer products of the labels' gradients.
-    """
-
-    value: Any
-    gradient: Any
-    hessian: Any
-    spread: Any
+    value: Array
+    gradient: Array
+    hessian: Array
+    spread: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class Criterion:
-    """Sum of losses and a ridge penalty on the coefficients of standardised features.
+    """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit.
 
-    The parameters are the intercept, if there is one, the coefficients, and the logarithm of the scale, if there is
-    one, with a normal prior around that of a plausible scale.
-
-    Parameters
-    ----------
-    objective : Objective
-        The loss.
-    chunks : tuple of Rows
-        The labels.
-    centre, unit : array (d,)
-        What is subtracted from the features, and what they are divided by.
-    intercept : bool
-        Whether there is one.
-    penalty : float
-        Precision of the coefficients' normal prior: half of it times their squares is added.
-    scale : float
-        A plausible scale.
+    The parameters are the intercept, the coefficients, and the logarithm of the scale; the first and the last only if
+    there are such. `penalty` is the precision of the coefficients' normal prior. The logarithm of the scale has a
+    normal prior around that of the plausible `scale`.
     """
 
     objective: Objective
@@ -92,70 +54,47 @@ class Criterion:
 
     @property
     def penalised(self) -> np.ndarray:
-        """Which parameters have a prior of this precision: 1 for coefficients, 0 for others."""
-        ends = (np.zeros(int(self.intercept)), np.zeros(int(self.objective.scaled)))
-        return np.concatenate([ends[0], np.ones(len(self.unit)), ends[1]])
+        """1 for parameters that are coefficients, 0 for others."""
+        others = (np.zeros(int(self.intercept)), np.zeros(int(self.objective.scaled)))
+        return np.concatenate([others[0], np.ones(len(self.unit)), others[1]])
 
     def losses(self, theta: np.ndarray) -> Derivatives:
-        """The sum of losses without penalty and prior.
+        """The sum of losses without penalty and prior."""
 
-        Parameters
-        ----------
-        theta : array (p,)
-            The parameters.
-        """
-
-        def part(rows: Rows) -> Derivatives:
+        def chunk_losses(rows: Rows) -> Derivatives:
             with jax.enable_x64(True):  # a setting of each thread
-                found = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept)
-                return jax.block_until_ready(found)
+                sums = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept)
+                return jax.block_until_ready(sums)
 
         if len(self.chunks) == 1:
-            parts = [part(self.chunks[0])]
-        else:  # compiled functions of a chunk keep one core busy, not two
+            parts = [chunk_losses(self.chunks[0])]
+        else:  # the compiled function keeps only one core busy
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                parts = list(pool.map(part, self.chunks))
+                parts = list(pool.map(chunk_losses, self.chunks))
         return Derivatives(*(np.sum([np.asarray(part[k]) for part in parts], axis=0) for k in range(4)))
 
     def __call__(self, theta: np.ndarray) -> Derivatives:
-        """All that is minimised.
-
-        Parameters
-        ----------
-        theta : array (p,)
-            The parameters.
-        """
+        """The whole criterion: losses, penalty and the prior of the scale."""
         value, gradient, hessian, spread = self.losses(theta)
-        more = self.prior(theta)
-        return Derivatives(float(value + more[0]), gradient + more[1], hessian + np.diag(more[2]), spread)
+        prior, prior_gradient, prior_curvature = self.prior(theta)
+        return Derivatives(float(value + prior), gradient + prior_gradient, hessian + np.diag(prior_curvature), spread)
 
     def prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """What the priors add, up to a constant: its value, gradient (p,) and diagonal of second derivatives (p,).
-
-        Parameters
-        ----------
-        theta : array (p,)
-            The parameters.
-        """
-        bend = self.penalty * self.penalised
-        value, gradient = 0.5 * np.sum(bend * theta**2), bend * theta
+        """Minus the logarithm of the priors, up to a constant: value, gradient (p,), diagonal of the Hessian (p,)."""
+        curvature = self.penalty * self.penalised
+        value, gradient = 0.5 * np.sum(curvature * theta**2), curvature * theta
         if self.objective.scaled:
-            beyond, bend[-1] = theta[-1] - np.log(self.scale), self.objective.scale_precision()
-            value, gradient[-1] = value + 0.5 * bend[-1] * beyond**2, bend[-1] * beyond
-        return float(value), gradient, bend
+            distance, curvature[-1] = theta[-1] - np.log(self.scale), self.objective.scale_precision()
+            value, gradient[-1] = value + 0.5 * curvature[-1] * distance**2, curvature[-1] * distance
+        return float(value), gradient, curvature
 
     def reweighted(self, weights: np.ndarray) -> "Criterion":
-        """The same with other weights of labels.
-
-        Parameters
-        ----------
-        weights : array (n,)
-            One a label.
-        """
-        sizes = np.cumsum([len(rows.weights) for rows in self.chunks])[:-1]
-        padded = np.zeros(sum(len(rows.weights) for rows in self.chunks))
+        """The criterion with other weights (n,) of labels; rows beyond these, which fill the last chunk, have none."""
+        sizes = [len(rows.weights) for rows in self.chunks]
+        padded = np.zeros(sum(sizes))
         padded[: len(weights)] = weights
-        chunks = [rows._replace(weights=w) for rows, w in zip(self.chunks, np.split(padded, sizes), strict=True)]
+        parts = np.split(padded, np.cumsum(sizes)[:-1])
+        chunks = [rows._replace(weights=part) for rows, part in zip(self.chunks, parts, strict=True)]
         return dataclasses.replace(self, chunks=tuple(chunks))
 
 
@@ -169,33 +108,30 @@ def _derivatives(
     if intercept:
         design = jnp.concatenate([jnp.ones((len(design), 1)), design], axis=1)
     width = design.shape[1]
-    of_label = (design @ theta[:width], jnp.broadcast_to(theta[-1], values.shape))[: 1 + objective.scaled]
+    inputs = (design @ theta[:width], jnp.broadcast_to(theta[-1], values.shape))[: 1 + objective.scaled]
 
-    def losses(*of_label: jax.Array) -> jax.Array:
-        scale = jnp.exp(of_label[1]) if objective.scaled else jnp.ones_like(of_label[0])
-        return objective.loss(of_label[0], scale, values, mechanism)
+    def losses(*inputs: jax.Array) -> jax.Array:
+        scale = jnp.exp(inputs[1]) if objective.scaled else jnp.ones_like(inputs[0])
+        return objective.loss(inputs[0], scale, values, mechanism)
 
-    # a label's loss depends on its own prediction and scale only, so that one tangent serves all labels; forwards twice
-    # takes half of the time of forwards and backwards
-    def along(function: Callable, k: int) -> Callable:
-        tangent = tuple(jnp.full_like(part, float(j == k)) for j, part in enumerate(of_label))
+    # A label's loss depends on its own prediction and scale only, so one tangent serves all labels.
+    # Forward-over-forward differentiation takes half the time of forward-over-reverse here.
+    def derivative(function: Callable, k: int) -> Callable:
+        tangent = tuple(jnp.full_like(part, float(j == k)) for j, part in enumerate(inputs))
         return lambda *at: jax.jvp(function, at, tangent)
 
-    kinds = range(len(of_label))
-    second = {(i, j): along(along(losses, i), j)(*of_label) for i in kinds for j in kinds if i <= j}
+    kinds = range(len(inputs))
+    second = {(i, j): derivative(derivative(losses, i), j)(*inputs) for i in kinds for j in kinds if i <= j}
     loss = second[0, 0][0][0]
     slope = jnp.stack([second[i, i][0][1] for i in kinds])
     bend = jnp.stack([jnp.stack([second[min(i, j), max(i, j)][1][1] for j in kinds]) for i in kinds])
-    # where rounding leaves no curvature, the score's square, which it has on average, stands for it
+    # where rounding leaves no curvature, take the square of the score: their averages are equal
     bend = jnp.where(jnp.isfinite(bend), bend, slope[:, None] * slope)
     columns = [design] + [jnp.ones((len(design), 1))] * objective.scaled
 
-    def products(weight: Any) -> jax.Array:
+    def products(weight: Callable[[int, int], Array]) -> jax.Array:
         return jnp.block(
-            [
-                [columns[i].T @ ((weights * weight(i, j))[:, None] * columns[j]) for j in range(len(columns))]
-                for i in range(len(columns))
-            ]
+            [[columns[i].T @ ((weights * weight(i, j))[:, None] * columns[j]) for j in kinds] for i in kinds]
         )
 
     gradient = jnp.concatenate([column.T @ (weights * part) for column, part in zip(columns, slope, strict=True)])
@@ -204,26 +140,15 @@ def _derivatives(
     return Derivatives(jnp.sum(weights * loss), gradient, hessian, spread)
 
 
-MOST_STEPS = 100
-TOLERANCE = 1e-8  # of what a step promises, in nats: the estimate is then off by 1e-4 of its standard errors
-ROUNDING = 1e-12  # of the criterion itself, where a step promises less
-FLAT = 1e-10  # of the largest curvature: less is none
+MAX_STEPS = 100
+TOLERANCE = 1e-8  # nats that a last step promises: the estimate is then off by 1e-4 of its standard errors
+ROUGH_TOLERANCE = 1e-2  # nats, for fits that are only compared with each other
+ROUNDING = 1e-12  # share of the criterion that is lost in rounding
+FLAT_CURVATURE = 1e-10  # share of the largest curvature: a smaller one counts as none
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended.
-
-    Attributes
-    ----------
-    theta : array (p,)
-        The parameters.
-    at : Derivatives
-        The criterion there.
-    converged : bool
-        Whether the last step promised next to nothing.
-    steps : int
-        How many were tried.
-    """
+    """The end of a minimisation: parameters (p,), the criterion there, whether it converged, and steps tried."""
 
     theta: np.ndarray
     at: Derivatives
@@ -234,33 +159,27 @@ class Minimum(NamedTuple):
 def newton(criterion: Callable[[np.ndarray], Derivatives], start: np.ndarray, tolerance: float = TOLERANCE) -> Minimum:
     """Minimise by Newton steps with the absolute values of the curvatures, damped until the criterion decreases.
 
-    Parameters
-    ----------
-    criterion : callable
-        From parameters to `Derivatives`.
-    start : array (p,)
-        Where to begin; the criterion is finite there.
-    tolerance : float
-        Of the decrease that a step promises, in the unit of the criterion.
+    The criterion is finite at the start. The steps end when one promises a decrease below the tolerance.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0
-    for steps in range(MOST_STEPS):
-        towards, promise = _step(at, damping)
-        if steps and promise <= tolerance + ROUNDING * abs(at.value):
+    for steps in range(MAX_STEPS):
+        step, decrease = _step(at, damping)
+        rounding = ROUNDING * abs(at.value)
+        if steps and decrease <= tolerance + rounding:
             return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
-        ahead = theta + towards
-        there = criterion(ahead)
-        if there.value <= at.value + ROUNDING * abs(at.value):  # a value that is not a number is not smaller
-            theta, at, damping = ahead, there, damping / 10 if damping > 1e-6 else 0.0
+        candidate = theta + step
+        candidate_at = criterion(candidate)
+        if candidate_at.value <= at.value + rounding:  # false for NaN
+            theta, at, damping = candidate, candidate_at, damping / 10 if damping > 1e-6 else 0.0
         else:
             damping = max(10 * damping, 1e-3)
             if damping > 1e8:
-                return Minimum(theta, at, promise <= 1e3 * tolerance + 1e3 * ROUNDING * abs(at.value), steps)
-    return Minimum(theta, at, False, MOST_STEPS)
+                return Minimum(theta, at, decrease <= 1e3 * tolerance + 1e3 * rounding, steps)
+    return Minimum(theta, at, False, MAX_STEPS)
 
 
 def _step(at: Derivatives, damping: float) -> tuple[np.ndarray, float]:
-    """The step, and how much of the criterion a step without damping would take away."""
+    """The step, and the decrease of the criterion that a step without damping promises."""
     bend = np.abs(np.diagonal(at.hessian))
     unit = np.where(bend > 0, 1 / np.sqrt(np.where(bend > 0, bend, 1.0)), 1.0)
     hessian, slope = unit[:, None] * at.hessian * unit, unit * at.gradient
@@ -271,92 +190,72 @@ def _step(at: Derivatives, damping: float) -> tuple[np.ndarray, float]:
         return -unit * step, 0.5 * float(slope @ step)
     except np.linalg.LinAlgError:
         sizes, vectors = np.linalg.eigh(hessian)
-        sizes = np.maximum(np.abs(sizes), FLAT * np.max(np.abs(sizes)))
+        sizes = np.maximum(np.abs(sizes), FLAT_CURVATURE * np.max(np.abs(sizes)))
         slope = vectors.T @ slope
         step = vectors @ (slope / (sizes + damping * np.max(sizes)))
         return -unit * step, 0.5 * float(np.sum(slope**2 / sizes))
 
 
-ENOUGH = 100.0  # information on the logarithm: a normal law of a standard deviation of 0.1 describes that
-DEEP = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
-MOST = 14  # steps to each side
-STEPS = 0.1, 0.5  # least and largest first step in the logarithm
-FLAT_PROFILE = 0.01  # nats a step: beyond two of them the likelihood has reached its limit at the scale 0
-ROUGH = 1e-2  # nats of a minimum in the other parameters, of which 1.92 are asked for
+NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the standard deviation 0.1 describes it
+PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
+PROFILE_STEPS = 14  # at most, to each side
+PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
+PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaleProfile:
-    """The likelihood of a scale, other parameters at their best and without the scale's own prior.
+    """Profile likelihood of a scale, without the scale's own prior.
 
-    Parameters
-    ----------
-    logs : array (m,)
-        Logarithms of scales, in ascending order.
-    deviances : array (m,)
-        Twice the nats below the largest.
+    Logarithms of scales (m,) in ascending order, and deviances (m,): twice the nats below the maximum.
     """
 
     logs: np.ndarray
     deviances: np.ndarray
 
     def interval(self, quantile: float) -> tuple[float, float]:
-        """Scales whose deviance is at most the square of a normal quantile; from 0 and to infinity where all are.
-
-        Parameters
-        ----------
-        quantile : float
-            Positive.
-        """
+        """Scales whose deviance is at most the square of a normal quantile; an end is 0 or infinity if none is more."""
         k = int(np.argmin(self.deviances))
-        lower, upper = (
-            _crossing(quantile, side * self.logs[part], self.deviances[part])
-            for side, part in ((-1, slice(k, None, -1)), (1, slice(k, None)))
-        )
+        lower = _crossing(quantile, -self.logs[k::-1], self.deviances[k::-1])
+        upper = _crossing(quantile, self.logs[k:], self.deviances[k:])
         return float(np.exp(-lower)), float(np.exp(upper))
 
 
-def _crossing(quantile: float, places: np.ndarray, deviances: np.ndarray) -> float:
-    """The last place, in ascending order, at which a deviance passes the square; infinity where none does."""
-    roots = np.sqrt(np.minimum.accumulate(deviances[::-1])[::-1])  # linear in the place for a normal law
-    return float(np.interp(quantile, roots, places)) if roots[-1] > quantile else np.inf
+def _crossing(quantile: float, logs: np.ndarray, deviances: np.ndarray) -> float:
+    """The last place, in ascending order, at which a deviance passes the square; infinity if none does."""
+    roots = np.sqrt(np.minimum.accumulate(deviances[::-1])[::-1])  # linear in the logarithm for a normal law
+    return float(np.interp(quantile, roots, logs)) if roots[-1] > quantile else np.inf
 
 
 def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None:
-    """The profile around a minimum; None where the scale's logarithm is normal.
-
-    Parameters
-    ----------
-    criterion : Criterion
-        With a scale.
-    minimum : Minimum
-        Its minimum, where the information is positive definite.
-    """
+    """The profile around a minimum of positive definite information; None if the scale's logarithm is normal."""
     precision = criterion.objective.scale_precision()
     information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - precision
-    if information >= ENOUGH:
+    if information >= NORMAL_INFORMATION:
         return None
 
-    def nats(others: np.ndarray, log_scale: float) -> tuple[np.ndarray, float]:
+    def profile(others: np.ndarray, log_scale: float) -> tuple[np.ndarray, float]:
+        """The best other parameters given a scale, and minus the log-likelihood there."""
+
         def rest(part: np.ndarray) -> Derivatives:
             value, gradient, hessian, spread = criterion(np.append(part, log_scale))
             return Derivatives(value, gradient[:-1], hessian[:-1, :-1], spread[:-1, :-1])
 
-        best = newton(rest, others, ROUGH)
+        best = newton(rest, others, ROUGH_TOLERANCE)
         return best.theta, best.at.value - 0.5 * precision * (log_scale - np.log(criterion.scale)) ** 2
 
     start = minimum.theta[-1]
-    step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *STEPS))
-    found = {start: nats(minimum.theta[:-1], start)}
+    step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
+    points = {start: profile(minimum.theta[:-1], start)}
     for side in (1, -1):
         log_scale, flat = start, 0
-        for _ in range(MOST):
-            last, log_scale = found[log_scale], log_scale + side * step
-            found[log_scale] = nats(last[0], log_scale)
-            values = [value for _, value in found.values()]
-            flat = flat + 1 if abs(values[-1] - last[1]) < FLAT_PROFILE else 0
-            if 2 * (values[-1] - min(values)) > DEEP or (side < 0 and flat == 2):
+        for _ in range(PROFILE_STEPS):
+            last, log_scale = points[log_scale], log_scale + side * step
+            points[log_scale] = profile(last[0], log_scale)
+            nats = [value for _, value in points.values()]
+            flat = flat + 1 if abs(nats[-1] - last[1]) < PROFILE_FLAT_STEP else 0
+            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat == 2):
                 break
-    logs = np.sort(list(found))
-    nats_there = np.array([found[log_scale][1] for log_scale in logs])
-    return ScaleProfile(logs, 2 * (nats_there - nats_there.min()))
+    logs = np.sort(list(points))
+    nats_at = np.array([points[log_scale][1] for log_scale in logs])
+    return ScaleProfile(logs, 2 * (nats_at - nats_at.min()))

@@ -1,7 +1,7 @@
-"""Private labels: how they are released, and which values are plausible."""
+"""Private labels: how they are released, and how released labels and public features are read by a fit."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,77 +10,29 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import check_order, checked
+from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.estimation.priors import label_prior
-from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
+from ldpbayes.mechanisms import LaplaceMechanism, Mechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
-
-def plausible_labels(values: Any, mechanism: Any) -> Any:
-    """Labels to start from, shape (n,): unbiased ones where the mechanism has some, else the released values.
-
-    Parameters
-    ----------
-    values : array (n,)
-        Released labels.
-    mechanism : Mechanism
-        What released them.
-    """
-    try:
-        return mechanism.unbiased(values)
-    except ValueError:
-        return values
-
-
-def label_range(mechanism: Any) -> tuple[Any, Any] | None:
-    """Bounds of labels, the widest of all of them; None where there are none.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        What released them.
-    """
-    domain = mechanism.domain
-    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
-        return None
-    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
-
-
-def label_spread(values: Any, mechanism: Any) -> jax.Array:
-    """A plausible scale of labels: a sixth of what lies between their bounds, else the released values' deviation.
-
-    Parameters
-    ----------
-    values : array (n,)
-        Released labels.
-    mechanism : Mechanism
-        What released them.
-    """
-    bounds = label_range(mechanism)
-    if bounds is not None:
-        return (bounds[1] - bounds[0]) / 6
-    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
-    return jnp.where(deviation > 0, deviation, 1.0)
-
-
-HELD = 0.9
-"""Probability, under an estimated prior, of the interval in which labels keep their neighbourhood."""
+PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in which labels keep their neighbourhood
 
 Interval = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """What `release_labels` made: all of it may be shown to anybody.
+    """Released labels with the prior that shaped the release; all of it may be published.
 
     Attributes
     ----------
     release : Release
         Labels under `RPWithPrior`, to learn from.
     prior_release : Release or None
-        Labels under Laplace noise, of which the prior was estimated; None where nothing was spent on one.
+        Labels under Laplace noise, from which the prior was estimated; None if no budget was spent on a prior.
     prior : Histogram
         The prior of the labels: estimated, or uniform between the bounds.
     """
@@ -90,33 +42,31 @@ class LabelRelease:
     prior: Histogram
 
     @property
-    def _budgets(self) -> tuple[float, ...]:
-        """Of the prior, where there is one, and of the labels."""
-        parts: tuple[Any, ...] = (self.prior_release, self.release)
-        return tuple(part.mechanism.epsilon for part in parts if part is not None)
-
-    @property
     def guarantee(self) -> Guarantee:
         """Of both releases together: pure differential privacy whose ε is their sum, by adaptive composition.
 
-        The trade-off curve is the one that all mechanisms of this ε have or lie above. Of one release it is exact.
+        The trade-off curve is a lower bound for all mechanisms of this ε. For a single release it is exact.
         """
-        own = self.release.mechanism.guarantee
         if self.prior_release is None:
-            return own
-        epsilon = sum(self._budgets)
+            return self.release.mechanism.guarantee
+        epsilon = sum(_epsilon(part) for part in (self.prior_release, self.release))
         return Guarantee(PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-epsilon))), unit="label")
 
     @property
     def privacy(self) -> str:
         """The guarantee in plain sentences."""
-        said = self.guarantee.statement()
+        statement = self.guarantee.statement()
         if self.prior_release is None:
-            return said
-        first, second = self._budgets
+            return statement
         return (
-            f"{said} Of this epsilon, {first:.4g} went into the prior of the labels and {second:.4g} into each label."
+            f"{statement} Of this epsilon, {_epsilon(self.prior_release):.4g} went into the prior of the labels and "
+            f"{_epsilon(self.release):.4g} into each label."
         )
+
+
+def _epsilon(release: Release) -> float:
+    mechanism: Any = release.mechanism
+    return mechanism.epsilon
 
 
 def release_labels(
@@ -132,15 +82,12 @@ def release_labels(
     deconvolved: bool = True,
     seed: int = 0,
 ) -> LabelRelease:
-    """Release labels under `RPWithPrior`, with the interval and the half-width chosen without looking at them.
+    """Release labels under `RPWithPrior`; its interval and half-width are chosen without looking at the labels.
 
-    With a share ε₁ of the budget every label is first released under Laplace noise, a prior is estimated from these
-    (`ldpbayes.estimation.label_prior`), and the rest goes into the labels ([LH], Algorithm 4). Without it, the prior is
-    uniform between the bounds.
-
-    A prior pays where the bounds are several times wider than where labels lie. Where they are not, its budget is
-    better spent on the labels, since the half-width hardly depends on the prior. It takes about ε₁ = 12/√n to tell the
-    law of n labels from a uniform one.
+    A share ε₁ of the budget releases every label under Laplace noise, a prior is estimated from these releases, and
+    the rest of the budget releases the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if
+    the bounds are several times wider than the labels' range; the half-width hardly depends on it. About ε₁ = 12/√n
+    tells the law of n labels from a uniform one.
 
     For simulation and studies. To release real labels use a cryptographically secure sampler that is safe in floating
     point.
@@ -148,22 +95,21 @@ def release_labels(
     Parameters
     ----------
     labels : array_like (n,)
-        Numbers. Those outside the bounds are taken to be at them.
+        Numbers. Those outside the bounds are moved to the bounds.
     epsilon : float
-        Privacy budget of a label in all, positive and finite.
+        The whole privacy budget of a label, positive and finite.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
     prior_epsilon : float
-        ε₁, the part of the budget that is spent on the prior: from 0, for none, to below `epsilon`.
+        ε₁, the part of the budget that is spent on the prior: at least 0, below `epsilon`.
     half_width : float, optional
-        ζ of `RPWithPrior`, positive and finite. Default: the one whose releases explain most of the labels' variance
-        under the prior (`ldpbayes.mechanisms.optimal_half_width`).
+        ζ of `RPWithPrior`, positive and finite; default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
     interval : pair of float or callable, optional
-        Interval of `RPWithPrior`; or what chooses it from the prior, the budget of the labels and ζ, such as
-        `ldpbayes.mechanisms.optimal_interval`, which is [LH]'s choice. By default the interval of the highest
-        densities of an estimated prior that have 90 % of it, or the bounds where nothing was spent on one.
+        Interval of `RPWithPrior`, or a function of the prior, the budget of the labels and ζ that returns it, such as
+        [LH]'s `ldpbayes.mechanisms.optimal_interval`. Default: the interval of highest densities that has 90 % of an
+        estimated prior, or the bounds.
     outside : {"projection", "uniform"}
-        What becomes of labels outside the interval; see `RPWithPrior`.
+        The rule of `RPWithPrior` for labels outside the interval.
     deconvolved : bool
         Whether the prior is that of the labels, or (as in [LH]) that of labels with Laplace noise, between the bounds.
     seed : int
@@ -176,8 +122,7 @@ def release_labels(
     Raises
     ------
     ValueError
-        Before anything is released: for labels that are missing, empty, not a vector or no numbers, bounds out of
-        order, a prior's budget that is not below the whole one, or another number out of range.
+        Before anything is released, if labels are missing or not a vector of numbers, or an option is out of range.
     """
     values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
     if np.ndim(values) != 1:
@@ -190,27 +135,122 @@ def release_labels(
     if half_width is not None:
         half_width = checked("half_width", half_width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
     own = epsilon - prior_epsilon
-    # what is wrong with the interval or the rule is said before anything is released
+    # checks the interval and the rule before anything is released
     RPWithPrior(own, (lower, upper) if interval is None or callable(interval) else interval, upper - lower, outside)
 
-    first, second = jax.random.split(jax.random.key(seed))
+    prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
-        prior_release = _released(first, values, LaplaceMechanism(prior_epsilon, lower, upper))
+        prior_release = _release(prior_key, values, LaplaceMechanism(prior_epsilon, lower, upper))
         prior = label_prior(prior_release, deconvolved=deconvolved).within(lower, upper)
-        found = prior.highest_density_interval(HELD)
+        default = prior.highest_density_interval(PRIOR_SHARE)
     else:
         prior_release, prior = None, Histogram(np.array([lower, upper]), np.array([1 / (upper - lower)]))
-        found = lower, upper
-    choice = found if interval is None else interval
+        default = lower, upper
+    choice = default if interval is None else interval
     if half_width is None:
-        half_width, chosen, _ = optimal_half_width(prior, own, interval=choice)
+        half_width, pair, _ = optimal_half_width(prior, own, interval=choice)
     else:
-        chosen = choice(prior, own, half_width) if callable(choice) else choice
-    release = _released(second, values, RPWithPrior(own, chosen, half_width, outside))
+        pair = choice(prior, own, half_width) if callable(choice) else choice
+    release = _release(label_key, values, RPWithPrior(own, pair, half_width, outside))
     return LabelRelease(release, prior_release, prior)
 
 
-def _released(key: jax.Array, labels: Any, mechanism: Any) -> Release:
-    """Labels under a mechanism, drawn in double precision."""
+def _release(key: Key, labels: np.ndarray, mechanism: Mechanism) -> Release:
     with jax.enable_x64(True):
         return Release(np.asarray(mechanism.randomize(key, labels)), mechanism)
+
+
+def checked_labels(release: Release) -> None:
+    """TypeError or ValueError unless a release holds one number, or category, a record to learn from."""
+    if not isinstance(release, Release):
+        hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
+        kind = type(release).__name__
+        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
+    if release.mechanism.record_shape or release.mechanism.event_shape:
+        raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
+    if release.values is None:
+        raise ValueError("a release without values has no labels to learn from")
+
+
+def privacy_of(release: Release) -> str:
+    """The promise to those whose labels were released, in plain sentences."""
+    guarantee = dataclasses.replace(release.mechanism.guarantee, unit="label")
+    return (
+        f"{guarantee.statement()} The budget of whatever else was released of these labels, such as a prior, adds to "
+        "that of this release. Features are public: nothing protects them."
+    )
+
+
+def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
+    """Labels to start a fit from, shape (n,): unbiased ones if the mechanism has some, else the released values."""
+    try:
+        return mechanism.unbiased(values)
+    except ValueError:
+        return values
+
+
+def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array] | None:
+    """The widest bounds of any label; None if labels are not bounded."""
+    domain: Any = mechanism.domain
+    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
+        return None
+    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
+
+
+def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
+    """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
+    bounds = label_range(mechanism)
+    if bounds is not None:
+        return (bounds[1] - bounds[0]) / 6
+    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
+    return jnp.where(deviation > 0, deviation, 1.0)
+
+
+def checked_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Bounds of labels as two finite numbers in order, or None."""
+    if bounds is None:
+        return None
+    allowed = "two finite numbers, the lower first"
+    pair = checked("bounds", bounds, allowed, lambda a: np.isfinite(a) & (a.shape == (2,)))
+    check_order(*pair)
+    return float(pair[0]), float(pair[1])
+
+
+def checked_features(
+    features: Array, count: int | None = None, fit_names: Sequence[str] | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Features as a matrix (n, d), and the names of its columns.
+
+    `count` is the number of labels. `fit_names` are the columns of the fit whose predictions are asked for: a data
+    frame must have these names, unless the fit was made without names.
+    """
+    matrix = np.asarray(features)
+    if matrix.dtype.kind not in "iuf":
+        try:
+            matrix = matrix.astype(float)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
+    if count is not None and len(matrix) != count:
+        raise ValueError(f"features must have a row a label: got {len(matrix)} rows, and {count} released labels")
+    width = matrix.shape[1]
+    if fit_names is not None and width != len(fit_names):
+        raise ValueError(f"features must have {len(fit_names)} columns, as those of the fit had, got {width}")
+    matrix = checked("features", matrix, "finite numbers", np.isfinite)
+    unnamed = [f"x[{j}]" for j in range(width)]
+    if not hasattr(features, "columns"):
+        return matrix, unnamed
+    names = [name if isinstance(name, str) else f"x[{name}]" for name in features.columns]
+    if fit_names is not None and unnamed not in (names, list(fit_names)) and names != list(fit_names):
+        raise ValueError(f"features must have the columns of the fit in their order, {list(fit_names)}, got {names}")
+    return matrix, names
+
+
+def centre_and_unit(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means (d,) of the columns and their standard deviations (d,), 1 for a constant column.
+
+    In double precision: in single, a column far from 0 has lost the differences of its numbers.
+    """
+    unit = matrix.std(axis=0)
+    return matrix.mean(axis=0), np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)

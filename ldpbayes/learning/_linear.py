@@ -2,29 +2,41 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import jax
 import numpy as np
 from scipy import special
 
 from ldpbayes._core.checks import warn
+from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate, normal_interval, table, tails
-from ldpbayes.learning._criterion import FLAT, ROWS, TOLERANCE, Criterion, Rows, ScaleProfile, newton, scale_profile
-from ldpbayes.learning._labels import label_range, plausible_labels
-from ldpbayes.learning._objectives import (
-    LearningWarning,
-    MarginalLikelihood,
-    Objective,
-    OneMechanism,
+from ldpbayes.learning._criterion import (
+    FLAT_CURVATURE,
+    TOLERANCE,
+    Criterion,
+    Minimum,
+    Rows,
+    ScaleProfile,
+    newton,
+    scale_profile,
+)
+from ldpbayes.learning._labels import (
     centre_and_unit,
     checked_bounds,
     checked_features,
     checked_labels,
+    label_range,
+    plausible_labels,
     privacy_of,
 )
+from ldpbayes.learning._objectives import ConstantMechanism, LearningWarning, Objective, checked_objective
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
+
+CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
+CHUNKED_TOLERANCE = 1e-6  # nats, for several chunks: the estimate is then off by 1.4e-3 of its standard errors
+START_CONSTANTS = 9  # constant predictions between the bounds, of which the best is where a fit starts
+START_INFORMATION = 1e-2  # share of the largest information at any constant: a fit starts at none with less
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,26 +46,26 @@ class LinearPredictor:
     Attributes
     ----------
     names : list of str
-        Of the parameters: "intercept", the features, "scale", as far as there are such.
+        Of the parameters: "intercept", the features, "scale"; the first and the last only if there are such.
     params : array (p,)
         The parameters in the units of features and labels.
     covariance : array (p, p)
-        Of the marginal likelihood the inverse of the observed information, the prior's included; of squared errors the
-        sandwich. NaN where parameters cannot be told apart.
+        For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
+        the sandwich. NaN if the labels do not identify the parameters.
     count : int
         Number of labels.
     objective : Objective
-        What was minimised.
+        The loss that was minimised.
     penalty : float
         Precision of the prior of standardised features' coefficients.
     loss : float
         Sum of the labels' losses, without the penalty.
     converged : bool
-        Whether the minimisation has.
+        Whether the minimisation converged.
     steps : int
         Of the minimisation.
     privacy : str
-        What was promised to those whose labels were released.
+        The promise to those whose labels were released.
     """
 
     names: list[str]
@@ -77,11 +89,16 @@ class LinearPredictor:
     @property
     def coefficients(self) -> np.ndarray:
         """One a feature, shape (d,), in units of the label (before a link) a unit of the feature."""
-        return self.params[int(self._intercept) : len(self.params) - self.objective.scaled]
+        return self.params[self._features]
+
+    @property
+    def _features(self) -> slice:
+        """Positions of the coefficients among the parameters."""
+        return slice(int(self._intercept), len(self.params) - self.objective.scaled)
 
     @property
     def scale(self) -> float | None:
-        """The law's scale, None where there is none."""
+        """The law's scale, None if it has none."""
         return float(self.params[-1]) if self.objective.scaled else None
 
     @property
@@ -94,58 +111,30 @@ class LinearPredictor:
         """Standard errors, shape (p,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
-    def linear_predictor(self, features: Any) -> np.ndarray:
-        """The linear predictor, before any link, shape (m,).
-
-        Parameters
-        ----------
-        features : array_like (m, d) or data frame
-            In the columns of the fit.
-
-        Raises
-        ------
-        ValueError
-            For another number of columns, other names of them, or what is not a finite number.
-        """
-        names = self.names[int(self._intercept) : len(self.names) - self.objective.scaled]
-        matrix, _ = checked_features(features, width=len(names), like=names)
+    def linear_predictor(self, features: Array) -> np.ndarray:
+        """The linear predictor, before any link, shape (m,), of features (m, d) in the columns of the fit."""
+        matrix, _ = checked_features(features, fit_names=self.names[self._features])
         return self.intercept + matrix @ self.coefficients
 
-    def predict(self, features: Any, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
+    def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,).
 
         Parameters
         ----------
-        features : array_like (m, d)
-            In the columns of the fit.
+        features : array_like (m, d) or data frame
+            In the columns of the fit; else ValueError.
         bounds : (float, float), optional
-            Between which all labels are known to lie, such as those of the mechanism: the label of the fit is then
-            clipped, as the mechanism does it. By default predictions may be any numbers.
-
-        Raises
-        ------
-        ValueError
-            See `linear_predictor`.
+            At which labels are clipped, such as those of the mechanism; by default predictions may be any numbers.
         """
         with jax.enable_x64(True):
             return np.asarray(self.objective.mean(self.linear_predictor(features), self.scale, checked_bounds(bounds)))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence intervals, two arrays (p,).
+        """Confidence intervals at a level between 0 and 1, two arrays (p,).
 
-        Those of all parameters but the scale are normal. That of the scale has all scales that the labels do not
-        refuse, by the ratio of likelihoods without the scale's prior: it begins with 0 where they do not tell a small
-        scale from none. Where they tell it to 10 %, it is normal in the logarithm.
-
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1.
-
-        Raises
-        ------
-        ValueError
-            For another level.
+        They are normal but for the scale. The scale's interval has all scales that a likelihood ratio test accepts,
+        without the scale's prior: it begins with 0 if the labels do not tell a small scale from none. If the labels
+        determine the scale to 10 %, its interval is normal in the logarithm.
         """
         lower, upper = normal_interval(self.params, self.standard_error, level)
         if self._profile is not None:
@@ -157,13 +146,7 @@ class LinearPredictor:
         return lower, upper
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the parameters in plain text.
-
-        Parameters
-        ----------
-        level : float
-            Coverage of the intervals, between 0 and 1.
-        """
+        """Return a table of the parameters in plain text, with intervals at a level between 0 and 1."""
         lower, upper = tails(level)
         head = f"{'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {lower:>10} {upper:>10}"
         rows = []
@@ -173,32 +156,28 @@ class LinearPredictor:
             z = coef / error
             p = 2 * special.ndtr(-abs(z))
             rows.append((name, f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"))
-        if self.objective.scaled:  # it is positive: that it is 0 is no hypothesis
+        if self.objective.scaled:  # a scale is positive: there is no hypothesis that it is 0
             name, numbers = rows[-1]
             rows[-1] = (name, numbers[:22] + f"{'':16}" + numbers[38:])
-        done = "" if self.converged else ", NOT CONVERGED"
-        title = f"{type(self.objective).__name__} of {self.count} released labels, penalty {self.penalty:.4g}{done}"
+        convergence = "" if self.converged else ", NOT CONVERGED"
+        objective = type(self.objective).__name__
+        title = f"{objective} of {self.count} released labels, penalty {self.penalty:.4g}{convergence}"
         return table(title, "parameter", head, rows)
 
 
 _PROTOCOL: type[Estimate] = LinearPredictor  # for the type checker
 
 
-CONSTANTS = 9  # between the bounds, of which the best is where a fit starts
-TOLD = 1e-2  # of the most that labels say of the parameters at any of them: less is next to nothing
-ENOUGH = 1e-6  # nats: of a fit in several chunks, which is then off by 1.4e-3 of its standard errors
-
-
 @dataclasses.dataclass(frozen=True)
 class LinearModel:
-    """A linear predictor, for `LabelPrivateRegressor`.
+    """A linear predictor, for `LabelPrivateRegressor`; the options are those of `linear_fit`.
 
     Parameters
     ----------
     penalty : float or Penalty, optional
-        See `linear_fit`.
+        By default chosen from the released labels.
     intercept : bool
-        See `linear_fit`.
+        Whether there is an intercept.
     """
 
     penalty: float | Penalty | None = None
@@ -206,7 +185,7 @@ class LinearModel:
 
 
 def linear_fit(
-    features: Any,
+    features: Array,
     release: Release,
     *,
     objective: Objective | None = None,
@@ -215,9 +194,9 @@ def linear_fit(
 ) -> LinearPredictor:
     """Fit a linear predictor to released labels: maximum a posteriori, or least squares with a ridge.
 
-    What is minimised is the sum of losses + penalty/2 · the sum of squared coefficients of standardised features
-    (each less its mean, over its standard deviation). For a likelihood the penalty is the precision of a normal prior;
-    scikit-learn's ``Ridge(alpha)`` on standardised features is ``SquaredError()`` with the penalty 2·alpha.
+    Minimises the sum of losses + penalty/2 · the sum of squared coefficients of standardised features (each less its
+    mean, over its standard deviation), in double precision. For a likelihood the penalty is the precision of a normal
+    prior; scikit-learn's ``Ridge(alpha)`` on standardised features is ``SquaredError()`` with the penalty 2·alpha.
 
     Parameters
     ----------
@@ -228,11 +207,10 @@ def linear_fit(
     objective : Objective, optional
         By default ``MarginalLikelihood()``: normal labels, integrated out.
     penalty : float or Penalty, optional
-        The penalty, 0 or more, or how it is chosen from the released labels: by default by
-        `Evidence` for a likelihood, by `CrossValidation` for squared errors. The scale of a law has a prior of its own;
-        see `MarginalLikelihood`.
+        The penalty, 0 or more, or a rule that chooses it from the released labels: by default `Evidence` for a
+        likelihood, `CrossValidation` for squared errors. The scale of a law has the prior of its `MarginalLikelihood`.
     intercept : bool
-        Whether there is one; it is not penalised.
+        Whether there is an intercept, which is not penalised.
 
     Returns
     -------
@@ -249,39 +227,33 @@ def linear_fit(
     Warns
     -----
     LearningWarning
-        If the minimisation has not converged, or parameters cannot be told apart.
-
-    Notes
-    -----
-    Newton steps in double precision; the compiled function takes all data as arguments, so that other labels,
-    penalties, folds and seeds of the same shape are served by it. Labels are summed in chunks.
+        If the minimisation has not converged, or the labels do not identify the parameters.
     """
-    objective = MarginalLikelihood() if objective is None else objective
-    checked_labels(release, objective)
-    told = objective
+    checked_labels(release)
+    objective = checked_objective(objective)
+    loss = objective
     if objective.counts and not release.mechanism.batch_shape:
-        objective = OneMechanism(objective, json.dumps(release.mechanism.spec()))
+        loss = ConstantMechanism(objective, json.dumps(release.mechanism.spec()))
     matrix, names = checked_features(features, len(release))
-    rule = penalty if isinstance(penalty, Penalty) else _rule(objective) if penalty is None else Fixed(penalty)
+    if penalty is None:
+        rule: Penalty = Evidence() if loss.likelihood else CrossValidation()
+    else:
+        rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
     with jax.enable_x64(True):
-        criterion = _criterion(matrix, release, objective, bool(intercept))
-        some = _some(matrix, release, criterion)
-        starts = _starts(some)
-        strength = rule.chosen(some, starts[0])
-        criterion, some = (dataclasses.replace(c, penalty=strength) for c in (criterion, some))
-        start = min(starts, key=lambda theta: np.nan_to_num(some(theta).value, nan=np.inf))
-        several = len(criterion.chunks) > 1
-        if several:  # all labels are gone through as seldom as possible
-            start = newton(some, start).theta
-        minimum = newton(criterion, start, ENOUGH if several else TOLERANCE)
-        told_apart = _told_apart(minimum.at.hessian)
-        profile = scale_profile(criterion, minimum) if told_apart and objective.scaled else None
-    criterion = dataclasses.replace(criterion, objective=told)
-    return _result(criterion, minimum, told_apart, profile, names, release)
-
-
-def _rule(objective: Objective) -> Penalty:
-    return Evidence() if objective.likelihood else CrossValidation()
+        criterion = _criterion(matrix, release, loss, bool(intercept))
+        sample = _subsample(matrix, release, criterion)
+        starts = _starts(sample)
+        strength = rule.chosen(sample, starts[0])
+        criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
+        start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
+        chunked = len(criterion.chunks) > 1
+        if chunked:  # a minimum of the sample saves steps through all labels
+            start = newton(sample, start).theta
+        minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else TOLERANCE)
+        identified = _identified(minimum.at.hessian)
+        profile = scale_profile(criterion, minimum) if identified and loss.scaled else None
+    criterion = dataclasses.replace(criterion, objective=objective)
+    return _predictor(criterion, minimum, identified, profile, names, release)
 
 
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
@@ -289,50 +261,40 @@ def _criterion(matrix: np.ndarray, release: Release, objective: Objective, inter
     count = len(release)
     centre, unit = centre_and_unit(matrix)
     centre = centre if intercept else 0 * centre
-    if count <= ROWS:
-        chunks = [np.arange(count)]
-    else:
-        chunks = [np.arange(start, start + ROWS) for start in range(0, count, ROWS)]
-    rows = tuple(_rows(matrix, release, index) for index in chunks)
-    return Criterion(
-        objective,
-        rows,
-        centre,
-        unit,
-        intercept,
-        0.0,
-        float(objective.plausible_scale(release.values, release.mechanism)),
-    )
+    size = min(count, CHUNK_ROWS)
+    chunks = [_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size)]
+    scale = float(objective.plausible_scale(release.values, release.mechanism))
+    return Criterion(objective, tuple(chunks), centre, unit, intercept, 0.0, scale)
 
 
 def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:
-    """Some labels; beyond the last there is the first again, which does not count."""
-    there = index < len(release)
-    index = np.where(there, index, 0)
+    """The labels of an index; positions beyond the last label repeat the first with the weight 0."""
+    inside = index < len(release)
+    index = np.where(inside, index, 0)
     mechanism = release.mechanism.of_records((len(release),), index)
-    return Rows(matrix[index], np.asarray(release.values)[index], there.astype(float), mechanism)
+    return Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
 
 
-def _some(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criterion:
-    """The criterion of at most a chunk of labels, from all over the release."""
+def _subsample(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criterion:
+    """The criterion of a random chunk of the labels, of all if there is one chunk."""
     if len(criterion.chunks) == 1:
         return criterion
-    index = np.random.default_rng(0).choice(len(release), ROWS, replace=False)
+    index = np.random.default_rng(0).choice(len(release), CHUNK_ROWS, replace=False)
     return dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them.
 
-    With strong noise, labels that all lie at a bound are a maximum of the likelihood too, if a low one as a rule:
-    Newton's steps only decrease the criterion, so that from a good constant they do not end there.
+    With strong noise, labels that all lie at a bound are a maximum of the likelihood too, a low one as a rule. Newton's
+    steps only decrease the criterion, so from a good constant they do not end there.
     """
     (rows,) = criterion.chunks
     labels = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
     design = (rows.features - criterion.centre) / criterion.unit
     middle = float(labels.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
-    size = np.trace(gram) / len(gram) or 1.0  # of features that are all constant there is nothing to solve
+    size = np.trace(gram) / len(gram) or 1.0  # 0 if all features are constant: there is nothing to solve
     ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (labels - middle))
 
     def point(constant: float, slopes: np.ndarray) -> np.ndarray:
@@ -340,43 +302,49 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
         return np.concatenate([[constant] * criterion.intercept, slopes, scale])
 
     bounds = label_range(rows.mechanism) if criterion.intercept else None
-    between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), CONSTANTS)
+    between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), START_CONSTANTS)
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
     points = [point(constant, 0 * ridge) for constant in constants]
-    found = [criterion(each) for each in points]
-    # where labels that all lie at a bound explain the release, they say nothing of slopes, nor how large these may be
-    told = np.nan_to_num([np.trace(at.spread) for at in found])
-    values = np.array([at.value for at in found])
-    values = np.where(np.isfinite(values) & (told > TOLD * told.max(initial=0)), values, np.inf)
+    derivatives = [criterion(each) for each in points]
+    # labels that all lie at a bound have no information on slopes, nor on how large slopes may be
+    information = np.nan_to_num([np.trace(at.spread) for at in derivatives])
+    informative = information > START_INFORMATION * information.max(initial=0)
+    values = np.array([at.value for at in derivatives])
+    values = np.where(np.isfinite(values) & informative, values, np.inf)
     if not np.isfinite(values.min()):
         raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")
     return points[int(np.argmin(values))], point(middle, ridge)
 
 
-def _told_apart(hessian: np.ndarray) -> bool:
+def _identified(hessian: np.ndarray) -> bool:
     """Whether no direction is without curvature."""
     unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
     sizes = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
-    return bool(sizes[0] > FLAT * sizes[-1])
+    return bool(sizes[0] > FLAT_CURVATURE * sizes[-1])
 
 
-def _result(
-    criterion: Criterion, minimum: Any, told_apart: bool, profile: Any, names: list[str], release: Release
+def _predictor(
+    criterion: Criterion,
+    minimum: Minimum,
+    identified: bool,
+    profile: ScaleProfile | None,
+    names: list[str],
+    release: Release,
 ) -> LinearPredictor:
-    """The fit in the units of features and labels."""
+    """The predictor in the units of features and labels."""
     theta, at = minimum.theta, minimum.at
     first, d = int(criterion.intercept), len(criterion.unit)
-    back = np.eye(len(theta))  # derivative of what is reported in the parameters
-    back[first : first + d, first : first + d] /= criterion.unit
+    jacobian = np.eye(len(theta))  # of the reported parameters in those of the criterion
+    jacobian[first : first + d, first : first + d] /= criterion.unit
     if criterion.intercept:
-        back[0, 1 : 1 + d] = -criterion.centre / criterion.unit
-    params = back @ theta
+        jacobian[0, 1 : 1 + d] = -criterion.centre / criterion.unit
+    params = jacobian @ theta
     if criterion.objective.scaled:
         params[-1] = np.exp(theta[-1])
-        back[-1, -1] = params[-1]
-    if told_apart:
-        covariance = back @ criterion.objective.covariance(at.hessian, at.spread) @ back.T
+        jacobian[-1, -1] = params[-1]
+    if identified:
+        covariance = jacobian @ criterion.objective.covariance(at.hessian, at.spread) @ jacobian.T
     else:
         covariance = np.full((len(theta),) * 2, np.nan)
         warn(

@@ -179,7 +179,7 @@ def test_the_interval_of_a_scale_covers_under_strong_noise(deviation):
 
 
 def test_labels_in_chunks_are_those_in_one_piece(fitted, features, released, monkeypatch):
-    monkeypatch.setattr(module, "ROWS", 150)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 150)
     fit = linear_fit(features, released, penalty=1.0)
     # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
     assert np.all(np.abs(fit.params - fitted.params) < 1.5e-3 * fitted.standard_error)
@@ -242,8 +242,8 @@ def test_one_label_has_a_fit_that_says_that_it_tells_nothing_of_features(objecti
 
 def test_curvatures_of_nothing_are_no_error_but_parameters_that_are_not_told_apart():
     # where a scale without a prior goes to 0, residuals of Laplace noise have no curvature at all
-    assert not module._told_apart(np.diag([0.0, 0.0, 3.4e-13]))
-    assert module._told_apart(np.diag([1e-200, 1e200, 1.0]))  # of other units
+    assert not module._identified(np.diag([0.0, 0.0, 3.4e-13]))
+    assert module._identified(np.diag([1e-200, 1e200, 1.0]))  # of other units
 
 
 def test_wrong_input_is_refused(features, released):
