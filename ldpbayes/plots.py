@@ -1,10 +1,12 @@
-"""Pictures of posteriors and releases: what was released, what was recovered, and how sure the analyst may be.
+"""Pictures of posteriors, releases, trade-off curves and bootstrap replicates.
 
-Every function draws on a Matplotlib Axes and returns it; Matplotlib is imported when the first picture is drawn. The
-colours are Okabe and Ito's, which colour-blind readers can tell apart.
+Every function draws on a Matplotlib Axes, by default the current one, and returns it. Matplotlib is imported when the
+first picture is drawn. The colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import missing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
@@ -24,7 +28,7 @@ _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def __dir__() -> list[str]:
-    """What is public, which is what completion with Tab shows: not what is imported here."""
+    """Public names, so that completion with Tab does not show imports."""
     return sorted(__all__)
 
 
@@ -32,10 +36,10 @@ def plot_intervals(
     estimates: Mapping[str, Mapping[str, ArrayLike]],
     *,
     reference: ArrayLike | None = None,
-    prob: float = 0.95,
-    ax: Any = None,
-) -> Any:
-    """Means and equal-tailed intervals, one row of the picture a group, one colour an analysis.
+    level: float = 0.95,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Means and equal-tailed intervals: a row of the picture for each group, a colour for each analysis.
 
     Parameters
     ----------
@@ -43,21 +47,15 @@ def plot_intervals(
         ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups run from top to bottom.
     reference : array_like, optional
         Draws of a reference analysis: a grey line at its mean and a band over its interval, behind all groups.
-    prob : float
+    level : float
         Probability of the intervals.
-    ax : matplotlib.axes.Axes, optional
-        What is drawn on; by default the current one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     ax = _axes(ax)
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
     offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
     if reference is not None:
-        mean, low, high = _interval(reference, prob)
+        mean, low, high = _interval(reference, level)
         ax.axvspan(low, high, color=COLOURS["non-private"], alpha=0.18, linewidth=0)
         ax.axvline(mean, color=COLOURS["non-private"], linewidth=1)
         ax.annotate(
@@ -73,7 +71,7 @@ def plot_intervals(
     labelled: set[str] = set()
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
-            mean, low, high = _interval(draws, prob)
+            mean, low, high = _interval(draws, level)
             y = row + offsets[name]
             ax.plot([low, high], [y, y], color=colours[name], linewidth=2.5, solid_capstyle="butt")
             ax.plot(mean, y, "o", color=colours[name], markersize=6)
@@ -104,10 +102,10 @@ def plot_shares(
     *,
     truth: ArrayLike | None = None,
     labels_at: Mapping[str, tuple[float, float]] | None = None,
-    prob: float = 0.95,
-    ax: Any = None,
-) -> Any:
-    """Estimates and intervals of a probability mass function, an analysis beside the other.
+    level: float = 0.95,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Estimates and intervals of a probability mass function, the analyses side by side.
 
     Parameters
     ----------
@@ -119,15 +117,9 @@ def plot_shares(
     truth : array_like (k,), optional
         Probabilities to compare with: a grey mark at each value.
     labels_at : mapping of str to (float, float), optional
-        Where the analyses' names are written, in data coordinates. Without it there is a legend.
-    prob : float
+        Positions of the analyses' names, in data coordinates. Without it there is a legend.
+    level : float
         Probability of the intervals.
-    ax : matplotlib.axes.Axes, optional
-        What is drawn on; by default the current one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     ax = _axes(ax)
     colours = _colours(list(shares))
@@ -139,10 +131,10 @@ def plot_shares(
         at = np.asarray(x) + 0.3 * (i - (len(shares) - 1) / 2)
         if hasattr(estimate, "standard_error"):
             centre = estimate.estimate
-            low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(prob)
+            low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(level)
         else:
             draws = np.atleast_2d(estimate)
-            centre, tail = draws.mean(axis=0), (1 - prob) / 2
+            centre, tail = draws.mean(axis=0), (1 - level) / 2
             low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
@@ -154,22 +146,8 @@ def plot_shares(
     return ax
 
 
-def plot_release(release: "Release", *, bins: int | ArrayLike = 60, ax: Any = None) -> Any:
-    """Histogram of the released values, with the range that the original records can have had.
-
-    Parameters
-    ----------
-    release : Release
-        With numeric released values.
-    bins : int or array_like
-        As in ``numpy.histogram``.
-    ax : matplotlib.axes.Axes, optional
-        What is drawn on; by default the current one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-    """
+def plot_release(release: "Release", *, bins: int | ArrayLike = 60, ax: "Axes | None" = None) -> "Axes":
+    """Histogram of numeric released values, with the domain of the original records; `bins` as in ``numpy.histogram``."""
     ax = _axes(ax)
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
     domain: Any = release.mechanism.domain
@@ -182,9 +160,9 @@ def plot_release(release: "Release", *, bins: int | ArrayLike = 60, ax: Any = No
 
 
 def plot_tradeoffs(
-    curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: Any = None
-) -> Any:
-    """Trade-off curves: for each rate of false alarms the least rate of misses that any test can have.
+    curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
+) -> "Axes":
+    """Trade-off curves: the least rate of misses of any test, for each rate of false alarms.
 
     Parameters
     ----------
@@ -192,21 +170,15 @@ def plot_tradeoffs(
         By label; each with one budget.
     envelopes : sequence of Tradeoff
         Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
-    ax : matplotlib.axes.Axes, optional
-        What is drawn on; by default the current one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     ax = _axes(ax)
-    alpha = np.concatenate([np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
-    alpha = np.concatenate([[0.0], alpha])
+    alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
     grey = COLOURS["non-private"]
     ax.plot([0, 1], [1, 0], color=grey, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=grey, linewidth=0.8)
-    for (name, curve), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
+    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    for (name, curve), colour in zip(curves.items(), colours, strict=False):
         tradeoff: Any = getattr(curve, "tradeoff", curve)
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
@@ -225,8 +197,8 @@ def plot_replicates(
     *,
     level: float = 0.95,
     reference: float | None = None,
-    ax: Any = None,
-) -> Any:
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
 
     Parameters
@@ -234,22 +206,11 @@ def plot_replicates(
     estimate : BootstrapEstimate
         From `ldpbayes.parametric_bootstrap`.
     name : str
-        One of its ``names``.
+        One of its ``names``; else ValueError.
     level : float
         Of the interval, between 0 and 1.
     reference : float, optional
-        Where to draw a grey line: what is known from elsewhere.
-    ax : matplotlib.axes.Axes, optional
-        What is drawn on; by default the current one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ValueError
-        For another name.
+        A known value, at which a grey line is drawn.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
@@ -270,27 +231,23 @@ def plot_replicates(
     return ax
 
 
-def _cycle(count: int) -> list[str]:
-    wheel = (COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS)
-    return [wheel[i % len(wheel)] for i in range(count)]
-
-
-def _interval(draws: ArrayLike, prob: float) -> tuple[float, float, float]:
+def _interval(draws: ArrayLike, level: float) -> tuple[float, float, float]:
+    """Mean and equal-tailed interval."""
     flat = np.ravel(draws)
-    low, high = np.quantile(flat, [(1 - prob) / 2, (1 + prob) / 2])
+    low, high = np.quantile(flat, [(1 - level) / 2, (1 + level) / 2])
     return flat.mean(), low, high
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    more = iter(_MORE_COLOURS * (1 + len(names) // len(_MORE_COLOURS)))
+    more = itertools.cycle(_MORE_COLOURS)
     return {name: COLOURS[name] if name in COLOURS else next(more) for name in names}
 
 
-def _axes(ax: Any) -> Any:
+def _axes(ax: "Axes | None") -> "Axes":
     return pyplot().gca() if ax is None else ax
 
 
-def pyplot() -> Any:
+def pyplot() -> ModuleType:
     """``matplotlib.pyplot``, or an ImportError that says how to get it."""
     try:
         from matplotlib import pyplot
@@ -299,5 +256,5 @@ def pyplot() -> Any:
     return pyplot
 
 
-def _bare(ax: Any) -> None:
+def _bare(ax: "Axes") -> None:
     ax.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import scipy
 
 from ldpbayes._core.types import Array
 from ldpbayes.learning._objectives import Objective
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
 
 
 class Rows(NamedTuple):
@@ -41,7 +42,8 @@ class Criterion:
 
     The parameters are the intercept, the coefficients, and the logarithm of the scale; the first and the last only if
     there are such. `penalty` is the precision of the coefficients' normal prior. The logarithm of the scale has a
-    normal prior around that of the plausible `scale`.
+    normal prior around that of the plausible `scale`. `spec`, if any, is the JSON of the labels' mechanism, which is
+    then a constant of the compiled function.
     """
 
     objective: Objective
@@ -51,6 +53,7 @@ class Criterion:
     intercept: bool
     penalty: float
     scale: float
+    spec: str | None = None
 
     @property
     def penalised(self) -> np.ndarray:
@@ -63,7 +66,7 @@ class Criterion:
 
         def chunk_losses(rows: Rows) -> Derivatives:
             with jax.enable_x64(True):  # a setting of each thread
-                sums = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept)
+                sums = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept, self.spec)
                 return jax.block_until_ready(sums)
 
         if len(self.chunks) == 1:
@@ -98,12 +101,20 @@ class Criterion:
         return dataclasses.replace(self, chunks=tuple(chunks))
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "intercept"))
+@functools.partial(jax.jit, static_argnames=("objective", "intercept", "spec"))
 def _derivatives(
-    theta: jax.Array, rows: Rows, centre: jax.Array, unit: jax.Array, objective: Objective, intercept: bool
+    theta: jax.Array,
+    rows: Rows,
+    centre: jax.Array,
+    unit: jax.Array,
+    objective: Objective,
+    intercept: bool,
+    spec: str | None,
 ) -> Derivatives:
     """Derivatives in the parameters, from those in each label's prediction and logarithm of the scale."""
     features, values, weights, mechanism = rows
+    if spec is not None:
+        mechanism = mechanism_from_spec(json.loads(spec))
     design = (features - centre) / unit
     if intercept:
         design = jnp.concatenate([jnp.ones((len(design), 1)), design], axis=1)

@@ -30,7 +30,7 @@ from ldpbayes.learning._labels import (
     plausible_labels,
     privacy_of,
 )
-from ldpbayes.learning._objectives import ConstantMechanism, LearningWarning, Objective, checked_objective
+from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
@@ -231,16 +231,13 @@ def linear_fit(
     """
     checked_labels(release)
     objective = checked_objective(objective)
-    loss = objective
-    if objective.counts and not release.mechanism.batch_shape:
-        loss = ConstantMechanism(objective, json.dumps(release.mechanism.spec()))
     matrix, names = checked_features(features, len(release))
     if penalty is None:
-        rule: Penalty = Evidence() if loss.likelihood else CrossValidation()
+        rule: Penalty = Evidence() if objective.likelihood else CrossValidation()
     else:
         rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
     with jax.enable_x64(True):
-        criterion = _criterion(matrix, release, loss, bool(intercept))
+        criterion = _criterion(matrix, release, objective, bool(intercept))
         sample = _subsample(matrix, release, criterion)
         starts = _starts(sample)
         strength = rule.chosen(sample, starts[0])
@@ -251,8 +248,7 @@ def linear_fit(
             start = newton(sample, start).theta
         minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else TOLERANCE)
         identified = _identified(minimum.at.hessian)
-        profile = scale_profile(criterion, minimum) if identified and loss.scaled else None
-    criterion = dataclasses.replace(criterion, objective=objective)
+        profile = scale_profile(criterion, minimum) if identified and objective.scaled else None
     return _predictor(criterion, minimum, identified, profile, names, release)
 
 
@@ -264,7 +260,9 @@ def _criterion(matrix: np.ndarray, release: Release, objective: Objective, inter
     size = min(count, CHUNK_ROWS)
     chunks = [_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size)]
     scale = float(objective.plausible_scale(release.values, release.mechanism))
-    return Criterion(objective, tuple(chunks), centre, unit, intercept, 0.0, scale)
+    constant = objective.counts and not release.mechanism.batch_shape
+    spec = json.dumps(release.mechanism.spec()) if constant else None
+    return Criterion(objective, tuple(chunks), centre, unit, intercept, 0.0, scale, spec)
 
 
 def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:

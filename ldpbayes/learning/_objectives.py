@@ -4,7 +4,6 @@ import abc
 import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from ldpbayes._core.checks import LdpBayesWarning, checked
 from ldpbayes._core.types import Array
 from ldpbayes.learning._labels import label_spread
 from ldpbayes.likelihood import Privatized
-from ldpbayes.mechanisms import AdditiveMechanism, Mechanism, mechanism_from_spec
+from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian
 
 
@@ -279,33 +278,6 @@ def _released_mean(
 
     batch = max(1, MAX_NODES // int(2000 + largest_count))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstantMechanism(Objective):
-    """An objective of whole numbers under one mechanism (its spec as JSON), a constant of compiled functions."""
-
-    likelihood: ClassVar[bool] = True
-
-    objective: Objective
-    spec: str
-
-    @property
-    def scaled(self) -> bool:
-        return self.objective.scaled
-
-    def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:
-        return self.objective.plausible_scale(values, mechanism)
-
-    def scale_precision(self) -> float:
-        return self.objective.scale_precision()
-
-    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return self.objective.information(hessian, spread)
-
-    def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
-        constant = mechanism_from_spec(json.loads(self.spec))
-        return self.objective.loss(prediction, scale, values, constant)
 
 
 def checked_objective(objective: Objective | None) -> Objective:

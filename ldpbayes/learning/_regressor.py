@@ -85,7 +85,15 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         objective = MarginalLikelihood() if self.objective is None else self.objective
         if mechanism is None and isinstance(objective, MarginalLikelihood):
             objective = _likelihood(objective, labels)
-        self.fit_ = _fit(model, np.asarray(X, float), release, objective, self.random_state)
+        features = np.asarray(X, float)
+        self.fit_: LinearPredictor | NetworkPredictor
+        if isinstance(model, LinearModel):
+            penalty, intercept = model.penalty, model.intercept
+            self.fit_ = linear_fit(features, release, objective=objective, penalty=penalty, intercept=intercept)
+        elif isinstance(model, Network):
+            self.fit_ = network_fit(features, release, objective=objective, network=model, seed=self.random_state)
+        else:
+            raise TypeError(f"model must be a LinearModel or a Network, got {model!r}")
         return self
 
     def predict(self, X: Array) -> np.ndarray:
@@ -93,16 +101,6 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
         return self.fit_.predict(np.asarray(X, float), bounds=self.bounds)
-
-
-def _fit(
-    model: LinearModel | Network, features: np.ndarray, release: Release, objective: Objective, seed: int
-) -> LinearPredictor | NetworkPredictor:
-    if isinstance(model, LinearModel):
-        return linear_fit(features, release, objective=objective, penalty=model.penalty, intercept=model.intercept)
-    if isinstance(model, Network):
-        return network_fit(features, release, objective=objective, network=model, seed=seed)
-    raise TypeError(f"model must be a LinearModel or a Network, got {model!r}")
 
 
 @dataclasses.dataclass(frozen=True)

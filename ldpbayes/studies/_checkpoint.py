@@ -1,4 +1,4 @@
-"""Checkpoints of long studies, and fingerprints of what was run."""
+"""Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
 import dataclasses
@@ -18,85 +18,15 @@ import numpy as np
 import numpyro
 from numpyro.infer.util import log_density
 
+from ldpbayes._core.types import Array, Model, PyTree
 from ldpbayes.data import CountSketch, PanelSketch, Release
 from ldpbayes.inference import privatize
 from ldpbayes.mechanisms import Mechanism
 
-
-def fingerprint(function: Callable, *arguments: Any) -> str:
-    """Digest of all that a JAX function computes, with every constant that it holds.
-
-    Parameters
-    ----------
-    function : callable
-        As `jax.jit` takes it.
-    *arguments
-        Arrays or `jax.ShapeDtypeStruct`; only their shapes and types matter.
-
-    Returns
-    -------
-    str
-    """
-    text = jax.jit(function).lower(*arguments).as_text()
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-def model_fingerprint(model: Callable, mechanism: Mechanism, count: int) -> str:
-    """Digest of a model of one release: how it simulates, and its log density given released values.
-
-    Parameters
-    ----------
-    model : callable
-        NumPyro model of one release.
-    mechanism : Mechanism
-        What made the release.
-    count : int
-        Records a release.
-
-    Returns
-    -------
-    str
-        The same for two models with the same sites that draw and weigh them by the same operations and constants.
-    """
-
-    def seeded(key: jax.Array) -> Callable:
-        return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
-
-    def simulate(key: jax.Array) -> dict[str, Any]:
-        trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
-        return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
-
-    with jax.enable_x64(True):
-        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-        shapes, released = _released(mechanism, count, key, isinstance(model, privatize))
-
-        def weigh(key: jax.Array, arrays: Any) -> Any:
-            return log_density(seeded(key), (released(*arrays),), {}, {})[0]
-
-        return f"{fingerprint(simulate, key)}-{fingerprint(weigh, key, shapes)}"
-
-
-def _released(mechanism: Any, count: int, key: Any, as_it_is: bool) -> tuple[list[jax.ShapeDtypeStruct], Callable]:
-    """Shapes of the arrays in a study's release or sketch, and the function that makes it from such arrays."""
-    as_it_is = as_it_is or bool(mechanism.record_shape)
-    discrete = mechanism.support.is_discrete
-    if not as_it_is and not discrete:
-        one = PanelSketch.of(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
-        arrays = [getattr(one, name) for name in one.arrays]
-        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        return shapes, lambda *arrays: dataclasses.replace(one, **dict(zip(one.arrays, arrays, strict=True)))
-    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), int if discrete else float)
-    values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
-    if as_it_is:
-        return [values], lambda values: Release(values, mechanism)
-    weights = jax.ShapeDtypeStruct((count,), float)
-    return [values, weights], lambda values, weights: CountSketch(mechanism, values, weights)
-
-
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # on Windows, where it is not noticed that two studies use one file
+except ImportError:  # on Windows, where two studies that use one file are not noticed
     fcntl = None
 
 
@@ -105,19 +35,19 @@ PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
 
 
 class Checkpoint(dict):
-    """A dict of arrays that `save` writes to a file, from which the next study of the same settings starts.
+    """A dict of arrays that `save` writes to a file, from which a study with the same settings resumes.
 
-    It is entered as a context: only one study at a time can have a file, and it is looked at before any work.
+    It is entered as a context: one study at a time can use a file, which is read before any work.
 
     Parameters
     ----------
     path : path or None
         The ``.npz`` file; without one nothing is written.
     settings : dict
-        What the results depend on, JSON-able. The versions of the libraries and the platform are added.
+        All settings that the results depend on, JSON-able. Versions of libraries and the platform are added.
     model : tuple (model, mechanism, count), optional
-        A NumPyro model that the results depend on, with the mechanism and the number of records of the release that it
-        is a model of. Its fingerprint is added to the settings.
+        A NumPyro model that the results depend on, with the mechanism and the number of records of its release. The
+        model's fingerprint is added to the settings.
 
     Raises
     ------
@@ -125,11 +55,14 @@ class Checkpoint(dict):
         If there is no folder for the file.
     ValueError
         On entering, if the file belongs to a study with other settings or another model, is no checkpoint or is
-        damaged, or if another study that is running has it. It is left as it is.
+        damaged, or if another study that is running uses it. The file is not changed.
     """
 
     def __init__(
-        self, path: str | os.PathLike | None, settings: dict[str, Any], model: tuple[Any, Any, int] | None = None
+        self,
+        path: str | os.PathLike | None,
+        settings: dict[str, Any],
+        model: tuple[Model, Mechanism, int] | None = None,
     ) -> None:
         super().__init__()
         self.path = None if path is None else pathlib.Path(path).resolve()
@@ -137,13 +70,14 @@ class Checkpoint(dict):
         self._lock: IO | None = None
 
     def __enter__(self) -> "Checkpoint":
-        """Take the file, and read what is in it."""
+        """Lock the file, and read it."""
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
-            self._lock = _locked(_beside(self.path, ".lock"), self.path)
+            self._lock = _lock(_beside(self.path, ".lock"), self.path)
             try:
-                self._complete_settings()
+                model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
+                self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
                 self._read(self.path)
             except BaseException:
                 self.__exit__()
@@ -151,9 +85,9 @@ class Checkpoint(dict):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Let others have the file."""
+        """Unlock the file."""
         if self._lock is not None and self.path is not None:
-            # It is removed before it is closed, so that what is removed cannot be the lock of another study.
+            # removed before it is closed, so that the removed file cannot be the lock of another study
             _beside(self.path, ".lock").unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
@@ -162,7 +96,7 @@ class Checkpoint(dict):
         """Write everything; an interrupted write leaves the old file as it is."""
         if self.path is None:
             return
-        # Arrays are stored by number, since a site may have any name, also one that no file in an archive can have.
+        # arrays are stored by number, since a site may have a name that no file in an archive can have
         header = json.dumps({"format": FORMAT, "settings": self.settings, "names": list(self)})
         arrays = {str(i): array for i, array in enumerate(self.values())}
         part = _beside(self.path, ".part")
@@ -174,20 +108,14 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let an interrupt of a study that counts its replicates as ``finished`` say how many of them are in the file.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            With that message, in place of one without.
-        """
+        """Replace a KeyboardInterrupt by one that says how many replicates, the array ``finished``, are in the file."""
         try:
             yield
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._kept()) from None
+            raise KeyboardInterrupt(self._progress()) from None
 
-    def _kept(self) -> str:
-        """What is in the file, which may be less than what is here: an interrupt can come before it is written."""
+    def _progress(self) -> str:
+        """The number of replicates in the file: an interrupt can come before the last ones are written."""
         if self.path is None:
             return "nothing is saved: with checkpoint= a file keeps every finished batch"
         file = Checkpoint(self.path, self.settings)
@@ -197,10 +125,6 @@ class Checkpoint(dict):
             return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
         finished = f"{int(file['finished'])} of {replicates} replicates are in {self.path.name}"
         return f"{finished}; run the same call again to go on"
-
-    def _complete_settings(self) -> None:
-        model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-        self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
 
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
@@ -221,11 +145,11 @@ class Checkpoint(dict):
             raise ValueError(damaged) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
-        differences = _differences(_less(settings, "model"), _less(self.settings, "model"))
-        # A fingerprint is that of a model of such releases, as these versions compile it: where these are others, so is
-        # it, and says nothing of the model.
-        same = not any(each.startswith(("mechanism", "count ", "versions")) for each in differences)
-        if same and settings.get("model") != self.settings.get("model"):
+        (stored_model, others), (model, own) = _split(settings), _split(self.settings)
+        differences = _differences(others, own)
+        # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
+        comparable = not any(each.startswith(("mechanism", "count ", "versions")) for each in differences)
+        if comparable and stored_model != model:
             differences.append("the model is another one, or has other priors")
         if differences:
             raise ValueError(
@@ -237,8 +161,9 @@ class Checkpoint(dict):
         self.update({name: stored[str(i)] for i, name in enumerate(names)})
 
 
-def _less(settings: dict[str, Any], left_out: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name != left_out}
+def _split(settings: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The fingerprint of the model, and the other settings."""
+    return settings.get("model"), {name: value for name, value in settings.items() if name != "model"}
 
 
 def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:
@@ -250,8 +175,8 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
 
 
-def _locked(lock: pathlib.Path, path: pathlib.Path) -> IO:
-    """An open file that no other process has locked; when a process ends, however it does, the system unlocks it."""
+def _lock(lock: pathlib.Path, path: pathlib.Path) -> IO:
+    """An open file that no other process has locked; the system unlocks it when a process ends, however it does."""
     while True:
         file = open(lock, "a")  # noqa: SIM115  (it stays open)
         if fcntl is None:
@@ -270,18 +195,66 @@ def _locked(lock: pathlib.Path, path: pathlib.Path) -> IO:
         file.close()  # the study that had locked this file has just removed it
 
 
-def _differences(stored: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """In which entries two JSON-able dicts differ, in words."""
-    said = []
-    for name in sorted({*stored, *mine}):
-        a, b = stored.get(name), mine.get(name)
+def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The entries in which two JSON-able dicts differ, in words."""
+    messages = []
+    for name in sorted({*stored, *current}):
+        a, b = stored.get(name), current.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            said += _differences(a, b, f"{prefix}{name}.")
+            messages += _differences(a, b, f"{prefix}{name}.")
         elif json.dumps(a) != json.dumps(b):  # NaN is not equal to itself, but its text is
-            said.append(f"{prefix}{name} is {_abridged(a)} there, {_abridged(b)} here")
-    return said
+            messages.append(f"{prefix}{name} is {_abridged(a)} there, {_abridged(b)} here")
+    return messages
 
 
-def _abridged(value: Any) -> str:
+def _abridged(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
+
+
+def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:
+    """Digest of a model of one release: its simulation, and its log density given released values.
+
+    Two models with the same sites, operations and constants have the same fingerprint.
+    """
+
+    def seeded(key: jax.Array) -> Model:
+        return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
+
+    def simulate(key: jax.Array) -> dict[str, Array]:
+        trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
+        return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
+
+    with jax.enable_x64(True):
+        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        shapes, release_of = _release_shapes(mechanism, count, key, isinstance(model, privatize))
+
+        def weigh(key: jax.Array, arrays: PyTree) -> Array:
+            return log_density(seeded(key), (release_of(*arrays),), {}, {})[0]
+
+        return f"{_digest(simulate, key)}-{_digest(weigh, key, shapes)}"
+
+
+def _digest(function: Callable, *shapes: PyTree) -> str:
+    """Digest of a function's program, with every constant in it, for arguments of these shapes and types."""
+    text = jax.jit(function).lower(*shapes).as_text()
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _release_shapes(
+    mechanism: Any, count: int, key: jax.ShapeDtypeStruct, keep_records: bool
+) -> tuple[list[jax.ShapeDtypeStruct], Callable[..., Release | PanelSketch | CountSketch]]:
+    """Shapes of the arrays in a study's release or sketch, and the function that makes it from such arrays."""
+    keep_records = keep_records or bool(mechanism.record_shape)
+    discrete = mechanism.support.is_discrete
+    if not keep_records and not discrete:
+        sketch = PanelSketch.of(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
+        arrays = [getattr(sketch, name) for name in sketch.arrays]
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        return shapes, lambda *arrays: dataclasses.replace(sketch, **dict(zip(sketch.arrays, arrays, strict=True)))
+    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), int if discrete else float)
+    values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
+    if keep_records:
+        return [values], lambda values: Release(values, mechanism)
+    weights = jax.ShapeDtypeStruct((count,), float)
+    return [values, weights], lambda values, weights: CountSketch(mechanism, values, weights)
