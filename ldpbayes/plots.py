@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import missing
+from ldpbayes._core.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_replicates", "plot_shares", "plot_tradeoffs"]
 
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
+_GREY = COLOURS["non-private"]
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -54,20 +56,12 @@ def plot_intervals(
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
     offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
+    above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
     if reference is not None:
         mean, low, high = _interval(reference, level)
-        ax.axvspan(low, high, color=COLOURS["non-private"], alpha=0.18, linewidth=0)
-        ax.axvline(mean, color=COLOURS["non-private"], linewidth=1)
-        ax.annotate(
-            "non-private",
-            (mean, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            color=COLOURS["non-private"],
-        )
+        ax.axvspan(low, high, color=_GREY, alpha=0.18, linewidth=0)
+        ax.axvline(mean, color=_GREY, linewidth=1)
+        ax.annotate("non-private", (mean, 1), (0, 3), xycoords=("data", "axes fraction"), color=_GREY, **above)
     labelled: set[str] = set()
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
@@ -77,23 +71,13 @@ def plot_intervals(
             ax.plot(mean, y, "o", color=colours[name], markersize=6)
             if name not in labelled:
                 labelled.add(name)
-                below = offsets[name] > 0
-                ax.annotate(
-                    name,
-                    (mean, y),
-                    xytext=(0, -7 if below else 7),
-                    textcoords="offset points",
-                    ha="center",
-                    va="top" if below else "bottom",
-                    color=colours[name],
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
-                )
+                place, distance = (above | {"va": "top"}, -7) if offsets[name] > 0 else (above, 7)
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+                ax.annotate(name, (mean, y), (0, distance), color=colours[name], bbox=box, **place)
     ax.set_yticks(range(len(estimates)), list(estimates))
     ax.set_ylim(len(estimates) - 0.45, -0.65)
     ax.tick_params(axis="y", length=0)
-    _bare(ax)
-    ax.spines["left"].set_visible(False)
-    return ax
+    return _without_spines(ax, "top", "right", "left")
 
 
 def plot_shares(
@@ -125,8 +109,7 @@ def plot_shares(
     colours = _colours(list(shares))
     if truth is not None:
         middle = np.asarray(x, float)
-        grey = {"color": COLOURS["non-private"], "linewidth": 1, "label": "truth"}
-        ax.hlines(truth, middle - 0.4, middle + 0.4, **grey)
+        ax.hlines(truth, middle - 0.4, middle + 0.4, color=_GREY, linewidth=1, label="truth")
     for i, (name, estimate) in enumerate(shares.items()):
         at = np.asarray(x) + 0.3 * (i - (len(shares) - 1) / 2)
         if hasattr(estimate, "standard_error"):
@@ -142,53 +125,40 @@ def plot_shares(
             ax.text(*labels_at[name], name, color=colours[name], va="center")
     if not labels_at:
         ax.legend(frameon=False)
-    _bare(ax)
-    return ax
+    return _without_spines(ax, "top", "right")
 
 
-def plot_release(release: "Release", *, bins: int | ArrayLike = 60, ax: "Axes | None" = None) -> "Axes":
-    """Histogram of numeric released values, with the domain of the original records; `bins` as in ``numpy.histogram``."""
+def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
+    """Histogram of numeric released values, with the domain of the records; `bins` are those of ``numpy.histogram``."""
     ax = _axes(ax)
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
     domain: Any = release.mechanism.domain
     low, high = float(np.min(domain.lower_bound)), float(np.max(domain.upper_bound))
     ax.axvspan(low, high, color=COLOURS["noise-aware"], alpha=0.25, linewidth=0)
-    ax.set_xlabel("released value")
-    ax.set_ylabel("records")
-    _bare(ax)
-    return ax
+    ax.set(xlabel="released value", ylabel="records")
+    return _without_spines(ax, "top", "right")
 
 
 def plot_tradeoffs(
     curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
 ) -> "Axes":
-    """Trade-off curves: the least rate of misses of any test, for each rate of false alarms.
+    """Trade-off curves by label, each of one budget: the least rate of misses for each rate of false alarms.
 
-    Parameters
-    ----------
-    curves : mapping of str to Tradeoff or Guarantee
-        By label; each with one budget.
-    envelopes : sequence of Tradeoff
-        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
+    Envelopes, such as `ldpbayes.privacy.approximate_tradeoff`, are thin lines below the curves.
     """
     ax = _axes(ax)
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
-    grey = COLOURS["non-private"]
-    ax.plot([0, 1], [1, 0], color=grey, linewidth=1, linestyle=":", label="no information")
+    ax.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
-        ax.plot(alpha, envelope(alpha), color=grey, linewidth=0.8)
+        ax.plot(alpha, envelope(alpha), color=_GREY, linewidth=0.8)
     colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
     for (name, curve), colour in zip(curves.items(), colours, strict=False):
         tradeoff: Any = getattr(curve, "tradeoff", curve)
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(0, 1)
-    ax.set_xlabel("false alarms (type I error)")
-    ax.set_ylabel("misses (type II error)")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms (type I error)", ylabel="misses (type II error)")
     ax.legend(frameon=False)
-    _bare(ax)
-    return ax
+    return _without_spines(ax, "top", "right")
 
 
 def plot_replicates(
@@ -201,34 +171,23 @@ def plot_replicates(
 ) -> "Axes":
     """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
 
-    Parameters
-    ----------
-    estimate : BootstrapEstimate
-        From `ldpbayes.parametric_bootstrap`.
-    name : str
-        One of its ``names``; else ValueError.
-    level : float
-        Of the interval, between 0 and 1.
-    reference : float, optional
-        A known value, at which a grey line is drawn.
+    `name` is one of the estimate's names (else ValueError), `reference` a known value, at which a grey line is drawn.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
     ax, j = _axes(ax), estimate.names.index(name)
     low, high = (end[j] for end in estimate.interval(level))
     draws = estimate.draws[:, j]
-    colour, grey = COLOURS["noise-aware"], COLOURS["non-private"]
+    colour = COLOURS["noise-aware"]
     ax.hist(draws[np.isfinite(draws)], bins="fd", density=True, color=colour, alpha=0.35, label="replicates")
     ax.axvspan(low, high, ymax=0.04, color=colour, linewidth=0, label=f"{level:.0%} interval")
     ax.axvline(estimate.params[j], color=colour, linewidth=2, label="estimate")
     if reference is not None:
-        ax.axvline(reference, color=grey, linewidth=1, linestyle="--", label="non-private")
+        ax.axvline(reference, color=_GREY, linewidth=1, linestyle="--", label="non-private")
     ax.set_xlabel(name)
     ax.set_yticks([])
     ax.legend(frameon=False)
-    _bare(ax)
-    ax.spines["left"].set_visible(False)
-    return ax
+    return _without_spines(ax, "top", "right", "left")
 
 
 def _interval(draws: ArrayLike, level: float) -> tuple[float, float, float]:
@@ -256,5 +215,6 @@ def pyplot() -> ModuleType:
     return pyplot
 
 
-def _bare(ax: "Axes") -> None:
-    ax.spines[["top", "right"]].set_visible(False)
+def _without_spines(ax: "Axes", *sides: str) -> "Axes":
+    ax.spines[list(sides)].set_visible(False)
+    return ax
