@@ -32,7 +32,7 @@ class LabelRelease:
     release : Release
         Labels under `RPWithPrior`, to learn from.
     prior_release : Release or None
-        Labels under Laplace noise, from which the prior was estimated; None if no budget was spent on a prior.
+        Labels under Laplace noise, from which the prior was estimated, if a budget was spent on it.
     prior : Histogram
         The prior of the labels: estimated, or uniform between the bounds.
     """
@@ -96,12 +96,10 @@ def release_labels(
     ----------
     labels : array_like (n,)
         Numbers. Those outside the bounds are moved to the bounds.
-    epsilon : float
-        The whole privacy budget of a label, positive and finite.
+    epsilon, prior_epsilon : float
+        The whole budget of a label, positive and finite, and ε₁, its part that is spent on the prior: 0 or more.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
-    prior_epsilon : float
-        ε₁, the part of the budget that is spent on the prior: at least 0, below `epsilon`.
     half_width : float, optional
         ζ of `RPWithPrior`, positive and finite; default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
     interval : pair of float or callable, optional
@@ -114,10 +112,6 @@ def release_labels(
         Whether the prior is that of the labels, or (as in [LH]) that of labels with Laplace noise, between the bounds.
     seed : int
         Of all randomness.
-
-    Returns
-    -------
-    LabelRelease
 
     Raises
     ------

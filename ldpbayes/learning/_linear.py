@@ -54,16 +54,12 @@ class LinearPredictor:
         the sandwich. NaN if the labels do not identify the parameters.
     count : int
         Number of labels.
-    objective : Objective
-        The loss that was minimised.
-    penalty : float
-        Precision of the prior of standardised features' coefficients.
+    objective, penalty
+        The loss that was minimised, and the precision of the prior of standardised features' coefficients.
     loss : float
         Sum of the labels' losses, without the penalty.
-    converged : bool
-        Whether the minimisation converged.
-    steps : int
-        Of the minimisation.
+    converged, steps
+        Whether the minimisation converged, and its number of steps.
     privacy : str
         The promise to those whose labels were released.
     """
@@ -117,14 +113,9 @@ class LinearPredictor:
         return self.intercept + matrix @ self.coefficients
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
-        """Expected labels, shape (m,).
+        """Expected labels, shape (m,), of features (m, d) in the columns of the fit.
 
-        Parameters
-        ----------
-        features : array_like (m, d) or data frame
-            In the columns of the fit; else ValueError.
-        bounds : (float, float), optional
-            At which labels are clipped, such as those of the mechanism; by default predictions may be any numbers.
+        Labels are clipped at the bounds, such as those of the mechanism; by default predictions may be any numbers.
         """
         with jax.enable_x64(True):
             return np.asarray(self.objective.mean(self.linear_predictor(features), self.scale, checked_bounds(bounds)))
@@ -150,9 +141,8 @@ class LinearPredictor:
         lower, upper = tails(level)
         head = f"{'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {lower:>10} {upper:>10}"
         rows = []
-        for name, coef, error, low, high in zip(
-            self.names, self.params, self.standard_error, *self.interval(level), strict=True
-        ):
+        columns = (self.names, self.params, self.standard_error, *self.interval(level))
+        for name, coef, error, low, high in zip(*columns, strict=True):
             z = coef / error
             p = 2 * special.ndtr(-abs(z))
             rows.append((name, f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"))
@@ -170,15 +160,7 @@ _PROTOCOL: type[Estimate] = LinearPredictor  # for the type checker
 
 @dataclasses.dataclass(frozen=True)
 class LinearModel:
-    """A linear predictor, for `LabelPrivateRegressor`; the options are those of `linear_fit`.
-
-    Parameters
-    ----------
-    penalty : float or Penalty, optional
-        By default chosen from the released labels.
-    intercept : bool
-        Whether there is an intercept.
-    """
+    """A linear predictor, for `LabelPrivateRegressor`; the options are those of `linear_fit`."""
 
     penalty: float | Penalty | None = None
     intercept: bool = True
@@ -211,10 +193,6 @@ def linear_fit(
         likelihood, `CrossValidation` for squared errors. The scale of a law has the prior of its `MarginalLikelihood`.
     intercept : bool
         Whether there is an intercept, which is not penalised.
-
-    Returns
-    -------
-    LinearPredictor
 
     Raises
     ------
@@ -345,10 +323,8 @@ def _predictor(
         covariance = jacobian @ criterion.objective.covariance(at.hessian, at.spread) @ jacobian.T
     else:
         covariance = np.full((len(theta),) * 2, np.nan)
-        warn(
-            "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty",
-            LearningWarning,
-        )
+        problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
+        warn(problem, LearningWarning)
     if not minimum.converged:
         warn(f"not converged in {minimum.steps} steps", LearningWarning)
     head, tail = ["intercept"] * criterion.intercept, ["scale"] * criterion.objective.scaled

@@ -188,10 +188,8 @@ class NetworkPredictor:
 
     Attributes
     ----------
-    network : Network
-        Its layers and training.
-    objective : Objective
-        The loss that was minimised.
+    network, objective
+        The layers with their training, and the loss that was minimised.
     trained : TrainedNetwork
         Weights, biases and scale: a pytree of arrays.
     losses : array (epochs,)
@@ -215,9 +213,7 @@ class NetworkPredictor:
     @property
     def scale(self) -> float | None:
         """The law's scale, None if the objective has none."""
-        if not self.objective.scaled:
-            return None
-        return float(np.exp(self.trained.log_scale))
+        return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,); the options are those of `LinearPredictor.predict`."""
@@ -255,10 +251,6 @@ def network_fit(
         The layers and their training.
     **options
         Parameters of `Network`, in place of `network`.
-
-    Returns
-    -------
-    NetworkPredictor
 
     Raises
     ------

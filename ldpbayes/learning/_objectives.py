@@ -53,10 +53,8 @@ class Objective(abc.ABC):
             Of a linear predictor or a network, before the link of the law, in the unit of the label if there is none.
         scale : array_like
             Positive, () or (n,), in the unit of the label; ignored unless `scaled`.
-        values : array (n,)
-            Released labels.
-        mechanism : Mechanism
-            The mechanism that released them.
+        values, mechanism
+            Released labels (n,), and the mechanism that released them.
         """
 
     def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:

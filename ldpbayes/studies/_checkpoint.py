@@ -74,7 +74,7 @@ class Checkpoint(dict):
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
-            self._lock = _lock(_beside(self.path, ".lock"), self.path)
+            self._lock = _lock(self.path)
             try:
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
@@ -86,9 +86,9 @@ class Checkpoint(dict):
 
     def __exit__(self, *exception: object) -> None:
         """Unlock the file."""
-        if self._lock is not None and self.path is not None:
+        if self._lock is not None:
             # removed before it is closed, so that the removed file cannot be the lock of another study
-            _beside(self.path, ".lock").unlink(missing_ok=True)
+            pathlib.Path(self._lock.name).unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
@@ -99,7 +99,7 @@ class Checkpoint(dict):
         # arrays are stored by number, since a site may have a name that no file in an archive can have
         header = json.dumps({"format": FORMAT, "settings": self.settings, "names": list(self)})
         arrays = {str(i): array for i, array in enumerate(self.values())}
-        part = _beside(self.path, ".part")
+        part = self.path.with_name(f"{self.path.name}.part")
         with open(part, "wb") as file:
             np.savez(file, header=np.array(header), **arrays)  # type: ignore[arg-type]
             file.flush()
@@ -145,29 +145,17 @@ class Checkpoint(dict):
             raise ValueError(damaged) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
-        (stored_model, others), (model, own) = _split(settings), _split(self.settings)
-        differences = _differences(others, own)
+        differences = _differences(settings | {"model": None}, self.settings | {"model": None})
         # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
         comparable = not any(each.startswith(("mechanism", "count ", "versions")) for each in differences)
-        if comparable and stored_model != model:
+        if comparable and settings.get("model") != self.settings.get("model"):
             differences.append("the model is another one, or has other priors")
         if differences:
-            raise ValueError(
-                f"checkpoint {path} belongs to a study with other settings: {'; '.join(differences)}; give this "
-                "one another file"
-            )
+            problem = f"belongs to a study with other settings: {'; '.join(differences)}"
+            raise ValueError(f"checkpoint {path} {problem}; give this one another file")
         if set(stored) != {"header", *(str(i) for i in range(len(names)))}:
             raise ValueError(damaged)
         self.update({name: stored[str(i)] for i, name in enumerate(names)})
-
-
-def _split(settings: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The fingerprint of the model, and the other settings."""
-    return settings.get("model"), {name: value for name, value in settings.items() if name != "model"}
-
-
-def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:
-    return path.with_name(path.name + ending)
 
 
 @functools.cache
@@ -175,8 +163,9 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
 
 
-def _lock(lock: pathlib.Path, path: pathlib.Path) -> IO:
-    """An open file that no other process has locked; the system unlocks it when a process ends, however it does."""
+def _lock(path: pathlib.Path) -> IO:
+    """An open file beside the path that no other process has locked; the system unlocks it when a process ends."""
+    lock = path.with_name(f"{path.name}.lock")
     while True:
         file = open(lock, "a")  # noqa: SIM115  (it stays open)
         if fcntl is None:
@@ -187,9 +176,8 @@ def _lock(lock: pathlib.Path, path: pathlib.Path) -> IO:
                 return file
         except BlockingIOError:
             file.close()
-            raise ValueError(
-                f"another study that is running uses the checkpoint {path}; give this one another"
-            ) from None
+            message = f"another study that is running uses the checkpoint {path}; give this one another"
+            raise ValueError(message) from None
         except FileNotFoundError:
             pass
         file.close()  # the study that had locked this file has just removed it

@@ -33,13 +33,9 @@ NAMES_SHOWN = 6  # more parameters are counted in a repr, not named
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Coverage:
-    """The quantiles of the true parameters in their posteriors.
+    """Posterior cdfs at the true values, (replicates,) by scalar parameter: uniform if the posterior is calibrated.
 
-    Attributes
-    ----------
-    quantiles : dict of str to array (replicates,)
-        Posterior cdf at the true value, for every scalar parameter; uniform if the posterior is calibrated. Entries
-        that the model fixes, such as the diagonal of a correlation matrix's root, are not among them.
+    Entries that the model fixes, such as the diagonal of a correlation matrix's root, are not among the `quantiles`.
     """
 
     quantiles: dict[str, np.ndarray]
@@ -60,18 +56,8 @@ class Coverage:
     def table(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> list[dict[str, Any]]:
         """Shares of intervals that cover the truth, beside the band of a calibrated posterior's shares.
 
-        Parameters
-        ----------
-        levels : sequence of float
-            Nominal coverages in (0, 1).
-        confidence : float
-            Probability of the binomial band.
-
-        Returns
-        -------
-        list of dict
-            A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
-            band, and whether the share is ``inside``.
+        A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
+        binomial band of probability `confidence`, and whether the share is ``inside``.
         """
         rows = []
         for level in levels:
@@ -144,10 +130,6 @@ def coverage(
         An ``.npz`` file to which every finished batch is added, and from which an interrupted study resumes.
     progress_bar : bool
         Whether a bar on stderr counts the replicates.
-
-    Returns
-    -------
-    Coverage
 
     Raises
     ------

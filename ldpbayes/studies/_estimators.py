@@ -20,13 +20,9 @@ class Setting:
     Attributes
     ----------
     simulate : callable
-        Key → original records (N, columns).
-    mechanism : Additive
-        Releases the records.
-    truth : array (p,)
-        The true parameters.
-    start : array (p,)
-        Where every minimisation starts.
+        Key → original records (N, columns), which the `mechanism` releases.
+    truth, start : array (p,)
+        The true parameters, and the start of every minimisation.
     estimators : dict of str to Estimator
         By name; those by `Oracle` are given the original records.
     """
@@ -55,7 +51,7 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
     Returns
     -------
     dict of str to Fit
-        By estimator, with an axis of replicates in front.
+        By name of the estimator, with an axis of replicates in front.
     """
     return replicator(setting, replicates, batch=batch)(seed)
 
