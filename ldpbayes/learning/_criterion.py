@@ -58,8 +58,7 @@ class Criterion:
     @property
     def penalised(self) -> np.ndarray:
         """1 for parameters that are coefficients, 0 for others."""
-        others = (np.zeros(int(self.intercept)), np.zeros(int(self.objective.scaled)))
-        return np.concatenate([others[0], np.ones(len(self.unit)), others[1]])
+        return np.array([0.0] * self.intercept + [1.0] * len(self.unit) + [0.0] * self.objective.scaled)
 
     def losses(self, theta: np.ndarray) -> Derivatives:
         """The sum of losses without penalty and prior."""

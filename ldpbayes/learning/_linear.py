@@ -327,9 +327,8 @@ def _predictor(
         warn(problem, LearningWarning)
     if not minimum.converged:
         warn(f"not converged in {minimum.steps} steps", LearningWarning)
-    head, tail = ["intercept"] * criterion.intercept, ["scale"] * criterion.objective.scaled
     return LinearPredictor(
-        names=[*head, *names, *tail],
+        names=["intercept"] * criterion.intercept + names + ["scale"] * criterion.objective.scaled,
         params=params,
         covariance=covariance,
         count=len(release),

@@ -175,11 +175,7 @@ def train_network(
 
 
 _train_compiled = jax.jit(train_network, static_argnums=1)
-
-
-@jax.jit
-def _predictions(network: Network, trained: TrainedNetwork, features: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    return network.predictor(trained, features)
+_predict_compiled = jax.jit(Network.predictor)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -222,7 +218,7 @@ class NetworkPredictor:
         standard = ((matrix - centre) / unit).astype(np.float32)
         trained = self.trained._replace(centre=np.zeros_like(standard[0]), unit=np.ones_like(standard[0]))
         with jax.enable_x64(False):
-            prediction, scale = _predictions(self.network, trained, standard)
+            prediction, scale = _predict_compiled(self.network, trained, standard)
             return np.asarray(self.objective.mean(prediction, scale, checked_bounds(bounds)))
 
 
@@ -250,7 +246,7 @@ def network_fit(
     network : Network, optional
         The layers and their training.
     **options
-        Parameters of `Network`, in place of `network`.
+        Parameters of `Network`, in its place.
 
     Raises
     ------

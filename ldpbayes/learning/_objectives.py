@@ -156,9 +156,6 @@ def bernoulli_labels(prediction: Array) -> dist.Distribution:
     return dist.BernoulliLogits(prediction, validate_args=False)
 
 
-TYPICAL_SCALES: dict[Callable, float] = {log_normal_labels: 0.5}  # of laws whose scale is not in the unit of the label
-
-
 @dataclasses.dataclass(frozen=True)
 class MarginalLikelihood(Objective):
     """−log p(z | prediction, scale), the label integrated out: the loss that knows the mechanism.
@@ -212,8 +209,9 @@ class MarginalLikelihood(Objective):
         return bool(self.label(jnp.zeros(1), jnp.ones(1)).support.is_discrete)
 
     def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:
-        scale = TYPICAL_SCALES.get(self.law) if self.scale is None else self.scale
-        return label_spread(values, mechanism) if scale is None else scale
+        if self.scale is not None:
+            return self.scale
+        return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism)
 
     def scale_precision(self) -> float:
         return self.deviation**-2

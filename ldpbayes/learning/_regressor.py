@@ -31,7 +31,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     """Regression on public features and released labels; an estimator of scikit-learn.
 
     ``fit(X, z, mechanism)`` takes released labels, and `predict` expects original ones. `score` is R² if its labels are
-    original; of released labels it is far smaller.
+    original; of released labels it is far smaller. After `fit`, ``fit_`` is the `LinearPredictor` or
+    `NetworkPredictor`.
 
     Parameters
     ----------
@@ -47,13 +48,6 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         Between which predictions lie; those of `LinearPredictor.predict`.
     random_state : int
         Seed of a fit.
-
-    Attributes
-    ----------
-    fit_ : LinearPredictor or NetworkPredictor
-        The predictor with all its results.
-    n_features_in_ : int
-        Number of features.
     """
 
     def __init__(

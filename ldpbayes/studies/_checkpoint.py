@@ -37,7 +37,8 @@ PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
 class Checkpoint(dict):
     """A dict of arrays that `save` writes to a file, from which a study with the same settings resumes.
 
-    It is entered as a context: one study at a time can use a file, which is read before any work.
+    It is entered as a context: one study at a time can use a file, which is read before any work. An error on entering
+    leaves the file as it is.
 
     Parameters
     ----------
@@ -46,16 +47,16 @@ class Checkpoint(dict):
     settings : dict
         All settings that the results depend on, JSON-able. Versions of libraries and the platform are added.
     model : tuple (model, mechanism, count), optional
-        A NumPyro model that the results depend on, with the mechanism and the number of records of its release. The
-        model's fingerprint is added to the settings.
+        A NumPyro model that the results depend on, with the mechanism and the number of records of its release: its
+        fingerprint is added to the settings.
 
     Raises
     ------
     FileNotFoundError
-        If there is no folder for the file.
+        On entering, if there is no folder for the file.
     ValueError
         On entering, if the file belongs to a study with other settings or another model, is no checkpoint or is
-        damaged, or if another study that is running uses it. The file is not changed.
+        damaged, or if another study that is running uses it.
     """
 
     def __init__(

@@ -120,10 +120,9 @@ def coverage(
     count : int
         Records a release.
     replicates, batch : int
-        Number of prior draws, and of those that run and are saved together: an interrupt loses its batch. Results for a
-        seed depend on the batch.
+        Number of prior draws, and of those that run and are saved together: an interrupt loses its batch.
     seed : int
-        Results are a function of the seed and the library versions.
+        Results are a function of the seed, the batch and the library versions.
     num_warmup, num_samples : int
         NUTS iterations of a fit that adapt it and are discarded, and that are kept.
     checkpoint : path, optional
@@ -133,12 +132,10 @@ def coverage(
 
     Raises
     ------
-    ValueError
+    ValueError, FileNotFoundError
         If `Checkpoint` refuses the file, the model has not exactly one privatized site, or a number is out of range.
     KeyboardInterrupt
         At an interrupt, with a message that says how many replicates are saved.
-    FileNotFoundError
-        If there is no folder for the checkpoint.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
@@ -156,9 +153,9 @@ def coverage(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
-        file = stack.enter_context(Checkpoint(checkpoint, settings, (model, mechanism, count)))
-        stack.enter_context(file.interruptible())
-        finished = int(file.get("finished", 0))
+        results = stack.enter_context(Checkpoint(checkpoint, settings, (model, mechanism, count)))
+        stack.enter_context(results.interruptible())
+        finished = int(results.get("finished", 0))
         bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
         for start in range(finished, replicates, batch):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
@@ -169,15 +166,15 @@ def coverage(
                 value = np.asarray(value)[:, None]
                 below = np.mean(samples[name] < value, axis=1)
                 free = np.any(samples[name] != value, axis=(0, 1))
-                file[f"below {name}"] = np.concatenate([*filter(len, [file.get(f"below {name}", [])]), below])
-                file[f"free {name}"] = file.get(f"free {name}", False) | free
-            file["finished"] = np.array(start + size)
-            file.save()
-        names = [name.removeprefix("below ") for name in file if name.startswith("below ")]
+                results[f"below {name}"] = np.concatenate([*filter(len, [results.get(f"below {name}", [])]), below])
+                results[f"free {name}"] = results.get(f"free {name}", False) | free
+            results["finished"] = np.array(start + size)
+            results.save()
+        names = [name.removeprefix("below ") for name in results if name.startswith("below ")]
         quantiles = {
-            name + (f"[{', '.join(map(str, index))}]" if index else ""): file[f"below {name}"][:, *index]
+            name + (f"[{', '.join(map(str, index))}]" if index else ""): results[f"below {name}"][:, *index]
             for name in names
-            for index in map(tuple, np.argwhere(file[f"free {name}"]))
+            for index in map(tuple, np.argwhere(results[f"free {name}"]))
         }
     return Coverage(quantiles)
 
