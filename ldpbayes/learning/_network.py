@@ -48,7 +48,7 @@ class TrainedNetwork(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A fully connected network and its training.
+    """A fully connected network and its training; ValueError if a number is out of its range.
 
     Parameters
     ----------
@@ -66,11 +66,6 @@ class Network:
     standardise : bool
         Whether features are standardised, and predictions start from the middle of the labels, in units of a sixth of
         their range. Otherwise the network is given the features as they are, as in [LH].
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
     widths: tuple[int, ...] = static(default=(128, 64))
@@ -233,14 +228,10 @@ def network_fit(
 ) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision.
 
+    Features, release and objective are those of `linear_fit`; the scale of a law is learned with the network.
+
     Parameters
     ----------
-    features : array_like (n, d) or data frame
-        Public features, a row a label.
-    release : Release
-        Released labels.
-    objective : Objective, optional
-        By default ``MarginalLikelihood()``: normal labels, integrated out, whose scale is learned with the network.
     seed : int
         For the start and the order of the labels.
     network : Network, optional
@@ -252,10 +243,8 @@ def network_fit(
     ------
     ImportError
         Without optax, which the extra ``learning`` installs.
-    TypeError
-        If the release or the objective is something else, or both a network and options are given.
-    ValueError
-        For a release without values or of rows, features of another length or not finite, or an option out of range.
+    TypeError, ValueError
+        The errors of `linear_fit`; or if an option is out of range, or both a network and options are given.
 
     Warns
     -----

@@ -122,12 +122,8 @@ def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
 class student_t_labels:
     """Student's t labels, identity link: regression that few outliers do not move.
 
-    An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation).
-
-    Parameters
-    ----------
-    df : float
-        Degrees of freedom, positive and finite; else ValueError.
+    An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation). Degrees of
+    freedom are positive and finite, else ValueError.
     """
 
     df: float = 4.0

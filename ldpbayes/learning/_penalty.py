@@ -24,13 +24,7 @@ class Penalty(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Penalty):
-    """A known penalty.
-
-    Parameters
-    ----------
-    penalty : float
-        Finite, 0 or more; else ValueError.
-    """
+    """A known penalty, finite and 0 or more; else ValueError."""
 
     penalty: float
 
@@ -97,12 +91,8 @@ class CrossValidation(Penalty):
 class Evidence(Penalty):
     """The penalty under which the released labels are most probable, coefficients integrated out ([MacKay]).
 
-    By Laplace's approximation, for objectives that are likelihoods.
-
-    Parameters
-    ----------
-    grid : sequence of float
-        Penalties to choose from, as those of `CrossValidation`; positive.
+    By Laplace's approximation, for objectives that are likelihoods. The grid has the penalties to choose from, positive
+    and in the unit of `CrossValidation`.
     """
 
     grid: tuple[float, ...] = GRID

@@ -37,21 +37,8 @@ class Setting:
 def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Fit]:
     """Fit all estimators to many simulated releases, in one compiled call and in double precision.
 
-    Parameters
-    ----------
-    setting : Setting
-        The simulation and its estimators.
-    replicates : int
-        Number of simulated releases.
-    seed : int
-        For records, their release and the analyst's own noise.
-    batch : int
-        Replicates that are vectorised together.
-
-    Returns
-    -------
-    dict of str to Fit
-        By name of the estimator, with an axis of replicates in front.
+    The results by name of the estimator have an axis of replicates in front. The seed is for records, their release and
+    the analyst's own noise. `batch` replicates are vectorised together.
     """
     return replicator(setting, replicates, batch=batch)(seed)
 
