@@ -1,4 +1,4 @@
-"""`observe`: a release, a sketch, or one of each group, in a new model."""
+"""`observe`: a release, a sketch, or one of them for each group, as a site of a model."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -12,6 +12,7 @@ from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Message
 from ldpbayes.data import ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.likelihood import Grouped, law_of_nodes
@@ -25,7 +26,7 @@ from ldpbayes.noise.omitted import Omitted
 
 def observe(
     name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch], **options: Any
-) -> Any:
+) -> Array | list[Array]:
     """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
 
     Parameters
@@ -34,33 +35,28 @@ def observe(
         Site name.
     base_dist : numpyro.distributions.Distribution
         Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
-        regression on public covariates), (G,) for G groups. Wrappers of plates and masks are respected. Latent
-        variables that NumPyro enumerates may add axes on the left.
+        regression on public covariates), (G,) for G groups. Plates and masks are respected; enumerated latent variables
+        may add axes on the left.
     data : Release or Sketch, or sequence of them
-        A release without values is simulated, so the same model is its own prior predictive. A sequence has one a
-        group, with budgets and bounds of its own; however many they are, they are one site. (Groups that differ in kind
-        become sites of their own, ``name_0``, ``name_1``, ... in order of appearance: releases and sketches, groups
-        under different classes of mechanisms, and, where rows are perturbed or noise may be left out, groups with
-        different bounds.)
+        A release without values is simulated. A sequence has one entry a group, with budgets and bounds of its own.
+        Groups become one site, or sites ``name_0``, ``name_1``, ... if they differ in kind: releases and sketches,
+        classes of mechanisms, and, where rows are perturbed or noise may be left out, bounds.
     **options
         ``method`` and ``panels`` of `Privatized`.
 
     Returns
     -------
-    Array
-        The released values, a sketch's nodes, or how many records an expansion is of. Values of several releases follow
-        one another, nodes of several sketches are side by side, records of several expansions are counted together;
-        where there are sites of several kinds it is a list with an array for each.
+    Array or list of Array
+        The released values, a sketch's nodes, or the number of records of an expansion; those of groups are joined. A
+        list has an array for each kind of site.
 
     Raises
     ------
     TypeError
         If ``data`` is neither a release nor a sketch, nor a sequence of these.
     ValueError
-        If ``base_dist`` has a law per record where a sketch is given, or a batch shape that does not fit the release or
-        the number of groups; if groups come without a release, with a sketch of several groups among them, with values
-        for some only, or as releases of numbers and with a law whose parameters are not all it is made from (a mixture,
-        say).
+        If the batch shape does not fit ``data``; if groups are empty, if one is a sketch of several groups, if only
+        some have values, or if groups of numbers have a law that cannot be indexed by its parameters (a mixture).
     """
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
@@ -70,7 +66,7 @@ def observe(
                 f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
                 "categories) a sketch made with by="
             )
-        return _observe_nodes(name, base_dist, data, options)
+        return _observe_sketch(name, base_dist, data, options)
     if isinstance(data, (list, tuple)):
         return _observe_groups(name, base_dist, data, options)
     if not isinstance(data, Release):
@@ -89,11 +85,8 @@ def observe(
     return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
 
 
-_KNOWN = {"released": True}
+_RELEASED = {"released": True}
 """Marks a site whose mechanism is that of a release or a sketch, which `fit` finds by itself."""
-
-
-# --- one site -------------------------------------------------------------------------------------------------------
 
 
 class _weighted(numpyro.handlers.scale):
@@ -102,18 +95,18 @@ class _weighted(numpyro.handlers.scale):
     NumPyro's own initializer refuses negative scales, so it is not called.
     """
 
-    def __init__(self, weights: Any) -> None:
+    def __init__(self, weights: Array) -> None:
         self.scale = weights
         Messenger.__init__(self, None)
 
 
-class _Selected(dist.MaskedDistribution):
-    """A masked law whose density is computed at the values as they are, also where they are masked.
+class _MaskedInPlace(dist.MaskedDistribution):
+    """A masked law that evaluates the density at masked values, too.
 
     NumPyro's own replaces masked values by others, which are traced: the channel is then no longer computed in advance.
     """
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
         return jnp.where(self._mask, self.base_dist.log_prob(value), 0.0)
 
 
@@ -124,8 +117,7 @@ class _once_each(Messenger):
         self.name, self.count = name, count
         super().__init__(None)
 
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Look at the distribution, which the plates have expanded by now."""
+    def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
             raise ValueError(
                 f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has "
@@ -134,12 +126,12 @@ class _once_each(Messenger):
 
 
 def _has_records(shape: tuple[int, ...], count: int) -> bool:
-    """Whether a batch shape has the records on its only axis, or on its last where NumPyro enumerates on the others."""
+    """Whether the records are the only axis of a batch shape, or the last where NumPyro enumerates on the others."""
     enumerated = any(type(handler).__module__.startswith("numpyro.contrib.funsor") for handler in _PYRO_STACK)
     return shape[-1:] == (count,) and (len(shape) == 1 or enumerated)
 
 
-def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options: dict[str, Any]) -> Any:
+def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, options: dict[str, Any]) -> Array:
     inner, keep = unwrapped(base_dist)
     if not base_dist.event_shape:
         base_dist = inner.expand(base_dist.batch_shape)
@@ -155,27 +147,26 @@ def _observe_nodes(name: str, base_dist: dist.Distribution, sketch: Any, options
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
     nodes = sketch.nodes
     if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
-        # A user's formula need not be finite where no record is: nodes that stand for none are put where some are.
+        # A user's formula need not be finite where no record is: nodes of weight 0 are moved to a node with records.
         nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
     with _weighted(sketch.weights):
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(name, _Selected(law, keep & (sketch.weights != 0)), obs=nodes, infer=_KNOWN)
+        return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=_RELEASED)
 
 
 def _observe_records(
-    name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Any, count: int, options: dict[str, Any]
-) -> Any:
+    name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Array, count: int, options: dict[str, Any]
+) -> Array:
     site = privatized_law(base_dist, mechanism, **options)
     with _once_each(name, count):
         law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
-        return numpyro.sample(name, law, obs=values, infer=_KNOWN)
+        return numpyro.sample(name, law, obs=values, infer=_RELEASED)
 
 
-# --- groups ---------------------------------------------------------------------------------------------------------
-
-
-def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence[Any], options: dict[str, Any]) -> Any:
-    """One site of all groups whose data are of the same kind."""
+def _observe_groups(
+    name: str, base_dist: dist.Distribution, data: Sequence[Any], options: dict[str, Any]
+) -> Array | list[Array]:
+    """One site for all groups whose data are of one kind."""
     kinds: dict[Hashable, list[int]] = {}
     for group, part in enumerate(data):
         if not isinstance(part, (Release, Sketch)):
@@ -193,48 +184,43 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence[Any]
     sites = []
     for number, groups in enumerate(kinds.values()):
         site, parts = name if len(kinds) == 1 else f"{name}_{number}", [data[group] for group in groups]
-        observe_parts = _observe_releases if isinstance(parts[0], Release) else _observe_sketches
-        sites.append(observe_parts(site, base_dist, np.array(groups), parts, options))
+        if isinstance(parts[0], Release):
+            sites.append(_observe_releases(site, base_dist, np.array(groups), parts, options))
+        else:
+            laws = _laws(site, base_dist, np.array(groups)) if len(groups) < len(data) else base_dist
+            sites.append(_observe_sketch(site, laws, joined_sketch(parts), options))
     return sites[0] if len(kinds) == 1 else sites
 
 
 def _kind(data: Any) -> Hashable:
-    """What groups have in common if they can be put together."""
+    """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
     structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
     if not isinstance(mechanism, Additive) or not (mechanism.columns or isinstance(mechanism.noise, Omitted)):
         return structure
-    # Bounds of these mechanisms are never one a record, so that groups with different ones cannot become one site.
+    # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.
     bounds = mechanism.lower, mechanism.upper
     return structure, tuple(tuple(np.ravel(b).tolist()) if is_concrete(b) else id(b) for b in bounds)
 
 
-def _observe_sketches(
-    name: str, base_dist: dist.Distribution, groups: np.ndarray, sketches: list[Any], options: dict[str, Any]
-) -> Any:
-    if len(groups) < base_dist.batch_shape[0]:
-        base_dist = _laws(name, base_dist, groups)
-    return _observe_nodes(name, base_dist, joined_sketch(sketches), options)
-
-
 def _observe_releases(
     name: str, base_dist: dist.Distribution, groups: np.ndarray, releases: list[Release], options: dict[str, Any]
-) -> Any:
+) -> Array:
     counts, values = [release.count for release in releases], [release.values for release in releases]
     missing = [part is None for part in values]
     if any(missing) and not all(missing):
         raise ValueError(
             f"site {name!r}: the release of group {groups[missing.index(True)]} has no values, and others have"
         )
-    codes = releases[0].mechanism.support.is_discrete and not isinstance(releases[0].mechanism, Additive)
-    law = _laws(name, base_dist, np.repeat(groups, counts), codes)
+    categorical = releases[0].mechanism.support.is_discrete and not isinstance(releases[0].mechanism, Additive)
+    law = _laws(name, base_dist, np.repeat(groups, counts), grouped=categorical)
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if any(missing) else (np if is_concrete(values) else jnp).concatenate(values)
     return _observe_records(name, law, mechanism, joined, sum(counts), options)
 
 
 def _laws(name: str, base_dist: dist.Distribution, groups: np.ndarray, grouped: bool = False) -> dist.Distribution:
-    """The laws of some groups, each perhaps repeatedly, with the masks that there are."""
+    """The laws and masks of groups, by their numbers, which may repeat."""
     law, keep = unwrapped(base_dist)
     law = law.expand(base_dist.batch_shape) if law.batch_shape != base_dist.batch_shape else law
     try:

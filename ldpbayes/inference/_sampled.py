@@ -1,282 +1,193 @@
-"""Sampling a sketch as it is or refined, by our chains or by NumPyro's."""
+"""Sampling the records, or sketches on panels that are refined where necessary, by our chains or NumPyro's."""
 
-import contextlib
-import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import HMC, MCMC
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
+from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.arviz_ import arviz
-from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, leaves, map_sketches, panel_sketches
-from ldpbayes.inference.chains import STATISTICS, Bar, Chains
-from ldpbayes.inference.density import RUNNING, Density, Site
-
-LARGE = 1 << 26  # bytes from which an array becomes an argument of the compiled function
-
-
-def by_mcmc(
-    density: Density,
-    kernel: Any,
-    key: jax.Array,
-    num_warmup: int,
-    num_samples: int,
-    num_chains: int,
-    progress_bar: bool,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run `numpyro.infer.MCMC`.
-
-    Parameters
-    ----------
-    density : Density
-        The model with its arguments.
-    kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        A kernel class (or factory) called with the model, or a kernel.
-    key : jax.Array
-        A JAX random key.
-    num_warmup, num_samples, num_chains : int
-        Iterations of a chain that are discarded, iterations that are kept, and chains.
-    progress_bar : bool
-        Whether one is shown.
-
-    Returns
-    -------
-    tuple of two dicts of str to array (chains, iterations, ...)
-        Samples by site and statistics by name.
-    """
-    large, rebuild = _large_arrays((density.args, density.kwargs))
-    if large and callable(kernel):
-        # XLA copies constants of a compiled function several times and may evaluate expressions of them for minutes.
-        def model_of_data(arrays: Any) -> Any:
-            positional, named = rebuild(arrays)
-            return density.model(*positional, **named)
-
-        density, kernel = Density(model_of_data, (large,), {}), kernel(model_of_data)
-    elif callable(kernel):
-        kernel = kernel(density.model)
-    # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without being given where.
-    vectorized = "vectorized" if isinstance(kernel, HMC) else "sequential"
-    mcmc = MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="parallel" if 1 < num_chains <= jax.local_device_count() else vectorized,
-        progress_bar=progress_bar,
-        jit_model_args=bool(large),
-    )
-    # Kernels other than HMC and NUTS keep other statistics, or none.
-    with RUNNING:
-        mcmc.run(key, *density.args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **density.kwargs)
-    statistics = mcmc.get_extra_fields(group_by_chain=True)
-    samples = mcmc.get_samples(group_by_chain=True)
-    return jax.device_get(samples), {name: jax.device_get(values) for name, values in statistics.items()}
-
-
-def _large_arrays(tree: Any) -> tuple[list[Any], Callable[[Any], Any]]:
-    """Arrays of releases and sketches that take more than `LARGE` bytes, and a function that puts others there."""
-    parts, structure = jax.tree.flatten(tree)
-    ours = {id(leaf) for data in leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
-    large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > LARGE]
-
-    def rebuild(arrays: Any) -> Any:
-        replaced = dict(zip(large, arrays, strict=True))
-        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(parts)])
-
-    return [parts[i] for i in large], rebuild
-
+from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, panel_sketches, replace_sketches
+from ldpbayes.inference.chains import STATISTICS, Sampling
+from ldpbayes.inference.density import RUNNING, Density, Site, leaves
 
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
-
+MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
 FASTER = (
     "Where many records share a law, ldpbayes.observe is faster with a sketch in their place: release.sketch(), "
     "release.sketch(by=group) for discrete outputs, or a list with the sketch of each group."
 )
-
-Run = Callable[[Density], tuple[dict[str, Any], dict[str, Any], Density, float | None]]
-"""From a density to samples, statistics, the density that was sampled, and its sketches' error, if there are any."""
 
 
 class SketchWarning(LdpBayesWarning):
     """A sketch was too coarse for the posterior; the message says what was done about it."""
 
 
-def sampled(run: Run, density: Density, sites: dict[str, Site]) -> tuple[dict, dict, Density, list[dict]]:
-    """Sample, and again where a sketch has been found too coarse.
+@dataclass(frozen=True)
+class Draws:
+    """Samples by site and statistics by name, (chains, iterations, ...), of a density."""
 
-    Parameters
-    ----------
-    run : callable
-        `by_chains` or `by_numpyro` with all but the density.
-    density : Density
-        The model with its arguments.
-    sites : dict of str to Site
-        Of the model.
+    samples: Params
+    statistics: Params
+    density: Density
+    error: float | None  # of the density's sketches on panels, in nats; None if there are none
 
-    Returns
-    -------
-    tuple
-        Samples, statistics, the density whose sketches have been found fine enough, and certificates.
-    """
-    certificates: list[dict[str, Any]] = []
-    samples, statistics, density, error = run(density)
-    if error is None:
-        return samples, statistics, density, certificates
-    certificates.append({"error_nats": error, "panels": _panels(density)})
-    if error <= TOLERANCE:
-        return samples, statistics, density, certificates
-    said = _off(certificates[-1])
-    finer = _refined(density, samples, sites)
+
+Run: TypeAlias = Callable[[Density], Draws]
+
+
+def sampled(run: Run, density: Density, sites: dict[str, Site]) -> tuple[Draws, list[dict[str, Any]]]:
+    """Draws from a density, or from one with finer sketches if its own are too coarse, and certificates of both."""
+    draws = run(density)
+    if draws.error is None:
+        return draws, []
+    certificates = [_certificate(draws)]
+    if draws.error <= TOLERANCE:
+        return draws, certificates
+    finer = _refined(draws, sites)
     if finer is None:
         advice = "sketch with more panels, or with keep_records=True"
-        warn(f"{said}, and cannot be refined; {advice}", SketchWarning)
-        return samples, statistics, density, certificates
-    warn(f"{said}; refined to {_panels(finer)} and sampled again", SketchWarning)
-    samples, statistics, density, error = run(finer)
-    certificates.append({"error_nats": error, "panels": _panels(density)})
-    if error is not None and error > TOLERANCE:
-        said = _off(certificates[-1])
-        warn(f"{said}, and cannot be refined; fit the release itself", SketchWarning)
-    return samples, statistics, density, certificates
+        warn(f"{_message(certificates[-1])}, and cannot be refined; {advice}", SketchWarning)
+        return draws, certificates
+    warn(f"{_message(certificates[-1])}; refined to {_panel_counts(finer)} and sampled again", SketchWarning)
+    draws = run(finer)
+    certificates.append(_certificate(draws))
+    if draws.error is not None and draws.error > TOLERANCE:
+        warn(f"{_message(certificates[-1])}, and cannot be refined; fit the release itself", SketchWarning)
+    return draws, certificates
 
 
-def by_chains(
-    kernel: Any,
-    chain_method: str | None,
-    key: jax.Array,
-    numbers: tuple[int, int, int],
-    shown: bool,
-    sites: dict[str, Site],
-    given: Density,
-) -> tuple[dict[str, Any], dict[str, Any], Density, float | None]:
-    """Samples, statistics, the density that was sampled and its sketches' error, of HMC or NUTS compiled once.
+def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> Draws:
+    """Sample by HMC or NUTS, compiled once.
 
     Sampling begins with coarser sketches. If these are off by too much, at the warm-up's draws or at the end, it begins
-    again with those that were given.
-
-    Parameters
-    ----------
-    kernel : numpyro.infer.HMC or NUTS
-        Made for the model.
-    chain_method : str, optional
-        As `Chains` takes it.
-    key : jax.Array
-        A JAX random key.
-    numbers : tuple of int
-        Warm-up iterations, draws and chains.
-    shown : bool
-        Whether a bar shows the progress.
-    sites : dict of str to Site
-        Of the model.
-    given : Density
-        The model with its arguments.
+    again with the density's own.
     """
-    num_warmup, num_samples, num_chains = numbers
-    lattice = any(site.discrete_base for site in sites.values())
-    # Folding the chain's number in makes its draws independent of how many chains there are.
-    keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))
 
-    def attempt(density: Density, tolerance: float) -> Any:
-        """What the function returns for this density, or None where its sketches are off by more than a tolerance."""
-        chains = Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
-        certificate = Certificate(density, given, chains.example) if panel_sketches(density) else None
+    def attempt(candidate: Density, tolerance: float) -> Draws | None:
+        """Draws, or None if the sketches are off by more than a tolerance."""
+        chains = sampling.chains(candidate)
+        certificate = Certificate(candidate, density, chains.example) if panel_sketches(candidate) else None
         arviz()  # imported while the programs are being compiled
-        with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown, faster=_faster(given))) as bar:
-            positions, statistics = chains.run(num_warmup, bar)
-            if certificate and tolerance < np.inf and num_warmup > 1:
-                settled = {name: values[:, num_warmup // 2 :] for name, values in positions.items()}
+        with sampling.bar(_faster(density)) as bar:
+            positions, statistics = chains.run(sampling.num_warmup, bar)
+            if certificate and tolerance < np.inf and sampling.num_warmup > 1:
+                settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
                 if certificate.error(settled) > tolerance:
                     return None
-            positions, statistics = chains.run(num_samples, bar)
+            positions, statistics = chains.run(sampling.num_samples, bar)
         error = certificate.error(positions) if certificate else None
         if error is not None and error > tolerance:
             return None
-        return chains.constrained(positions), statistics, density, error
+        return Draws(chains.constrained(positions), statistics, candidate, error)
 
-    sketches = panel_sketches(given)
-    fewer = coarser(sketches, lattice)
-    if all(own is other for own, other in zip(fewer, sketches, strict=True)):
-        return attempt(given, np.inf)
-    parts = iter(fewer)
-    return attempt(map_sketches(lambda _: next(parts), given), COARSE_TOLERANCE) or attempt(given, np.inf)
+    sketches = panel_sketches(density)
+    coarse = coarser(sketches, any(site.discrete_base for site in sites.values()))
+    draws = None
+    if any(own is not other for own, other in zip(coarse, sketches, strict=True)):
+        parts = iter(coarse)
+        draws = attempt(replace_sketches(density, lambda _: next(parts)), COARSE_TOLERANCE)
+    if draws is None:
+        draws = attempt(density, np.inf)
+    assert draws is not None  # no error is larger than an infinite tolerance
+    return draws
 
 
 def _faster(density: Density) -> str:
-    """What is faster than records, where there are releases that can be sketched."""
-    data = leaves((density.args, density.kwargs))
-    mechanisms: list[Any] = [leaf.mechanism for leaf in data if isinstance(leaf, Release)]
-    kept = any(
+    """Advice for a model with releases that can be sketched."""
+    mechanisms: list[Any] = [data.mechanism for data in density.data if isinstance(data, Release)]
+    can_be_sketched = any(
         mechanism.support.is_discrete
         or not (mechanism.record_shape or mechanism.batch_shape or mechanism.released_range is None)
         for mechanism in mechanisms
     )
-    return FASTER if kept else ""
+    return FASTER if can_be_sketched else ""
 
 
-def by_numpyro(
-    kernel: Any,
-    key: jax.Array,
-    numbers: tuple[int, int, int],
-    shown: bool,
-    sites: dict[str, Site],
-    density: Density,
-) -> tuple[dict[str, Any], dict[str, Any], Density, float | None]:
-    """The same for what only NumPyro's `MCMC` can run.
+def by_numpyro(sampling: Sampling, sites: dict[str, Site], density: Density) -> Draws:
+    """Sample by `numpyro.infer.MCMC`; the kernel may be a class (or factory) called with the model, too."""
+    kernel, model, args, kwargs = sampling.kernel, density.model, density.args, density.kwargs
+    large, rebuild = _large_arrays((args, kwargs))
+    if large and callable(kernel):
+        # XLA copies constants of a compiled function several times and may evaluate expressions of them for minutes.
+        def model_of_arrays(arrays: list[Array]) -> Any:
+            positional, named = rebuild(arrays)
+            return density.model(*positional, **named)
 
-    Parameters
-    ----------
-    kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        A kernel class (or factory) called with the model, or a kernel.
-    key : jax.Array
-        A JAX random key.
-    numbers : tuple of int
-        Warm-up iterations, draws and chains.
-    shown : bool
-        Whether a bar shows the progress.
-    sites : dict of str to Site
-        Of the model.
-    density : Density
-        The model with its arguments.
-    """
-    samples, statistics = by_mcmc(density, kernel, key, *numbers, shown)
-    error = None
-    if panel_sketches(density):
-        error = _error(density, samples, sites)
-    return samples, statistics, density, error
+        model, args, kwargs = model_of_arrays, (large,), {}
+    if callable(kernel):
+        kernel = kernel(model)
+    # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without a starting point.
+    one_device = "vectorized" if isinstance(kernel, HMC) else "sequential"
+    mcmc = MCMC(
+        kernel,
+        num_warmup=sampling.num_warmup,
+        num_samples=sampling.num_samples,
+        num_chains=sampling.num_chains,
+        chain_method="parallel" if 1 < sampling.num_chains <= jax.local_device_count() else one_device,
+        progress_bar=sampling.progress_bar,
+        jit_model_args=bool(large),
+    )
+    # Kernels other than HMC and NUTS keep other statistics, or none.
+    with RUNNING:
+        mcmc.run(sampling.key, *args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **kwargs)
+    statistics = mcmc.get_extra_fields(group_by_chain=True)
+    samples = jax.device_get(mcmc.get_samples(group_by_chain=True))
+    statistics = {name: jax.device_get(values) for name, values in statistics.items()}
+    error = _error(density, samples, sites) if panel_sketches(density) else None
+    return Draws(samples, statistics, density, error)
 
 
-def _error(density: Density, samples: dict[str, Any], sites: dict[str, Site]) -> float:
-    """Error of a density's sketches at samples of its latent sites."""
+def _large_arrays(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:
+    """Arrays of releases and sketches that take more than `MAX_CONSTANT` bytes, and a function that replaces them."""
+    parts, structure = jax.tree.flatten(tree)
+    ours = {id(leaf) for data in leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
+    large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
+
+    def rebuild(arrays: list[Array]) -> PyTree:
+        replaced = dict(zip(large, arrays, strict=True))
+        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(parts)])
+
+    return [parts[i] for i in large], rebuild
+
+
+def _error(density: Density, samples: Params, sites: dict[str, Site]) -> float:
+    """Error of a density's sketches at samples of its latent sites, in nats."""
     values = {name: samples[name] for name, site in sites.items() if site.latent}
     example = {name: jax.ShapeDtypeStruct(value.shape[2:], value.dtype) for name, value in values.items()}
     return Certificate(density, density, example, Density.log_density).error(values)
 
 
-def _panels(density: Density) -> list[int]:
+def _panel_counts(density: Density) -> list[int]:
     return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
 
 
-def _off(certificate: dict[str, Any]) -> str:
+def _certificate(draws: Draws) -> dict[str, Any]:
+    return {"error_nats": draws.error, "panels": _panel_counts(draws.density)}
+
+
+def _message(certificate: dict[str, Any]) -> str:
     return (
         f"a sketch of {certificate['panels']} panels is off by {certificate['error_nats']:.2g} nats at posterior draws"
     )
 
 
-def _refined(density: Density, samples: dict[str, Any], sites: dict[str, Site]) -> Density | None:
-    """A density with sketches fine enough at these draws, or as fine as they get; None where no records were kept."""
+def _refined(draws: Draws, sites: dict[str, Site]) -> Density | None:
+    """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
     lattice = True if any(site.discrete_base for site in sites.values()) else None
+    density = draws.density
     for _ in range(REFINEMENTS):
-        finer = map_sketches(lambda sketch: sketch.refine(lattice=lattice) or sketch, density)
-        if _panels(finer) == _panels(density):
+        finer = replace_sketches(density, lambda sketch: sketch.refine(lattice=lattice) or sketch)
+        if _panel_counts(finer) == _panel_counts(density):
             return None
         density = finer
         # The margin is there because draws from the refined posterior will lie elsewhere.
-        if _error(density, samples, sites) <= 0.1 * TOLERANCE:
+        if _error(density, draws.samples, sites) <= 0.1 * TOLERANCE:
             break
     return density

@@ -1,27 +1,26 @@
-"""Sampling an expansion in place of the records, judged at its draws."""
+"""Sampling an expansion in place of the records, with its errors measured at its draws."""
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import unconstrain_fn
 
-from ldpbayes.data import ExpandedSketch, Release, Sketch
-from ldpbayes.inference._cut import MANY, SEVERAL, Cut, Given, Uncut
-from ldpbayes.inference._expansion import Expansion, outside, passes_for, values_of
-from ldpbayes.inference._search import ORDERS, SEARCHES, Above, Mode, NoMode, Search, evenly
-from ldpbayes.inference._tails import TOLERANCE, Compare, follow, straight, tails
+from ldpbayes._core.types import Array, Key, Model, Params
+from ldpbayes.data import ExpandedSketch
+from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
+from ldpbayes.inference._expansion import Expansion, passes_for, share_outside, values_of
+from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly
+from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow, straight, tails
 from ldpbayes.inference.arviz_ import arviz
-from ldpbayes.inference.certificate import leaves, panel_sketches
-from ldpbayes.inference.chains import Bar, Chains
+from ldpbayes.inference.certificate import panel_sketches
+from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
 from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
 from ldpbayes.inference.result import resampled, smoothed_weights
@@ -29,72 +28,18 @@ from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.numerics.polynomial import Frame, Polynomial
 
-
-@dataclass(frozen=True)
-class Expanded(Density):
-    """A model with its arguments, of whose density all that depends on the records is a polynomial.
-
-    Attributes
-    ----------
-    cut : Cut
-        Where the model meets its records.
-    polynomial : Polynomial
-        What stands for their log-likelihood.
-    around : tuple of array
-        Where chains start: the mode in flat parameters, and a root of the covariance there.
-    unravel : callable
-        From flat to unconstrained parameters.
-    """
-
-    cut: Cut
-    polynomial: Polynomial
-    around: tuple[Any, Any]
-    unravel: Callable
-
-    def start(
-        self, key: jax.Array, strategy: Callable = init_to_uniform, sites: dict[str, Site] | None = None
-    ) -> dict[str, Any]:
-        """A draw from the normal approximation at the mode: a polynomial says nothing of places far from it."""
-        at, root = self.around
-        return self.unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
-
-    def potential(self, parameters: dict[str, Any]) -> Any:
-        """Minus the log density of unconstrained parameters, with the polynomial in the place of the records."""
-        return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
-
-
-def expanded(cut: Cut, polynomial: Polynomial, around: Mode, above: Above) -> Expanded:
-    """The density of a model below whose cut a polynomial stands.
-
-    Parameters
-    ----------
-    cut : Cut
-        Where the model meets its records.
-    polynomial : Polynomial
-        What stands for their log-likelihood.
-    around : Mode
-        Where chains start.
-    above : Above
-        What is above the cut.
-    """
-    density = cut.density
-    # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
-    tensors, near = jax.tree.map(jnp.asarray, (polynomial, (np.asarray(around.at), np.asarray(around.root))))
-    return Expanded(density.model, density.args, density.kwargs, cut, tensors, near, above.unravel)
-
-
-DRAWS = 8000  # of a posterior at most, among which points are picked
+MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
 
 
 def expand(
-    model: Callable, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
+    model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
 ) -> Expansion:
-    """What a model's records say at points of its posterior; of shards, made at the same points, the results add.
+    """Expand the log-likelihood of a model's records around its posterior; expansions of shards add.
 
-    Two rounds serve data that do not fit one machine: expand every shard at the points of the first one's expansion,
-    add, and `fit` with ``expand=`` the sum, given any shard; then once more ``at=`` that posterior, if `fit` asks for
-    it. An expansion holds arrays alone, and can be pickled; points are compared exactly, so that machines which differ
-    in rounding should be handed one expansion, rather than the posterior, as ``at``.
+    Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
+    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
+    expansion holds arrays only and can be pickled. Points are compared exactly: machines that differ in rounding need
+    one expansion as ``at``, not the posterior.
 
     Parameters
     ----------
@@ -103,10 +48,10 @@ def expand(
     *args, **kwargs
         Arguments of the model: a shard of the records.
     at : Expansion or posterior, optional
-        Where: at the points of another expansion, or at draws of what `fit` returned. Default: around the mode of the
+        The points: those of another expansion, or draws of what `fit` returned. Default: around the mode of the
         posterior of these records alone.
     order : int, optional
-        2, 3 or 4. Default: that of an expansion given as ``at``, otherwise the highest for which few passes suffice.
+        2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
     seed : int
         Of the points.
 
@@ -117,8 +62,8 @@ def expand(
     Raises
     ------
     ValueError
-        If the model has no records that can be expanded, the order is another one, the posterior has several modes, or
-        ``at`` is of another model.
+        If no records of the model can be expanded, the order is another, the posterior has several modes, or ``at`` is
+        of another model.
     """
     if order is not None and order not in ORDERS:
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
@@ -128,19 +73,18 @@ def expand(
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
-            made, rays = search.at(at.points, at.frame, at.order if order is None else order), at.rays
+            expansion, rays = search.at(at.points, at.frame, at.order if order is None else order), at.rays
         else:
-            draws = search.normal_draws(search.mode(SEARCHES)) if at is None else _draws(search, at)
-            seen = search.above.coordinates(draws)
-            made, rays = search.expansion(seen, order), straight(draws, seen)
+            draws = search.normal_draws(search.mode(MIN_SEARCHES)) if at is None else _unconstrained_draws(search, at)
+            coordinates = search.above.coordinates(draws)
+            expansion, rays = search.expansion(coordinates, order), straight(draws, coordinates)
         if rays is None:
-            return made
-        return dataclasses.replace(
-            made, rays=rays, outwards=search.passes.values(search.above.coordinates(rays.points))
-        )
+            return expansion
+        outwards = search.passes.values(search.above.coordinates(rays.points))
+        return dataclasses.replace(expansion, rays=rays, outwards=outwards)
 
 
-def _draws(search: Search, posterior: Any) -> np.ndarray:
+def _unconstrained_draws(search: Search, posterior: Any) -> np.ndarray:
     """Unconstrained parameters (draws, n) of a posterior."""
     density = search.cut.density
     try:
@@ -148,192 +92,157 @@ def _draws(search: Search, posterior: Any) -> np.ndarray:
     except (KeyError, TypeError):
         names = ", ".join(search.above.names)
         raise ValueError(f"at must be an expansion, or a posterior with draws of {names}; got {posterior!r}") from None
-    some = {name: evenly(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in values.items()}
+    draws = {name: evenly(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
 
-    def unconstrained(each: dict[str, Any]) -> Any:
+    def unconstrained(values: Params) -> Params:
         with RUNNING:
-            return unconstrain_fn(density.model, density.args, density.kwargs, each)
+            return unconstrain_fn(density.model, density.args, density.kwargs, values)
 
-    return search.above.flat(jax.jit(jax.vmap(unconstrained))(some))
-
-
-NEGLIGIBLE = 0.01  # nats of standard deviation of the error: it moves no mean by more than so many standard deviations
-LARGE = 0.1  # nats that no single draw's error may exceed for that
-MODERATE = 0.3  # nats of standard deviation up to which reweighting loses less than a tenth of the draws
-HOPELESS = 1.0  # nats of standard deviation of the error beyond which there is no reweighting
-CHECKS = 64  # draws at which what is sampled and the records are compared
+    return search.above.flat(jax.jit(jax.vmap(unconstrained))(draws))
 
 
-class Outcome(NamedTuple):
-    """What came of sampling something else than the records.
-
-    Attributes
-    ----------
-    report : dict
-        What ran, and why where it was the records, for the attributes of the result.
-    samples, statistics : dict, optional
-        Draws of the posterior; None where only the records will do.
-    off : ndarray, optional
-        Errors at all draws, where these could not be reweighted.
-    """
-
-    report: dict[str, Any]
-    samples: dict[str, Any] | None = None
-    statistics: dict[str, Any] | None = None
-    off: np.ndarray | None = None
+# Errors are the posterior's log density less the sampled one, at draws, up to a constant.
+NEGLIGIBLE_SD = 0.01  # nats: such a standard deviation moves no mean by more than so many standard deviations
+NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
+MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
+HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
+CHECKED_DRAWS = 64  # draws at which errors are measured first
 
 
-def errors_said(off: np.ndarray) -> dict[str, float]:
-    """Errors, as a report has them.
+@dataclass(frozen=True)
+class Outcome:
+    """Result of sampling a surrogate of the records."""
 
-    Parameters
-    ----------
-    off : ndarray (draws,)
-        In nats, up to a constant.
-    """
-    off = off - np.mean(off)
-    return {"error_sd_nats": float(np.std(off)), "error_nats": float(np.max(np.abs(off)))}
+    report: dict[str, Any]  # for the attributes of the fit: what ran, why if it was the records, and the errors
+    samples: Params | None = None  # draws of the posterior; None if the records must be sampled
+    statistics: Params = dataclasses.field(default_factory=dict)
+    errors: np.ndarray | None = None  # at all draws, if these could not be reweighted
+    warning: str | None = None
 
 
-def judged(
+def _records_needed(why: str, facts: dict[str, Any], errors: np.ndarray | None = None) -> Outcome:
+    warning = f"no expansion is sampled, but the data as they are: {why}"
+    return Outcome({"ran": "records", "why": why} | facts, errors=errors, warning=warning)
+
+
+def _error_summary(errors: np.ndarray) -> dict[str, float]:
+    errors = errors - np.mean(errors)
+    return {"error_sd_nats": float(np.std(errors)), "error_nats": float(np.max(np.abs(errors)))}
+
+
+def _judged(
+    chains: Chains,
+    positions: Params,
+    statistics: Params,
+    coordinates: np.ndarray,
     errors: Callable[[np.ndarray], np.ndarray],
-    seen: np.ndarray,
-    positions: dict[str, Any],
-    statistics: dict[str, Any],
-    constrained: Callable[[dict[str, Any]], dict[str, Any]],
-    key: jax.Array,
-    draws: np.ndarray,
+    flat: np.ndarray,
     compare: Compare,
+    key: Key,
 ) -> Outcome:
-    """Draws as they are where their density's error is negligible, reweighted where it is not, or none.
+    """Draws as they are if their density's error is negligible, reweighted if it is moderate, otherwise none.
 
-    Parameters
-    ----------
-    errors : callable
-        From some of ``seen`` to the log density of the posterior less that which was sampled, up to a constant.
-    seen : ndarray (chains · draws, ...)
-        What the records see of the draws.
-    positions, statistics : dict of str to ndarray (chains, draws, ...)
-        Of the chains.
-    constrained : callable
-        From positions to samples of the sites.
-    key : jax.Array
-        A JAX random key.
-    draws : ndarray (chains · draws, n)
-        The positions, flat.
-    compare : callable
-        At parameters like these; see `Compare`.
+    ``errors`` takes some of the coordinates (draws, ...); ``flat`` are the positions (draws, n), for ``compare``.
     """
-    off = errors(evenly(seen, CHECKS))
-    said = errors_said(off)
-    rays, log_density, outwards = follow(draws, seen, compare)
+    off = errors(evenly(coordinates, CHECKED_DRAWS))
+    facts = _error_summary(off)
+    rays, log_density, outwards = follow(flat, coordinates, compare)
     tail = tails(rays, log_density, outwards - np.mean(off))
-    said |= {"tail_error": tail.all}
-    if not tail.beyond <= TOLERANCE:
+    facts |= {"tail_error": tail.all}
+    if not tail.beyond <= TAIL_TOLERANCE:
         why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
-        return Outcome({"ran": "records", "why": why, **said})
-    if said["error_sd_nats"] <= NEGLIGIBLE and said["error_nats"] <= LARGE and tail.all <= TOLERANCE:
-        return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
-    off = errors(seen)
-    said |= errors_said(off)
-    # Of all draws, among which a few may be off by more.
-    if said["error_sd_nats"] <= NEGLIGIBLE and tail.all <= TOLERANCE:
-        return Outcome({"ran": "expansion", **said}, constrained(positions), statistics)
+        return _records_needed(why, facts)
+    negligible = facts["error_sd_nats"] <= NEGLIGIBLE_SD and facts["error_nats"] <= NEGLIGIBLE_MAX
+    if not (negligible and tail.all <= TAIL_TOLERANCE):
+        off = errors(coordinates)
+        facts |= _error_summary(off)
+        # The largest error does not count here: among all draws, a few may be off by more.
+        negligible = facts["error_sd_nats"] <= NEGLIGIBLE_SD
+    if negligible and tail.all <= TAIL_TOLERANCE:
+        return Outcome({"ran": "expansion", **facts}, chains.constrained(positions), statistics)
     weights = smoothed_weights(off)
-    said |= {"pareto_k": weights.pareto_k, "effective_share": weights.share}
+    facts |= {"pareto_k": weights.pareto_k, "effective_share": weights.share}
     if not weights.good:
         why = f"importance weights are too uneven (Pareto k {weights.pareto_k:.2f}, {weights.share:.0%} of the draws)"
-        return Outcome({"ran": "records", "why": why, **said}, off=off - np.mean(off))
-    each = statistics["potential_energy"].shape
-    energy = statistics["potential_energy"] - (off - np.mean(off)).reshape(each)
-    both = positions, statistics | {"potential_energy": energy}
-    positions, statistics = resampled(both, weights.log.reshape(each), key)
-    return Outcome({"ran": "expansion, reweighted", **said}, constrained(positions), statistics)
+        return _records_needed(why, facts, off - np.mean(off))
+    shape = statistics["potential_energy"].shape
+    energy = statistics["potential_energy"] - (off - np.mean(off)).reshape(shape)
+    draws = positions, statistics | {"potential_energy": energy}
+    positions, statistics = resampled(draws, weights.log.reshape(shape), key)
+    return Outcome({"ran": "expansion, reweighted", **facts}, chains.constrained(positions), statistics)
 
 
-ROUNDS = 4  # expansions at most, each at the draws of the one before
-MOST = 6000  # passes for an expansion, beyond which no higher order is tried
-NARROW = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-WORTH = 1.5e11  # numbers that the records' way reads and writes from which on compiling an expansion is worth its time
-GRADIENTS = 10  # that an iteration of NUTS takes, about
-TAIL = 20  # every such draw, one of the largest errors, may become a further point of an expansion that is made again
-FEW_OUTSIDE = 0.02  # share of the draws that may be far from where an expansion was made
+MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
+NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
+MIN_WORK = 1.5e11  # array entries that sampling the records handles, from which on compiling an expansion pays
+GRADIENTS = 10  # gradients of an iteration of NUTS, about
+WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
+MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
 
-_MakeChains = Callable[[Polynomial, Mode], Chains]
-"""From what stands for the records, and where chains start, to the chains."""
+
+@dataclass(frozen=True)
+class _Expanded(Density):
+    """A density in which a polynomial stands for the log-likelihood of the records below a cut."""
+
+    cut: Cut
+    polynomial: Polynomial
+    mode: Mode
+    unravel: Callable[[Array], Params]
+
+    def start(self, key: Key, strategy: Callable = init_to_uniform, sites: dict[str, Site] | None = None) -> Params:
+        """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
+        at, root = self.mode
+        return self.unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
+
+    def potential(self, parameters: Params) -> Array:
+        return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
+
+
+def _expanded_chains(search: Search, polynomial: Polynomial, mode: Mode, sampling: Sampling) -> Chains:
+    """Chains on a density with a polynomial in place of the records, from the normal approximation at a mode."""
+    density = search.cut.density
+    # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
+    polynomial, mode = jax.tree.map(jnp.asarray, (polynomial, mode))
+    return sampling.chains(
+        _Expanded(density.model, density.args, density.kwargs, search.cut, polynomial, mode, search.above.unravel)
+    )
 
 
 def by_expansion(
-    kernel: Any,
-    chain_method: str | None,
-    key: jax.Array,
-    numbers: tuple[int, int, int],
-    shown: bool,
-    sites: dict[str, Site],
-    density: Density,
-    expand: "bool | Expansion | None",
+    sampling: Sampling, sites: dict[str, Site], density: Density, expand: bool | Expansion | None
 ) -> Outcome | None:
-    """Sample a posterior by expansions of its likelihood.
+    """Sample a posterior by expansions of its likelihood; None if these are neither requested nor worthwhile.
 
-    Parameters
-    ----------
-    kernel, chain_method
-        As `Chains` takes them.
-    key : jax.Array
-        A JAX random key.
-    numbers : tuple of int
-        Warm-up iterations, draws and chains.
-    shown : bool
-        Whether a bar shows the progress.
-    sites : dict of str to Site
-        Of the model.
-    density : Density
-        The model with its arguments.
-    expand : bool or Expansion, optional
-        None where an expansion is tried only if it pays; one of all records, or of more than are here.
-
-    Returns
-    -------
-    Outcome or None
-        None where nobody asked for an expansion, and none pays.
-
-    Raises
-    ------
-    ValueError
-        If an expansion is given that is not of this model, or of shards, with a posterior of several modes.
+    An expansion ``expand`` may be of all records, or of more than the arguments have. Raises ValueError if it is of
+    another model, or of shards, with a posterior of several modes.
     """
-    num_warmup, num_samples, num_chains = numbers
     given = expand if isinstance(expand, Expansion) else None
-    keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
-    if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < MANY):
+    if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS):
         return None
+    min_records = WORTHWHILE_RECORDS if expand is None else REQUESTED_RECORDS
     try:
-        search = Search(density, sites, kernel._init_strategy, key, MANY if expand is None else SEVERAL)
+        search = Search(density, sites, sampling.kernel._init_strategy, sampling.key, min_records)
     except Uncut as reason:
         if given is not None:
             raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
-        return Outcome({"ran": "records", "why": str(reason)}) if expand else None
+        return _records_needed(str(reason), {}) if expand else None
     if given is not None and (given.names, given.points.shape[1:]) != (search.cut.names, search.cut.shape):
         raise ValueError(
             f"the expansion is of another model: it is in {given.names}, of shape {given.points.shape[1:]}, and here "
             f"records see {search.cut.names}, of shape {search.cut.shape}"
         )
-    if expand is None and not _pays(search, (num_warmup + num_samples) * num_chains):
+    if expand is None and not _pays(search, sampling.iterations):
         return None
-
-    def chains(polynomial: Polynomial, at: Mode) -> Chains:
-        density: Expanded = expanded(search.cut, polynomial, at, search.above)
-        return Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
-
     if given is not None and given.count != search.cut.count:
-        return _of_shards(search, given, chains, numbers, shown)
-    # An expansion that is given may be of another place, or of other records.
-    for start in [None] if given is None else [given, None]:
+        return _by_shards(search, given, sampling)
+    # An expansion by the user may be around another place, or of other records.
+    for first in [None] if given is None else [given, None]:
         try:
-            outcome = _of_records(search, start, chains, numbers, shown)
+            outcome = _by_records(search, first, sampling)
         except NoMode as reason:
-            outcome = Outcome({"ran": "records", "why": str(reason)} | _about(search))
+            outcome = _records_needed(str(reason), _facts(search))
         if outcome.samples is not None:
             break
     return outcome
@@ -342,189 +251,151 @@ def by_expansion(
 def _pays(search: Search, iterations: int) -> bool:
     """Whether an expansion is worth its time and likely to be exact; no clock has a part in it."""
     directions, groups = search.cut.shape[-1], search.cut.groups or 1
-    narrow = groups * directions**2 <= NARROW * search.cut.count
-    return narrow and GRADIENTS * float(iterations) * search.passes.numbers >= WORTH
+    narrow = groups * directions**2 <= NARROW_RATIO * search.cut.count
+    return narrow and GRADIENTS * float(iterations) * search.passes.work >= MIN_WORK
 
 
-def _about(search: Search, order: int | None = None) -> dict[str, Any]:
-    found = search.cut
-    about = {"sites": list(found.names), "shape": list(found.shape), "count": found.count, "passes": search.passes.made}
-    return about | ({} if order is None else {"order": order})
+def _facts(search: Search, order: int | None = None) -> dict[str, Any]:
+    cut = search.cut
+    facts = {"sites": list(cut.names), "shape": list(cut.shape), "count": cut.count, "passes": search.passes.count}
+    return facts | ({} if order is None else {"order": order})
 
 
-def _of_records(
-    search: Search, given: Expansion | None, chains: _MakeChains, numbers: tuple[int, int, int], shown: bool
-) -> Outcome:
+def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> Outcome:
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
-    num_warmup, num_samples, num_chains = numbers
-    budget = num_chains * (num_warmup + num_samples)
-    at = search.mode(max(SEARCHES, num_chains), given)
-    expansion = search.expansion(search.above.coordinates(search.normal_draws(at))) if given is None else given
-    for number in range(ROUNDS):
+    mode = search.mode(max(MIN_SEARCHES, sampling.num_chains), first)
+    expansion = search.expansion(search.above.coordinates(search.normal_draws(mode))) if first is None else first
+    for number in range(MAX_ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
-        ran = chains(polynomial, at)
+        chains = _expanded_chains(search, polynomial, mode, sampling)
         arviz()  # imported while the programs are being compiled
         errors = functools.partial(_errors, search, polynomial)
-        again = number < ROUNDS - 1 and search.passes.made < budget
-        with contextlib.closing(Bar(budget, shown)) as bar:
-            positions, statistics = ran.run(num_warmup, bar)
-            if num_warmup >= CHECKS:
-                draws = search.seen({name: values[:, num_warmup // 2 :] for name, values in positions.items()})
-                off = errors(evenly(draws, CHECKS))
-                higher = _higher(draws, order)
+        may_repeat = number < MAX_ROUNDS - 1 and search.passes.count < sampling.iterations
+        with sampling.bar() as bar:
+            positions, statistics = chains.run(sampling.num_warmup, bar)
+            if sampling.num_warmup >= CHECKED_DRAWS:
+                settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
+                draws = search.coordinates(settled)
+                off = errors(evenly(draws, CHECKED_DRAWS))
+                next_order = _next_order(draws, order)
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
-                dear = higher == order or 3 * passes_for(Frame.of_draws(draws), higher) > num_samples * num_chains
-                hopeless = not np.std(off) <= HOPELESS
-                if hopeless and (expansion is given or not again):  # the draws are not worth anything
+                cost = 3 * passes_for(Frame.of_draws(draws), next_order)
+                reweighting_is_cheaper = next_order == order or cost > sampling.num_samples * sampling.num_chains
+                # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+                if not np.std(off) <= HOPELESS_SD and (expansion is first or not may_repeat):
                     break
-                if again and not np.std(off) <= (MODERATE if dear else NEGLIGIBLE):
-                    expansion = search.expansion(draws, higher)
+                if may_repeat and not np.std(off) <= (MODERATE_SD if reweighting_is_cheaper else NEGLIGIBLE_SD):
+                    expansion = search.expansion(draws, next_order)
                     continue
-            positions, statistics = ran.run(num_samples, bar)
-        seen, key = search.seen(positions), jax.random.fold_in(search.key, 2)
+            positions, statistics = chains.run(sampling.num_samples, bar)
+        draws, key = search.coordinates(positions), jax.random.fold_in(search.key, 2)
         flat, compare = search.above.flat(positions), functools.partial(search.compared, polynomial)
-        outcome = judged(errors, seen, positions, statistics, ran.constrained, key, flat, compare)
-        if not again or outcome.off is None:
-            return outcome._replace(report=outcome.report | _about(search, order))
-        worst = np.argsort(-np.abs(outcome.off))[: len(seen) // TAIL]
-        expansion = search.expansion(seen, order, seen[worst])
+        outcome = _judged(chains, positions, statistics, draws, errors, flat, compare, key)
+        if not may_repeat or outcome.errors is None:
+            return dataclasses.replace(outcome, report=outcome.report | _facts(search, order))
+        worst = np.argsort(-np.abs(outcome.errors))[: len(draws) // WORST_ONE_IN]
+        expansion = search.expansion(draws, order, draws[worst])
     why = f"an expansion of order {order} is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
-    return Outcome({"ran": "records", "why": why} | errors_said(off) | _about(search, order))
+    return _records_needed(why, _error_summary(off) | _facts(search, order))
 
 
-def _errors(search: Search, polynomial: Polynomial, draws: np.ndarray) -> np.ndarray:
-    return search.passes.values(draws) - values_of(polynomial, draws)
+def _errors(search: Search, polynomial: Polynomial, coordinates: np.ndarray) -> np.ndarray:
+    return search.passes.values(coordinates) - values_of(polynomial, coordinates)
 
 
-def _higher(draws: np.ndarray, order: int) -> int:
-    """The next order, if there is one and it does not take too many passes."""
-    return order + 1 if order < ORDERS[-1] and passes_for(Frame.of_draws(draws), order + 1) <= MOST else order
+def _next_order(draws: np.ndarray, order: int) -> int:
+    """The next higher order if there is one that does not take too many passes, otherwise this order."""
+    return order + 1 if order < ORDERS[-1] and passes_for(Frame.of_draws(draws), order + 1) <= MAX_PASSES else order
 
 
-def _of_shards(
-    search: Search, given: Expansion, chains: _MakeChains, numbers: tuple[int, int, int], shown: bool
-) -> Outcome:
-    """Sample an expansion of records that are elsewhere; the certificate is what it says of itself."""
-    num_warmup, num_samples, num_chains = numbers
-    polynomial = given.polynomial
+def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outcome:
+    """Sample an expansion of records on other machines; its errors are those at its own points."""
+    polynomial = expansion.polynomial
     try:
-        at = search.mode(max(SEARCHES, num_chains), given)
+        mode = search.mode(max(MIN_SEARCHES, sampling.num_chains), expansion)
     except NoMode as reason:
         raise ValueError(
             f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
             "that are nearer to the posterior of all of them"
         ) from None
-    ran = chains(polynomial, at)
-    with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
-        ran.run(num_warmup, bar)
-        positions, statistics = ran.run(num_samples, bar)
-    share = outside(polynomial, search.seen(positions))
-    said = errors_said(given.errors()) | {"tail_error": search.tails(given).all}
-    report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | said
-    report |= _about(search, given.order) | {"count": given.count}
+    chains = _expanded_chains(search, polynomial, mode, sampling)
+    with sampling.bar() as bar:
+        chains.run(sampling.num_warmup, bar)
+        positions, statistics = chains.run(sampling.num_samples, bar)
+    share = share_outside(polynomial, search.coordinates(positions))
+    errors = _error_summary(expansion.errors()) | {"tail_error": search.tails(expansion).all}
+    report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | errors
+    report |= _facts(search, expansion.order) | {"count": expansion.count}
     doubts = []
-    if share > FEW_OUTSIDE or not said["error_sd_nats"] <= NEGLIGIBLE:
+    if share > MAX_OUTSIDE or not errors["error_sd_nats"] <= NEGLIGIBLE_SD:
         doubts.append(
-            f"the expansion is off by {said['error_sd_nats']:.2g} nats (standard deviation) where it was made, and "
+            f"the expansion is off by {errors['error_sd_nats']:.2g} nats (standard deviation) where it was made, and "
             f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
         )
-    if not said["tail_error"] <= TOLERANCE:
+    if not errors["tail_error"] <= TAIL_TOLERANCE:
         doubts.append(
-            f"a variance is off by {said['tail_error']:.1%}: where that remains, the posterior has a tail that the "
+            f"a variance is off by {errors['tail_error']:.1%}: where that remains, the posterior has a tail that the "
             "expansion has not; fit the records"
         )
-    if doubts:
-        report["doubt"] = "; ".join(doubts)
-    return Outcome(report, ran.constrained(positions), statistics)
+    return _doubtful(report, doubts, chains.constrained(positions), statistics)
+
+
+def _doubtful(report: dict[str, Any], doubts: list[str], samples: Params, statistics: Params) -> Outcome:
+    """Draws that are not compared with records, with reasons for doubt."""
+    doubt = "; ".join(doubts)
+    return Outcome(report | ({"doubt": doubt} if doubt else {}), samples, statistics, warning=doubt or None)
 
 
 def expanded_sketches(density: Density) -> list[ExpandedSketch]:
-    """The expansions among the arguments of a density.
-
-    Parameters
-    ----------
-    density : Density
-        The model with its arguments.
-    """
-    return [leaf for leaf in leaves((density.args, density.kwargs)) if isinstance(leaf, ExpandedSketch)]
+    """The expansions of categories among the arguments of a density."""
+    return [data for data in density.data if isinstance(data, ExpandedSketch)]
 
 
-def counted(density: Density) -> Density:
-    """The same with counts of the released values in the places of expansions; ValueError without records.
-
-    Parameters
-    ----------
-    density : Density
-        The model with its arguments.
-    """
-    args, kwargs = jax.tree.map(
-        lambda leaf: leaf.exact if isinstance(leaf, ExpandedSketch) else leaf,
-        (density.args, density.kwargs),
-        is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)),
-    )
-    return Density(density.model, args, kwargs)
+def without_expansions(density: Density) -> Density:
+    """A density with counts of released values in the places of expansions; ValueError if they keep no records."""
+    return density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
 
 
-def by_sketch(
-    kernel: Any, chain_method: str | None, key: jax.Array, numbers: tuple[int, int, int], shown: bool, density: Density
-) -> Outcome:
-    """Sample a model of expansions, and compare these with their records at the draws.
-
-    Parameters
-    ----------
-    kernel, chain_method
-        As `Chains` takes them.
-    key : jax.Array
-        A JAX random key.
-    numbers : tuple of int
-        Warm-up iterations, draws and chains.
-    shown : bool
-        Whether a bar shows the progress.
-    density : Density
-        The model with its arguments.
-    """
-    num_warmup, num_samples, num_chains = numbers
-    keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(num_chains))
-    chains = Chains(lambda _: density, kernel, keys, num_warmup, num_samples, chain_method)
+def by_sketch(sampling: Sampling, density: Density) -> Outcome:
+    """Sample a model of expansions of categories, and compare these with their records at the draws."""
+    chains = sampling.chains(density)
     shares = _Shares(density, chains.example)
-    about = {"order": max(sketch.polynomial.order for sketch in shares.sketches)}
-    about["count"] = sum(int(sketch.size) for sketch in shares.sketches)
-    kept = all(sketch.records is not None for sketch in expanded_sketches(density))
-    with contextlib.closing(Bar(num_chains * (num_warmup + num_samples), shown)) as bar:
-        positions, statistics = chains.run(num_warmup, bar)
-        if num_warmup >= CHECKS and kept:
-            off = shares.errors(evenly(shares.rows(positions, num_warmup // 2), CHECKS))
-            if not np.std(off) <= HOPELESS:
+    facts = {"order": max(sketch.polynomial.order for sketch in shares.sketches)}
+    facts["count"] = sum(int(sketch.size) for sketch in shares.sketches)
+    has_records = all(sketch.records is not None for sketch in expanded_sketches(density))
+    with sampling.bar() as bar:
+        positions, statistics = chains.run(sampling.num_warmup, bar)
+        if sampling.num_warmup >= CHECKED_DRAWS and has_records:
+            off = shares.errors(evenly(shares.flat(positions, sampling.num_warmup // 2), CHECKED_DRAWS))
+            if not np.std(off) <= HOPELESS_SD:
                 why = f"a sketch is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
-                return Outcome({"ran": "records", "why": why} | errors_said(off) | about)
-        positions, statistics = chains.run(num_samples, bar)
-    if kept:
-        rows, key = shares.rows(positions), jax.random.fold_in(key, num_chains)
+                return _records_needed(why, _error_summary(off) | facts)
+        positions, statistics = chains.run(sampling.num_samples, bar)
+    flat = shares.flat(positions)
+    if has_records:
 
-        def compared(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def compare(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             """Log densities with the records' likelihood, gradients with the expansions', and errors."""
-            (potentials, gradients), off = chains.slopes(points), shares.errors(points)
+            (potentials, gradients), off = chains.potentials(points), shares.errors(points)
             return off - potentials, -gradients, off
 
-        outcome = judged(shares.errors, rows, positions, statistics, chains.constrained, key, rows, compared)
-        return outcome._replace(report=outcome.report | about)
-    share = shares.outside(evenly(shares.rows(positions), CHECKS))
-    report = {"ran": "expansion without records", "outside": share} | about
-    if share > 0:
-        report["doubt"] = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
-    return Outcome(report, chains.constrained(positions), statistics)
+        key = jax.random.fold_in(sampling.key, sampling.num_chains)
+        outcome = _judged(chains, positions, statistics, flat, shares.errors, flat, compare, key)
+        return dataclasses.replace(outcome, report=outcome.report | facts)
+    share = shares.outside(evenly(flat, CHECKED_DRAWS))
+    report = {"ran": "expansion without records", "outside": share} | facts
+    doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
+    return _doubtful(report, [doubt] if share > 0 else [], chains.constrained(positions), statistics)
 
 
 class _Shares:
-    """What expansions see of draws: the shares of their categories."""
+    """Shares of categories, which the expansions among the arguments of a density depend on, at draws."""
 
-    def __init__(self, density: Density, example: dict[str, Any]) -> None:
+    def __init__(self, density: Density, example: Params) -> None:
         self.sketches: list[ExpandedSketch] = []
 
-        def shares(_: Any, parameters: dict[str, Any]) -> list[Any]:
-            given = numpyro.handlers.trace(Given(density.model, parameters, parameters))
-            with RUNNING:
-                sites = given.get_trace(*density.args, **density.kwargs).values()
+        def shares(_: Any, parameters: Params) -> list[Array]:
+            sites = density.trace(FixedValues(density.model, parameters, parameters)).values()
             laws = [unwrapped(site["fn"])[0] for site in sites if site["type"] == "sample"]
             self.sketches[:] = [law.sketch for law in laws if isinstance(law, ExpandedLaw)]
             return [law.theta for law in laws if isinstance(law, ExpandedLaw)]
@@ -534,28 +405,26 @@ class _Shares:
         traced, (self._arrays,) = trace(shares, example)
         self._program = PROGRAMS.get(("shares", traced.key), lambda: Compiled(traced, self._arrays, example))
 
-    def rows(self, positions: dict[str, Any], start: int = 0) -> np.ndarray:
-        """Flat parameters (draws, size) of the draws from one on, of all chains."""
-        parts = []
-        for name in self._names:
-            some = positions[name][:, start:]
-            parts.append(some.reshape(some.shape[0] * some.shape[1], -1))
-        return np.concatenate(parts, axis=1)
+    def flat(self, positions: Params, start: int = 0) -> np.ndarray:
+        """Flat parameters (draws, size) of all chains, from the draw ``start`` on."""
+        parts = [positions[name][:, start:] for name in self._names]
+        return np.concatenate([part.reshape(part.shape[0] * part.shape[1], -1) for part in parts], axis=1)
 
-    def _of(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _at(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Shares (draws, ...) for each sketch."""
         ends = np.cumsum([int(np.prod(self._shapes[name])) for name in self._names])[:-1]
-        made = []
-        for row in rows:
+        shares = []
+        for row in flat:
             parts = zip(self._names, np.split(row, ends), strict=True)
-            made.append(self._program(self._arrays, {name: part.reshape(self._shapes[name]) for name, part in parts}))
-        return [np.stack(each) for each in zip(*made, strict=True)]
+            shares.append(self._program(self._arrays, {name: part.reshape(self._shapes[name]) for name, part in parts}))
+        return [np.stack(each) for each in zip(*shares, strict=True)]
 
-    def errors(self, rows: np.ndarray) -> np.ndarray:
+    def errors(self, flat: np.ndarray) -> np.ndarray:
         """Log-likelihood of the records less that of the expansions."""
-        pairs = zip(self.sketches, self._of(rows), strict=True)
+        pairs = zip(self.sketches, self._at(flat), strict=True)
         return sum(sketch.log_likelihood(theta) - values_of(sketch.polynomial, theta) for sketch, theta in pairs)
 
-    def outside(self, rows: np.ndarray) -> float:
-        """Share of the draws that are not where the expansions were made."""
-        pairs = zip(self.sketches, self._of(rows), strict=True)
-        return max(outside(sketch.polynomial, theta) for sketch, theta in pairs)
+    def outside(self, flat: np.ndarray) -> float:
+        """Share of the draws that are far from the points of the expansions."""
+        pairs = zip(self.sketches, self._at(flat), strict=True)
+        return max(share_outside(sketch.polynomial, theta) for sketch, theta in pairs)

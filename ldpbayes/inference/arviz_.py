@@ -1,4 +1,4 @@
-"""ArviZ 0.23 and 1.x: all of the differences that the package has to know are here."""
+"""ArviZ 0.23 and 1.x: all differences between these versions that the package has to know."""
 
 import inspect
 import warnings
@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["arviz", "dataset", "from_groups", "group_names", "psislw", "summary", "with_draws"]
-
 
 def arviz() -> Any:
-    """ArviZ; the warning that it is being refactored, given on import, is none of the user's concern."""
+    """ArviZ, imported without its warning that it is being refactored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         import arviz as az
@@ -19,7 +17,7 @@ def arviz() -> Any:
 
 
 def from_groups(groups: Mapping[str, Any], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Any]) -> Any:
-    """Groups of arrays as ArviZ keeps them: InferenceData in ArviZ 0.23, an xarray.DataTree in 1.x."""
+    """Groups of arrays as InferenceData in ArviZ 0.23, as an xarray.DataTree in 1.x."""
     from_dict = arviz().from_dict
     if "posterior" in inspect.signature(from_dict).parameters:
         return from_dict(**groups, dims=dims, coords=coords)
@@ -49,14 +47,14 @@ def psislw(log_ratios: np.ndarray) -> tuple[np.ndarray, Any]:
     az = arviz()
     if hasattr(az, "psislw"):
         return az.psislw(log_ratios)
-    from arviz_stats.base import array_stats  # of ratios with the opposite sign
+    from arviz_stats.base import array_stats
 
-    return array_stats.psislw(-log_ratios)
+    return array_stats.psislw(-log_ratios)  # which takes ratios with the opposite sign
 
 
 def summary(result: Any, names: Sequence[str]) -> str:
-    """The table of some sites of a posterior, with highest-density intervals of 95 %."""
+    """Table of some sites of a posterior, with highest-density intervals of 95 %."""
     az = arviz()
-    old = "hdi_prob" in inspect.signature(az.summary).parameters
-    interval = {"hdi_prob": 0.95} if old else {"ci_prob": 0.95, "ci_kind": "hdi"}
+    is_old = "hdi_prob" in inspect.signature(az.summary).parameters
+    interval = {"hdi_prob": 0.95} if is_old else {"ci_prob": 0.95, "ci_kind": "hdi"}
     return az.summary(result, var_names=list(names), **interval).to_string()

@@ -1,4 +1,4 @@
-"""Compiled programs, kept by what they compute, for other data."""
+"""Compiled programs, kept by the structure of the computation, so that they serve other data."""
 
 import hashlib
 import itertools
@@ -14,19 +14,27 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from ldpbayes._core.tracing import compiled
+from ldpbayes._core.types import PyTree
 
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "num_consts")
-"""Rules of differentiation, which two equations may differ in: a program is never differentiated."""
+"""Rules of differentiation are left out of a description, because a program is never differentiated."""
 
 _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
-"""What a context manager around an operation may have set, besides its parameters."""
+"""Settings that a context manager around an operation may change, besides its parameters."""
 
 _SCALARS = (type(None), str, bool, int, float, complex)
 """Types whose values are equal exactly where their representations as text are."""
 
 
-class Description:
-    """All of a jaxpr but the names of its variables: as text, and as objects where no text can stand for them."""
+MIN_EQUATIONS, MIN_NUMBERS = 10, 1 << 13
+"""Equations on arrays alone become a program of their own from so many equations or so many handled numbers on."""
+
+_LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
+"""Operations that are cheaper to repeat than their results are to keep."""
+
+
+class _Description:
+    """A jaxpr without the names of its variables: as text, and as objects where text cannot tell them apart."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -37,33 +45,33 @@ class Description:
     def key(self) -> tuple:
         return hashlib.sha256("\n".join(self._lines).encode()).hexdigest(), *self._objects
 
-    def say(self, *parts: Any) -> None:
+    def add_line(self, *parts: Any) -> None:
         self._lines.append(" ".join(map(str, parts)))
 
-    def equations(self, jaxpr: Any) -> None:
+    def add_jaxpr(self, jaxpr: Any) -> None:
         self._define((*jaxpr.constvars, *jaxpr.invars))
         for equation in jaxpr.eqns:
             parameters = [
                 f"{name}={self._value(value)}" for name, value in sorted(equation.params.items()) if name not in _RULES
             ]
             context = (getattr(equation.ctx, name, None) for name in _CONTEXT)
-            self.say(equation.primitive, *parameters, *map(self._atom, equation.invars), *context)
+            self.add_line(equation.primitive, *parameters, *map(self._atom, equation.invars), *context)
             self._define(equation.outvars)
-        self.say("returns", *map(self._atom, jaxpr.outvars))
+        self.add_line("returns", *map(self._atom, jaxpr.outvars))
 
     def _define(self, variables: Iterable[Any]) -> None:
         for var in variables:
             self._names[var] = next(self._numbers)
-            self.say(var.aval, getattr(var.aval, "weak_type", ""))
+            self.add_line(var.aval, getattr(var.aval, "weak_type", ""))
 
     def _atom(self, atom: Any) -> str:
         return f"{atom.aval} {self._value(atom.val)}" if isinstance(atom, Literal) else str(self._names[atom])
 
     def _value(self, value: Any) -> str:
-        """A parameter of an equation as text that no other value has."""
+        """A parameter of an equation as text, different for different values."""
         if isinstance(value, (ClosedJaxpr, Jaxpr)):
-            self.say("{", *map(self._value, getattr(value, "consts", ())))
-            self.equations(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
+            self.add_line("{", *map(self._value, getattr(value, "consts", ())))
+            self.add_jaxpr(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
             return "}"
         if isinstance(value, (tuple, list)):
             return f"{type(value).__name__}({','.join(map(self._value, value))})"
@@ -78,99 +86,63 @@ class Description:
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
         try:
             return f"object {self._objects.setdefault(value, len(self._objects))}"
-        except TypeError:  # what is not hashable is taken to equal nothing, so that its program is compiled each time
+        except TypeError:  # an unhashable object is taken to equal nothing, so that its program is compiled each time
             return self._value(_Unequal(value))
 
 
 @dataclass(frozen=True, eq=False)
 class _Unequal:
-    """Something that equals nothing but itself."""
+    """A hashable wrapper that equals nothing but itself."""
 
     value: Any
 
 
-SEVERAL, WORTH = 10, 1 << 13
-"""Equations on arrays alone become a program of their own from this many on, or if they handle so many numbers."""
-
-_LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
-"""Operations that take less time than their results take room."""
-
-
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A function as equations, from which the arrays that it closes over have been taken out.
-
-    Attributes
-    ----------
-    key : tuple
-        Equal for functions that differ by their arrays alone.
-    """
+    """A function of arrays and arguments, as equations; equal functions on other arrays have an equal `key`."""
 
     key: tuple
     _jaxpr: Any
     _tree: Any
 
     @property
-    def numbers(self) -> int:
-        """How many numbers its equations read and write, loops counted as often as they run."""
-        return _computed(self._jaxpr)
+    def work(self) -> int:
+        """Number of array entries that its equations read and write, loops counted as often as they run."""
+        return _work(self._jaxpr)
 
     def __call__(self, arrays: Iterable[Any], *args: Any) -> Any:
-        """Value of the function with these arrays in the places of its own."""
         results = jaxpr_as_fun(ClosedJaxpr(self._jaxpr, list(arrays)))(*jax.tree.leaves(args))
         return jax.tree.unflatten(self._tree, results)
 
 
 def trace(
-    function: Callable, *examples: Any, data: Sequence[Any] = ((),)
+    function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
-    """Trace a function, take its data out, and compute all that depends on the data alone.
+    """Trace ``function(data, *examples)``, take its data out, and compute all that depends on the data alone.
 
-    Parameters
-    ----------
-    function : callable
-        Of an entry of ``data`` and the examples; arrays that it closes over are part of its data, too.
-    *examples
-        Arguments, or `jax.ShapeDtypeStruct` in their places.
-    data : sequence of pytrees of arrays
-        Of one structure. The function is traced with the first of them.
-
-    Returns
-    -------
-    Traced
-        The function of arrays and the examples.
-    list of tuple of Array
-        These arrays for each entry of ``data``, on the default device.
+    The entries of ``data`` have one structure; arrays that the function closes over are part of its data, too. Returns
+    the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(data[0], *examples)
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]
     fixed = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     arrays = [fixed | dict(zip(varying, jax.tree.leaves(each), strict=True)) for each in data]
-    late, early = _divided(jaxpr, arrays[0])
+    late, early = _split(jaxpr, arrays[0])
     if early:
         inside = {*inputs, *(var for equation in late for var in equation.outvars)}
         used = [var for equation in late for var in _variables(equation.invars)] + _variables(jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
         before, needed = _traced(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = PROGRAMS.get(("before", before.key), lambda: Compiled(before, needed[0]))
-        arrays = [
-            known | dict(zip(computed, program(some), strict=True)) for known, some in zip(arrays, needed, strict=True)
-        ]
+        pairs = zip(arrays, needed, strict=True)
+        arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
     return _traced(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
 
 
 def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
-    """Names of the entries of each argument that the value of a function depends on.
-
-    Parameters
-    ----------
-    function : callable
-        Of dicts of arrays.
-    *examples
-        These, or `jax.ShapeDtypeStruct` in their places.
-    """
+    """Names of the entries of each dict of arrays that the value of a function of these dicts depends on."""
     jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
     used = {*_variables(jaxpr.outvars)}
     for equation in _live(jaxpr.eqns, jaxpr.outvars):
@@ -182,7 +154,7 @@ def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[st
 def _traced(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
-    """Some equations of a jaxpr as a function of such trees, from the first to the second, and the arrays it needs."""
+    """Some equations of a jaxpr as a function, and its arrays; ``trees`` are the structures of inputs and outputs."""
     needed = {var for equation in equations for var in _variables(equation.invars)} | {*_variables(outputs)}
     constants = [var for var in arrays[0] if var in needed]
     names = jaxpr.debug_info._replace(arg_names=("",) * len(inputs), result_paths=("",) * len(outputs))
@@ -190,10 +162,10 @@ def _traced(
     if hasattr(jaxpr, "consts"):  # since JAX 0.12 open and closed jaxprs are of one class
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
-    description = Description()
-    description.equations(jaxpr)
-    description.say(*trees)
-    shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data have is copied once
+    description = _Description()
+    description.add_jaxpr(jaxpr)
+    description.add_line(*trees)
+    shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data share is copied once
 
     def placed(array: Any) -> jax.Array:
         if id(array) not in shared:
@@ -205,25 +177,25 @@ def _traced(
     return Traced((*description.key(), devices), jaxpr, trees[1]), needed_arrays
 
 
-def _computed(jaxpr: Any) -> int:
+def _work(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
-        inner = [
-            part for value in equation.params.values() for part in (value if isinstance(value, tuple) else [value])
-        ]
+        inner = [part for each in equation.params.values() for part in (each if isinstance(each, tuple) else [each])]
         bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
-        if bodies:
-            total += equation.params.get("length", 1) * sum(map(_computed, bodies))
-        else:
-            total += sum(var.aval.size for var in (*_variables(equation.invars), *equation.outvars))
+        total += equation.params.get("length", 1) * sum(map(_work, bodies)) if bodies else _size([equation])
     return total
+
+
+def _size(equations: Iterable[Any]) -> int:
+    """Number of array entries that equations read and write."""
+    return sum(var.aval.size for equation in equations for var in (*_variables(equation.invars), *equation.outvars))
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
-def _divided(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
+def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
     """Equations that depend on the inputs, and those that depend on arrays alone, if these are worth a program."""
     fixed, late = set(arrays), set()
     producer: dict[Any, Any] = {}
@@ -249,8 +221,7 @@ def _divided(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any
         else:
             entering.add(var)
     early = _live([equation for equation in jaxpr.eqns if not equation.effects], entering)
-    numbers = sum(var.aval.size for equation in early for var in (*_variables(equation.invars), *equation.outvars))
-    if len(early) < SEVERAL and numbers < WORTH:
+    if len(early) < MIN_EQUATIONS and _size(early) < MIN_NUMBERS:
         return _live(jaxpr.eqns, jaxpr.outvars), []
     return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early
 
@@ -267,19 +238,12 @@ def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
 
 
 class Compiled:
-    """A function of lists and trees of arrays that is compiled in the background; a call waits until that is done.
+    """A function that is compiled in the background, for arguments like the examples; a call waits until that is done.
 
-    Parameters
-    ----------
-    function : callable
-        As `jax.jit` takes it.
-    *examples
-        Arguments, or `jax.ShapeDtypeStruct` in their places.
-    **options
-        Of `jax.jit`.
+    The examples may be `jax.ShapeDtypeStruct`; options are those of `jax.jit`.
     """
 
-    def __init__(self, function: Callable, *examples: Any, **options: Any) -> None:
+    def __init__(self, function: Callable, *examples: PyTree, **options: Any) -> None:
         lowered = jax.jit(function, **options).lower(*examples)
         self._done: Future[Callable] = Future()
         threading.Thread(target=self._compile, args=(lowered,), name="ldpbayes-compile").start()
@@ -295,35 +259,20 @@ class Compiled:
         """Whether a call would not have to wait."""
         return self._done.done()
 
-    def __call__(self, *args: Any) -> Any:
-        """Value of the function."""
+    def __call__(self, *args: PyTree) -> Any:
         return self._done.result()(*args)
 
 
 class Programs:
-    """Programs by key, of which those longest unused are forgotten.
+    """Programs by key, of which the ``limit`` last used are kept."""
 
-    Parameters
-    ----------
-    size : int
-        How many are kept.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size, self._lock = size, threading.Lock()
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, threading.Lock()
         self._kept: OrderedDict[tuple, Any] = OrderedDict()
 
     def get(self, key: tuple, build: Callable[[], Any]) -> Any:
-        """The program of a key, built by ``build()`` the first time.
-
-        Parameters
-        ----------
-        key : tuple
-            Equal for programs that can stand for one another under the same settings of JAX.
-        build : callable
-            Makes the program.
-        """
-        key = (*key, *_surroundings())
+        """The program of a key, built by ``build()`` the first time, or when settings of JAX have changed."""
+        key = (*key, *_jax_settings())
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -331,13 +280,13 @@ class Programs:
         program = build()  # outside the lock; where two threads build at once, the first one's program is kept
         with self._lock:
             program = self._kept.setdefault(key, program)
-            while len(self._kept) > self._size:
+            while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
             return program
 
 
-def _surroundings() -> tuple:
-    """Settings of JAX under which a program is compiled."""
+def _jax_settings() -> tuple:
+    """Settings of JAX that a compiled program depends on."""
     config: Any = jax.config
     return (
         str(config.jax_default_device),

@@ -174,10 +174,10 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
 
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, num_samples=20)) is None
-    monkeypatch.setattr(_by_expansion, "WORTH", 0.0)
+    monkeypatch.setattr(_by_expansion, "MIN_WORK", 0.0)
     chosen = quiet_fit(logistic, ldp.Release(Z, RR), X)
     assert np.array_equal(chosen["posterior"]["a"], fitted["posterior"]["a"])
-    monkeypatch.setattr(_by_expansion, "NARROW", 1e-4)
+    monkeypatch.setattr(_by_expansion, "NARROW_RATIO", 1e-4)
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, num_samples=20)) is None
 
 
@@ -185,7 +185,7 @@ def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact)
     for module in (_search, _by_expansion):
         monkeypatch.setattr(module, "ORDERS", (3,))
     for module in (_by_expansion, _outcome):
-        monkeypatch.setattr(module, "NEGLIGIBLE", 1e-6)
+        monkeypatch.setattr(module, "NEGLIGIBLE_SD", 1e-6)
     result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     said = report(result)
     assert said["ran"] == "expansion, reweighted" and said["pareto_k"] < 0.7
@@ -241,7 +241,7 @@ def test_a_posterior_with_two_modes_is_left_to_the_records():
 
 
 def test_few_records_of_heavy_tails_are_seen_to_be_more_than_a_polynomial(monkeypatch):
-    monkeypatch.setattr(_by_expansion, "SEVERAL", 5)
+    monkeypatch.setattr(_by_expansion, "REQUESTED_RECORDS", 5)
     z = np.array([-6.0, -5.5, 0.0, 0.3, 5.0, 6.5])
 
     def model(z):
@@ -275,8 +275,8 @@ def test_what_cannot_be_reweighted_is_left_to_the_records(monkeypatch, exact):
     for module in (_search, _by_expansion):
         monkeypatch.setattr(module, "ORDERS", (3,))
     for module in (_by_expansion, _outcome):
-        monkeypatch.setattr(module, "NEGLIGIBLE", 1e-6)
-    monkeypatch.setattr(_reweight, "LARGEST_K", -5.0)  # no weights are even enough
+        monkeypatch.setattr(module, "NEGLIGIBLE_SD", 1e-6)
+    monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)  # no weights are even enough
     with pytest.warns(ldp.inference.ExpansionWarning, match="importance weights are too uneven"):
         result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     assert report(result)["ran"] == "records" and "pareto_k" in report(result)
@@ -380,4 +380,4 @@ def test_a_regression_with_a_scale_is_cut_at_the_scale_itself(x64):
         np.asarray(ldp.LaplaceMechanism(1.0, -5, 5).randomize(jax.random.key(0), X)), ldp.LaplaceMechanism(1.0, -5, 5)
     )
     found = _pieces(label_regression(X[:, None]), numbers)[2]
-    assert found.names == ("intercept", "sigma", "slopes") and not found.moved
+    assert found.names == ("intercept", "sigma", "slopes") and not found.unconstrained

@@ -18,7 +18,7 @@ from scipy import integrate
 import ldpbayes as ldp
 from ldpbayes.inference._fit import mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
-from ldpbayes.inference.result import _above
+from ldpbayes.inference.result import _decimals_above
 from ldpbayes.models import clipped_gaussian, hierarchical, oue_histogram, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -275,7 +275,7 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
 
 
 def test_a_number_is_printed_with_as_many_decimals_as_show_that_it_is_above_the_limit():
-    assert [_above(each, 1.01) for each in (1.0104, 1.03, 1.01 + 1e-9)] == ["1.0104", "1.030", "1.010000001"]
+    assert [_decimals_above(each, 1.01) for each in (1.0104, 1.03, 1.01 + 1e-9)] == ["1.0104", "1.030", "1.010000001"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_large_releases_are_arguments_of_the_compiled_sampler_and_nothing_change
     z = np.asarray(mechanism.randomize(jax.random.key(0), rng.integers(0, 3, 400)))
     results = []
     for limit in (1 << 26, 100):
-        monkeypatch.setattr(sys.modules["ldpbayes.inference._sampled"], "LARGE", limit)
+        monkeypatch.setattr(sys.modules["ldpbayes.inference._sampled"], "MAX_CONSTANT", limit)
         results.append(draws(quiet_fit(oue_histogram(), ldp.Release(z, mechanism)), "theta"))
     # compiled apart, the same chains part by rounding: means of 600 draws of standard deviation 0.06 differ by 0.003 to
     # 0.006, as the chains mix, so that 0.03 is five standard errors or more

@@ -12,6 +12,7 @@ import ldpbayes as ldp
 from ldpbayes.inference._expansion import values_of
 from ldpbayes.inference._search import NoMode, mode
 from ldpbayes.inference._surrogates import by_expansion
+from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
 
@@ -49,9 +50,10 @@ def exact(yes, coding):
 
 
 def outcome(yes, coding):
-    density, numbers = Density(model, (released(yes), coding), {}), tuple(SHORT.values())
+    density = Density(model, (released(yes), coding), {})
+    sampling = Sampling(NUTS(model), jax.random.key(0), **SHORT, progress_bar=False)
     with jax.enable_x64(True):
-        return by_expansion(NUTS(model), None, jax.random.key(0), numbers, False, sites_of(density), density, True)
+        return by_expansion(sampling, sites_of(density), density, True)
 
 
 def released(yes):
