@@ -105,7 +105,9 @@ def _log_likelihood(density: Density, observed: Iterable[str], values: Params, u
     return sum(sums[name] for name in observed)
 
 
-def cut(density: Density, sites: dict[str, Site], parameters: Params, min_records: int = WORTHWHILE_RECORDS) -> Cut:
+def cut_model(
+    density: Density, sites: dict[str, Site], parameters: Params, min_records: int = WORTHWHILE_RECORDS
+) -> Cut:
     """Cut a model below which are the observed sites with at least so many records; raises `Uncut`.
 
     ``parameters`` are any unconstrained parameters of finite density.

@@ -17,7 +17,7 @@ from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.inference._search import evenly
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
+from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
 MAX_BYTES = 1 << 28  # bytes of a generated group
 
@@ -59,7 +59,7 @@ class Generated:
         def at_all_draws(arrays: PyTree, keys: Key, values: Params) -> Params:
             return jax.lax.map(lambda each: traced(arrays, *each), (keys, values))
 
-        program = PROGRAMS.get(("generated", traced.key, count), lambda: Compiled(at_all_draws, arrays, keys, flat))
+        program = PROGRAMS.get(("generated", traced.key, count), lambda: Program(at_all_draws, arrays, keys, flat))
         results = program(arrays, keys, jax.tree.map(jnp.asarray, flat))
         return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, picked
 

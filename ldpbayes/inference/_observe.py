@@ -89,7 +89,7 @@ _RELEASED = {"released": True}
 """Marks a site whose mechanism is that of a release or a sketch, which `fit` finds by itself."""
 
 
-class _weighted(numpyro.handlers.scale):
+class _SignedScale(numpyro.handlers.scale):
     """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative.
 
     NumPyro's own initializer refuses negative scales, so it is not called.
@@ -110,7 +110,7 @@ class _MaskedInPlace(dist.MaskedDistribution):
         return jnp.where(self._mask, self.base_dist.log_prob(value), 0.0)
 
 
-class _once_each(Messenger):
+class _CountedOnce(Messenger):
     """Refuses a site that plates around it have made larger than the release, whose records would count repeatedly."""
 
     def __init__(self, name: str, count: int) -> None:
@@ -149,7 +149,7 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
         # A user's formula need not be finite where no record is: nodes of weight 0 are moved to a node with records.
         nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
-    with _weighted(sketch.weights):
+    with _SignedScale(sketch.weights):
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
         return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=_RELEASED)
 
@@ -158,7 +158,7 @@ def _observe_records(
     name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Array, count: int, options: dict[str, Any]
 ) -> Array:
     site = privatized_law(base_dist, mechanism, **options)
-    with _once_each(name, count):
+    with _CountedOnce(name, count):
         law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
         return numpyro.sample(name, law, obs=values, infer=_RELEASED)
 

@@ -15,11 +15,11 @@ import scipy
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.inference._cut import REQUESTED_RECORDS, Cut, cut
+from ldpbayes.inference._cut import REQUESTED_RECORDS, Cut, cut_model
 from ldpbayes.inference._expansion import Expansion, passes_for, values_of
-from ldpbayes.inference._tails import Tails, tails
+from ldpbayes.inference._tails import Tails, tail_errors
 from ldpbayes.inference.density import Density, Site
-from ldpbayes.inference.programs import PROGRAMS, Compiled, Traced, trace
+from ldpbayes.inference.programs import PROGRAMS, Program, program_of, trace
 from ldpbayes.numerics.polynomial import Frame, Polynomial
 
 
@@ -27,39 +27,31 @@ class Passes:
     """The log-likelihood of all records below a cut; each point costs one pass over them, and `count` counts these."""
 
     def __init__(self, cut: Cut) -> None:
-        self._cut, self.count, self._lock = cut, 0, threading.Lock()
+        self.count, self._lock, self._likelihood = 0, threading.Lock(), cut.likelihood
         self._example = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
-        self._traced = self._trace(jax.value_and_grad(cut.likelihood))
-        self._programs: dict[bool, Any] = {}
+        traced, (self._arrays,) = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._example)
+        self.work = traced.work  # number of array entries that a pass reads and writes: its cost on any machine
+        self._traced = traced
 
-    @property
-    def work(self) -> int:
-        """Number of array entries that a pass reads and writes: its cost on any machine."""
-        return self._traced[0].work
+    @functools.cached_property
+    def _slopes(self) -> Callable:
+        program = PROGRAMS.get(("pass", self._traced.key), lambda: Program(self._traced, self._arrays, self._example))
+        return functools.partial(program, self._arrays)
 
-    def _trace(self, function: Callable) -> tuple[Traced, tuple[jax.Array, ...]]:
-        traced, (arrays,) = trace(lambda _, x: function(x), self._example)
-        return traced, arrays
-
-    def _program(self, slopes: bool) -> Callable:
-        """The compiled likelihood, with slopes or without."""
-        if slopes not in self._programs:
-            traced, arrays = self._traced if slopes else self._trace(self._cut.likelihood)
-            program = PROGRAMS.get(("pass", traced.key), lambda: Compiled(traced, arrays, self._example))
-            self._programs[slopes] = functools.partial(program, arrays)
-        return self._programs[slopes]
+    @functools.cached_property
+    def _values(self) -> Callable:
+        return program_of("pass", self._likelihood, self._example)
 
     def slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods (points,) and their gradients (points, *cut.shape) at points (points, *cut.shape)."""
-        values, slopes = zip(*self._run(True, points), strict=True)
+        values, slopes = zip(*self._run(self._slopes, points), strict=True)
         return np.array(values), np.stack(slopes)
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Log-likelihoods (points,) at points (points, *cut.shape)."""
-        return np.array(self._run(False, points))
+        return np.array(self._run(self._values, points))
 
-    def _run(self, slopes: bool, points: np.ndarray) -> list[Any]:
-        program = self._program(slopes)
+    def _run(self, program: Callable, points: np.ndarray) -> list[Any]:
         with self._lock:  # searches for the mode run in threads
             self.count += len(points)
 
@@ -95,9 +87,8 @@ class Above:
 
     def __init__(self, cut: Cut, example: Params) -> None:
         flat, self.unravel = ravel_pytree(example)
-        self.size, self._shape = len(flat), cut.shape
+        self.size, self._shape, self._example = len(flat), cut.shape, example
         self.names = sorted(example)
-        self._rank = np.ndim(example[self.names[0]])
 
         def coordinates(flat: Array) -> Array:
             return cut.coordinates(self.unravel(flat))
@@ -114,13 +105,8 @@ class Above:
 
         parameters = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
         slope = jax.ShapeDtypeStruct(cut.shape, flat.dtype)
-        self._coordinates = self._program("coordinates", coordinates, parameters)
-        self._tilted = self._program("tilted", tilted, parameters, slope)
-
-    @staticmethod
-    def _program(name: str, function: Callable, *examples: Any) -> Callable:
-        traced, (arrays,) = trace(lambda _, *parts: function(*parts), *examples)
-        return functools.partial(PROGRAMS.get((name, traced.key), lambda: Compiled(traced, arrays, *examples)), arrays)
+        self._coordinates = program_of("coordinates", coordinates, parameters)
+        self._tilted = program_of("tilted", tilted, parameters, slope)
 
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Coordinates (m, *cut.shape) of parameters (m, size)."""
@@ -139,10 +125,16 @@ class Above:
         return rest - values, np.stack([np.asarray(part[1]) for part in parts])
 
     def flat(self, positions: Params) -> np.ndarray:
-        """Parameters (draws, size) from positions (..., *shape) of each."""
-        lead = np.ndim(positions[self.names[0]]) - self._rank
-        parts = [np.reshape(positions[name], (*np.shape(positions[name])[:lead], -1)) for name in self.names]
-        return np.concatenate(parts, axis=-1).reshape(-1, self.size)
+        """Flat parameters (draws, size) of positions."""
+        return flat_rows(positions, self._example)
+
+
+def flat_rows(positions: Params, example: Params) -> np.ndarray:
+    """Flat parameters (draws, size), in the order of names, of positions (..., *shape) of each site."""
+    names = sorted(example)
+    lead = np.shape(positions[names[0]])[: np.ndim(positions[names[0]]) - np.ndim(example[names[0]])]
+    rows = np.concatenate([np.reshape(positions[name], (*lead, -1)) for name in names], axis=-1)
+    return rows.reshape(-1, rows.shape[-1])
 
 
 class Mode(NamedTuple):
@@ -152,7 +144,7 @@ class Mode(NamedTuple):
     root: np.ndarray  # (size, size), a root of their covariance
 
 
-def mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
+def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
     """The mode of most mass, by searches from several starts, under a likelihood with these slopes.
 
     Raises `NoMode` if no search ends at a mode, or if another mode far from the first has a mass that matters.
@@ -250,7 +242,7 @@ class Search:
     ) -> None:
         self._strategy, self.key = strategy, key
         self._first = self._start(density, 0)
-        self.cut: Cut = cut(density, sites, self._first, min_records)
+        self.cut = cut_model(density, sites, self._first, min_records)
         self.passes = Passes(self.cut)
 
     @functools.cached_property
@@ -265,7 +257,7 @@ class Search:
         """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
         starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
         slopes = self.passes.slopes if expansion is None else _slopes(expansion)
-        return mode(self.above, slopes, [*map(self.above.flat, starts)])
+        return find_mode(self.above, slopes, [*map(self.above.flat, starts)])
 
     def normal_draws(self, at: Mode) -> np.ndarray:
         """Parameters (draws, n) from the normal approximation."""
@@ -307,7 +299,7 @@ class Search:
         x = self.above.coordinates(rays.points)
         potential, _ = self.above.potentials(rays.points, outwards, np.zeros_like(x))
         inside = np.mean(expansion.values - values_of(polynomial, expansion.points))
-        return tails(rays, -potential, outwards - values_of(polynomial, x) - inside)
+        return tail_errors(rays, -potential, outwards - values_of(polynomial, x) - inside)
 
 
 def _slopes(expansion: Expansion) -> Slopes:

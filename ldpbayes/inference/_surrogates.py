@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import unconstrain_fn
 
@@ -16,13 +17,13 @@ from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
 from ldpbayes.inference._expansion import Expansion, passes_for, share_outside, values_of
-from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly
-from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow, straight, tails
+from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly, flat_rows
+from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow, straight, tail_errors
 from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
-from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
+from ldpbayes.inference.programs import program_of
 from ldpbayes.inference.result import resampled, smoothed_weights
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
@@ -147,7 +148,7 @@ def _judged(
     off = errors(evenly(coordinates, CHECKED_DRAWS))
     facts = _error_summary(off)
     rays, log_density, outwards = follow(flat, coordinates, compare)
-    tail = tails(rays, log_density, outwards - np.mean(off))
+    tail = tail_errors(rays, log_density, outwards - np.mean(off))
     facts |= {"tail_error": tail.all}
     if not tail.beyond <= TAIL_TOLERANCE:
         why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
@@ -366,12 +367,13 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
     with sampling.bar() as bar:
         positions, statistics = chains.run(sampling.num_warmup, bar)
         if sampling.num_warmup >= CHECKED_DRAWS and has_records:
-            off = shares.errors(evenly(shares.flat(positions, sampling.num_warmup // 2), CHECKED_DRAWS))
+            settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
+            off = shares.errors(evenly(flat_rows(settled, chains.example), CHECKED_DRAWS))
             if not np.std(off) <= HOPELESS_SD:
                 why = f"a sketch is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
                 return _records_needed(why, _error_summary(off) | facts)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    flat = shares.flat(positions)
+    flat = flat_rows(positions, chains.example)
     if has_records:
 
         def compare(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -393,31 +395,20 @@ class _Shares:
 
     def __init__(self, density: Density, example: Params) -> None:
         self.sketches: list[ExpandedSketch] = []
+        first, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example))
 
-        def shares(_: Any, parameters: Params) -> list[Array]:
+        def shares(flat: Array) -> list[Array]:
+            parameters = unravel(flat)
             sites = density.trace(FixedValues(density.model, parameters, parameters)).values()
             laws = [unwrapped(site["fn"])[0] for site in sites if site["type"] == "sample"]
             self.sketches[:] = [law.sketch for law in laws if isinstance(law, ExpandedLaw)]
             return [law.theta for law in laws if isinstance(law, ExpandedLaw)]
 
-        self._names = sorted(example)
-        self._shapes = {name: example[name].shape for name in self._names}
-        traced, (self._arrays,) = trace(shares, example)
-        self._program = PROGRAMS.get(("shares", traced.key), lambda: Compiled(traced, self._arrays, example))
-
-    def flat(self, positions: Params, start: int = 0) -> np.ndarray:
-        """Flat parameters (draws, size) of all chains, from the draw ``start`` on."""
-        parts = [positions[name][:, start:] for name in self._names]
-        return np.concatenate([part.reshape(part.shape[0] * part.shape[1], -1) for part in parts], axis=1)
+        self._program = program_of("shares", shares, first)
 
     def _at(self, flat: np.ndarray) -> list[np.ndarray]:
         """Shares (draws, ...) for each sketch."""
-        ends = np.cumsum([int(np.prod(self._shapes[name])) for name in self._names])[:-1]
-        shares = []
-        for row in flat:
-            parts = zip(self._names, np.split(row, ends), strict=True)
-            shares.append(self._program(self._arrays, {name: part.reshape(self._shapes[name]) for name, part in parts}))
-        return [np.stack(each) for each in zip(*shares, strict=True)]
+        return [np.stack(each) for each in zip(*map(self._program, flat), strict=True)]
 
     def errors(self, flat: np.ndarray) -> np.ndarray:
         """Log-likelihood of the records less that of the expansions."""

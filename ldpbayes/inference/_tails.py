@@ -23,8 +23,8 @@ NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
 """Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`."""
 
 Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and these log densities less the
-surrogate's (m,), the errors."""
+"""From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and the errors (m,) of the
+surrogate, which are the posterior's log densities less its own."""
 
 
 class Rays(NamedTuple):
@@ -46,7 +46,7 @@ class Tails(NamedTuple):
     beyond: float  # from the farthest draw on, where no draw can be reweighted
 
 
-def tails(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
+def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
     """Errors of variances along rays from the draws of a surrogate, of which the mean error at the draws is taken off.
 
     Up to a constant, the density along a ray is that of t if the other coordinates have the same spread at every t. The

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from ldpbayes._core.types import Array, Params
 from ldpbayes.data import PanelSketch, Sketch
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
+from ldpbayes.inference.programs import PROGRAMS, Program, trace
 from ldpbayes.likelihood.nodes import method_at_nodes
 from ldpbayes.mechanisms import Mechanism
 
@@ -54,7 +54,7 @@ class Certificate:
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((DRAWS, *leaf.shape), leaf.dtype), example)
         mapped = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
         self._program = PROGRAMS.get(
-            ("certificate", traced.key, self._probed), lambda: Compiled(mapped, self._arrays, self._weights, draws)
+            ("certificate", traced.key, self._probed), lambda: Program(mapped, self._arrays, self._weights, draws)
         )
 
     def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.inference.density import RUNNING, Density, Site
-from ldpbayes.inference.programs import PROGRAMS, Compiled, trace
+from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most
@@ -149,11 +149,11 @@ class Chains:
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
         self._constrained = PROGRAMS.get(
             ("constrained", constraining.key, num_samples),
-            lambda: Compiled(jax.vmap(constraining, (None, 0)), self._constants[0], draws),
+            lambda: Program(jax.vmap(constraining, (None, 0)), self._constants[0], draws),
         )
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
-    def _compiled(self, options: dict[str, Any]) -> tuple[Compiled, Compiled]:
+    def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
         starting, gradient, example, rows = self._starting, self._gradient, self.example, self._rows
         kernel = self._kernel
@@ -202,8 +202,8 @@ class Chains:
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=keys.sharding), state
             )
         # Both are compiled in the background; the iterations, which take longer, come first.
-        advancing = Compiled(advance, state, arrays[1], count, **placed)
-        return Compiled(begin, keys, arrays, **placed), advancing
+        advancing = Program(advance, state, arrays[1], count, **placed)
+        return Program(begin, keys, arrays, **placed), advancing
 
     def _inputs(self, index: int) -> tuple[Key, PyTree]:
         """Key and arrays of one chain, or of all chains if they are vectorised."""
@@ -262,7 +262,7 @@ class Chains:
             return value, ravel_pytree(gradient)[0]
 
         arrays = self._arrays[0][1]
-        program = PROGRAMS.get(("slopes", self._gradient.key), lambda: Compiled(slope, arrays, flat))
+        program = PROGRAMS.get(("slopes", self._gradient.key), lambda: Program(slope, arrays, flat))
         values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
         return np.array(values), np.stack(gradients)
 

@@ -1,5 +1,6 @@
 """Compiled programs, kept by the structure of the computation, so that they serve other data."""
 
+import functools
 import hashlib
 import itertools
 import threading
@@ -134,7 +135,7 @@ def trace(
         used = [var for equation in late for var in _variables(equation.invars)] + _variables(jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
         before, needed = _traced(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
-        program = PROGRAMS.get(("before", before.key), lambda: Compiled(before, needed[0]))
+        program = PROGRAMS.get(("before", before.key), lambda: Program(before, needed[0]))
         pairs = zip(arrays, needed, strict=True)
         arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
@@ -237,7 +238,7 @@ def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
     return kept[::-1]
 
 
-class Compiled:
+class Program:
     """A function that is compiled in the background, for arguments like the examples; a call waits until that is done.
 
     The examples may be `jax.ShapeDtypeStruct`; options are those of `jax.jit`.
@@ -261,6 +262,12 @@ class Compiled:
 
     def __call__(self, *args: PyTree) -> Any:
         return self._done.result()(*args)
+
+
+def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
+    """A function, compiled for arguments like the examples and kept under a name and its structure."""
+    traced, (arrays,) = trace(lambda _, *args: function(*args), *examples)
+    return functools.partial(PROGRAMS.get((name, traced.key), lambda: Program(traced, arrays, *examples)), arrays)
 
 
 class Programs:

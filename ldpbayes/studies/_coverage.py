@@ -21,7 +21,7 @@ from ldpbayes.inference import privatize
 from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.programs import Compiled
+from ldpbayes.inference.programs import Program
 from ldpbayes.likelihood import Privatized
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import unwrapped
@@ -148,8 +148,8 @@ def coverage(
     fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, sketched=sketched)
 
     @functools.cache
-    def simulate(size: int) -> Compiled:
-        return Compiled(lambda key: Predictive(model, num_samples=size)(key, plan), jax.random.key(seed))
+    def simulate(size: int) -> Program:
+        return Program(lambda key: Predictive(model, num_samples=size)(key, plan), jax.random.key(seed))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))

@@ -39,13 +39,13 @@ def chains(y=Y, kernel=NUTS, method=None, count=2, model=model, warmup=20, **opt
 def compiled(monkeypatch):
     """How many programs are compiled."""
     count = []
-    original = programs.Compiled.__init__
+    original = programs.Program.__init__
 
     def counting(self, *args, **kwargs):
         count.append(args[0])
         original(self, *args, **kwargs)
 
-    monkeypatch.setattr(programs.Compiled, "__init__", counting)
+    monkeypatch.setattr(programs.Program, "__init__", counting)
     return count
 
 

@@ -19,7 +19,7 @@ from ldpbayes.inference import _surrogates as _by_expansion
 from ldpbayes.inference import _surrogates as _outcome
 from ldpbayes.inference import programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference._cut import Uncut, cut
+from ldpbayes.inference._cut import Uncut, cut_model
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resampled, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
@@ -91,7 +91,7 @@ def _pieces(model, *args):
     density = Density(model, args, {})
     sites = sites_of(density)
     parameters = density.start(jax.random.key(0))
-    return density, parameters, cut(density, sites, parameters)
+    return density, parameters, cut_model(density, sites, parameters)
 
 
 def _categories(count, categories, seed=0):
@@ -167,7 +167,7 @@ def test_the_posterior_is_the_exact_one_and_says_how_it_was_found(fitted, exact)
 
 
 def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypatch):
-    monkeypatch.setattr(_programs.Compiled, "__init__", lambda *args: pytest.fail("something is compiled"))
+    monkeypatch.setattr(_programs.Program, "__init__", lambda *args: pytest.fail("something is compiled"))
     again = quiet_fit(logistic, ldp.Release(Z[::-1], RR), X[::-1], expand=True)
     assert np.allclose(again["posterior"]["a"].mean(), fitted["posterior"]["a"].mean(), atol=0.05)
 

@@ -13,7 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.inference._generated import Generated, log_likelihoods
 from ldpbayes.inference.certificate import Certificate
 from ldpbayes.inference.density import density_of
-from ldpbayes.inference.programs import Compiled, Programs, trace
+from ldpbayes.inference.programs import Program, Programs, trace
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -146,7 +146,7 @@ def test_effects_are_kept(capsys):
         return theta
 
     traced, (arrays,) = trace(function, np.float32(0.0))
-    Compiled(traced, arrays, np.float32(0.0))(arrays, np.float32(1.5))
+    Program(traced, arrays, np.float32(0.0))(arrays, np.float32(1.5))
     jax.effects_barrier()
     assert "theta is 1.5" in capsys.readouterr().out
 
@@ -168,7 +168,7 @@ def test_other_settings_of_jax_are_another_program():
 
 
 def test_what_goes_wrong_in_the_background_is_raised_where_it_is_called():
-    class Bad(Compiled):
+    class Bad(Program):
         def _compile(self, lowered):
             super()._compile(None)
 
@@ -177,7 +177,7 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_is_called():
 
 
 def test_compiling_ends_with_its_thread():
-    program = Compiled(jnp.sin, np.float32(0.0))
+    program = Program(jnp.sin, np.float32(0.0))
     assert float(program(np.float32(0.0))) == 0.0
     for thread in threading.enumerate():
         if thread.name == "ldpbayes-compile":

@@ -10,7 +10,7 @@ from numpyro.infer import NUTS
 
 import ldpbayes as ldp
 from ldpbayes.inference._expansion import values_of
-from ldpbayes.inference._search import NoMode, mode
+from ldpbayes.inference._search import NoMode, find_mode
 from ldpbayes.inference._surrogates import by_expansion
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
@@ -134,7 +134,7 @@ def test_the_mode_is_that_of_most_mass_and_not_of_the_highest_density():
         return -np.logaddexp(-0.5 * u @ u, np.log(2) - 0.5 * (u - 10) @ (u - 10) / 0.02**2)
 
     starts = [np.full(4, 10.01), np.ones(4), -np.ones(4)]
-    best = mode(Potential(4, potential), None, starts)
+    best = find_mode(Potential(4, potential), None, starts)
     assert np.allclose(best.at, 0, atol=0.05) and np.allclose(best.root @ best.root.T, np.eye(4), atol=1e-3)
 
 
@@ -146,10 +146,10 @@ def test_a_search_that_ends_in_the_neck_of_a_funnel_has_found_no_mode():
         return 4 * u[0] + 0.5 * scale**2 + 0.5 * np.sum((effects / scale) ** 2 + ((effects - data) / 0.2) ** 2)
 
     neck, wide = np.array([-7.0, 0, 0, 0, 0, 0]), np.array([0.0, *data])
-    best = mode(Potential(6, potential), None, [neck, wide])
+    best = find_mode(Potential(6, potential), None, [neck, wide])
     assert abs(best.at[0]) < 0.5
     with pytest.raises(NoMode, match="no bound"):
-        mode(Potential(6, potential), None, [neck])
+        find_mode(Potential(6, potential), None, [neck])
 
 
 def test_a_frame_of_groups_of_different_rank_has_no_coordinate_where_nothing_varies(x64):
@@ -172,5 +172,5 @@ def test_a_search_may_end_where_slopes_nearby_are_no_numbers():
     def potential(u):
         return 0.5 * u @ u if np.abs(u).max() < 0.1 else np.nan
 
-    best = mode(Potential(3, potential), None, [np.full(3, 0.02)])
+    best = find_mode(Potential(3, potential), None, [np.full(3, 0.02)])
     assert np.abs(best.at).max() < 0.05 and np.isfinite(best.root).all()
