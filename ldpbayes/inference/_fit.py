@@ -19,7 +19,7 @@ from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
 from ldpbayes.inference._privatize import privatize
-from ldpbayes.inference._sampled import by_chains, by_numpyro, sampled
+from ldpbayes.inference._sampled import by_chains, by_numpyro, sample_and_refine
 from ldpbayes.inference._surrogates import Outcome, by_expansion, by_sketch, expanded_sketches, without_expansions
 from ldpbayes.inference.chains import Sampling, can_run
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
@@ -88,9 +88,9 @@ def fit(
     target_accept_prob : float, optional
         Mean acceptance probability in (0, 1) that the step size is adapted to. Default: the kernel's, in NumPyro 0.8.
     max_tree_depth : int or (int, int), optional
-        Logarithm to base 2 of the most steps of an iteration of NUTS (of a pair, first in the warm-up). Default: 10.
+        An iteration of NUTS has at most 2**max_tree_depth steps; of a pair, the first is for the warm-up. Default: 10.
     progress_bar : bool
-        Whether a bar on stderr counts the iterations, or lines if stderr is a file.
+        Whether a bar on stderr (lines, if it is a file) counts the iterations.
     expand : bool or Expansion, optional
         Whether the log-likelihood of many records may be replaced by an expansion, a polynomial that is compared with
         the records at posterior draws, and reweighted or given up if it is not exact. Default: if that pays. An
@@ -163,10 +163,10 @@ def fit(
         for problem in doubts:
             warn(problem, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
-        key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
-        sampling = Sampling(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar)
+        key, own_kernel = jax.random.key(seed), factory(model) if callable(factory) else factory
+        sampling = Sampling(own_kernel, key, num_warmup, num_samples, num_chains, chain_method, progress_bar)
         outcome: Outcome | None = None
-        runs_our_chains, original = can_run(made, sites), density
+        runs_our_chains, original = can_run(own_kernel, sites), density
         if expanded_sketches(density):
             if isinstance(expand, Expansion):
                 raise ValueError(
@@ -190,15 +190,15 @@ def fit(
         if outcome and outcome.samples is not None:
             samples, statistics = outcome.samples, outcome.statistics
         else:
-            draws, certificates = sampled(run, density, sites)
+            draws, certificates = sample_and_refine(run, density, sites)
             samples, statistics, density = draws.samples, draws.statistics, draws.density
-        groups, picked = {"posterior": samples, "sample_stats": statistics} | _data_groups(density), {}
+        groups, draw_numbers = {"posterior": samples, "sample_stats": statistics} | _data_groups(density), {}
         if posterior_predictive:  # it is compared with released values, not with nodes
             records = released(original)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
         for number, (name, generate) in enumerate(generated.items()):
-            groups[name], picked[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
-        result = inference_data(groups, *axes, picked)
+            groups[name], draw_numbers[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
+        result = inference_data(groups, *axes, draw_numbers)
     problems = convergence_problems(result)
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
@@ -266,18 +266,14 @@ def _variables(model: Model) -> list[Any]:
             values = [function.__func__, *vars(function.__self__).values()]
         elif inspect.isfunction(function):
             with contextlib.suppress(ValueError):  # a variable that has no value yet
-                closure = inspect.getclosurevars(function)
+                closure, module = inspect.getclosurevars(function), function.__module__
                 values = [*closure.nonlocals.values(), *(function.__defaults__ or ())]
-                values += [each for each in closure.globals.values() if _is_own(each, function.__module__)]
+                # Data, and functions that are defined in the model's module.
+                values += [v for v in closure.globals.values() if not inspect.isroutine(v) or v.__module__ == module]
         parts = leaves(values)
         variables += parts
         pending += parts
     return variables
-
-
-def _is_own(value: Any, module: str) -> bool:
-    """Whether a variable of a module is data, or a function that is defined there."""
-    return not inspect.isroutine(value) or value.__module__ == module
 
 
 def _data_groups(density: Density) -> dict[str, Params]:

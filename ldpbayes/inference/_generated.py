@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
-from ldpbayes.inference._search import evenly
+from ldpbayes.inference._search import evenly_spaced
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
@@ -49,7 +49,7 @@ class Generated:
         """Values of the function (chains, some draws, ...) by site, and numbers of these draws."""
         values = {name: samples[name] for name in self._names}
         chains, draws = next(iter(values.values())).shape[:2]
-        picked = evenly(np.arange(draws), max(1, int(MAX_BYTES / self._bytes / chains)))
+        picked = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES / self._bytes / chains)))
         count = chains * len(picked)
         flat = {name: each[:, picked].reshape(count, *each.shape[2:]) for name, each in values.items()}
         keys = jax.random.split(key, count)

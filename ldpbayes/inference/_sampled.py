@@ -42,7 +42,7 @@ class Draws:
 Run: TypeAlias = Callable[[Density], Draws]
 
 
-def sampled(run: Run, density: Density, sites: dict[str, Site]) -> tuple[Draws, list[dict[str, Any]]]:
+def sample_and_refine(run: Run, density: Density, sites: dict[str, Site]) -> tuple[Draws, list[dict[str, Any]]]:
     """Draws from a density, or from one with finer sketches if its own are too coarse, and certificates of both."""
     draws = run(density)
     if draws.error is None:
@@ -50,7 +50,7 @@ def sampled(run: Run, density: Density, sites: dict[str, Site]) -> tuple[Draws, 
     certificates = [_certificate(draws)]
     if draws.error <= TOLERANCE:
         return draws, certificates
-    finer = _refined(draws, sites)
+    finer = _refine(draws, sites)
     if finer is None:
         advice = "sketch with more panels, or with keep_records=True"
         warn(f"{_message(certificates[-1])}, and cannot be refined; {advice}", SketchWarning)
@@ -178,7 +178,7 @@ def _message(certificate: dict[str, Any]) -> str:
     )
 
 
-def _refined(draws: Draws, sites: dict[str, Site]) -> Density | None:
+def _refine(draws: Draws, sites: dict[str, Site]) -> Density | None:
     """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
     lattice = True if any(site.discrete_base for site in sites.values()) else None
     density = draws.density

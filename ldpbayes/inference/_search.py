@@ -274,9 +274,9 @@ class Search:
         if order is None:
             order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
         count = passes_for(frame, order)
-        points = evenly(draws, count)
+        points = evenly_spaced(draws, count)
         if tail is not None:
-            points = np.concatenate([points, evenly(tail, count // 2)])
+            points = np.concatenate([points, evenly_spaced(tail, count // 2)])
         return self.at(points, frame, order)
 
     def at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
@@ -314,6 +314,6 @@ def _slopes(expansion: Expansion) -> Slopes:
     return slopes
 
 
-def evenly(draws: np.ndarray, count: int) -> np.ndarray:
+def evenly_spaced(draws: np.ndarray, count: int) -> np.ndarray:
     """``count`` evenly spaced draws, or all if they are fewer."""
     return draws[np.linspace(0, len(draws) - 1, min(count, len(draws))).astype(int)]

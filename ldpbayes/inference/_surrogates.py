@@ -17,14 +17,14 @@ from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
 from ldpbayes.inference._expansion import Expansion, passes_for, share_outside, values_of
-from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly, flat_rows
-from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow, straight, tail_errors
+from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly_spaced, flat_rows
+from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
 from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
 from ldpbayes.inference.programs import program_of
-from ldpbayes.inference.result import resampled, smoothed_weights
+from ldpbayes.inference.result import resample, smoothed_weights
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.numerics.polynomial import Frame, Polynomial
@@ -78,7 +78,7 @@ def expand(
         else:
             draws = search.normal_draws(search.mode(MIN_SEARCHES)) if at is None else _unconstrained_draws(search, at)
             coordinates = search.above.coordinates(draws)
-            expansion, rays = search.expansion(coordinates, order), straight(draws, coordinates)
+            expansion, rays = search.expansion(coordinates, order), straight_rays(draws, coordinates)
         if rays is None:
             return expansion
         outwards = search.passes.values(search.above.coordinates(rays.points))
@@ -93,7 +93,7 @@ def _unconstrained_draws(search: Search, posterior: Any) -> np.ndarray:
     except (KeyError, TypeError):
         names = ", ".join(search.above.names)
         raise ValueError(f"at must be an expansion, or a posterior with draws of {names}; got {posterior!r}") from None
-    draws = {name: evenly(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+    draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
 
     def unconstrained(values: Params) -> Params:
         with RUNNING:
@@ -131,7 +131,7 @@ def _error_summary(errors: np.ndarray) -> dict[str, float]:
     return {"error_sd_nats": float(np.std(errors)), "error_nats": float(np.max(np.abs(errors)))}
 
 
-def _judged(
+def _assess(
     chains: Chains,
     positions: Params,
     statistics: Params,
@@ -145,9 +145,9 @@ def _judged(
 
     ``errors`` takes some of the coordinates (draws, ...); ``flat`` are the positions (draws, n), for ``compare``.
     """
-    off = errors(evenly(coordinates, CHECKED_DRAWS))
+    off = errors(evenly_spaced(coordinates, CHECKED_DRAWS))
     facts = _error_summary(off)
-    rays, log_density, outwards = follow(flat, coordinates, compare)
+    rays, log_density, outwards = follow_rays(flat, coordinates, compare)
     tail = tail_errors(rays, log_density, outwards - np.mean(off))
     facts |= {"tail_error": tail.all}
     if not tail.beyond <= TAIL_TOLERANCE:
@@ -169,7 +169,7 @@ def _judged(
     shape = statistics["potential_energy"].shape
     energy = statistics["potential_energy"] - (off - np.mean(off)).reshape(shape)
     draws = positions, statistics | {"potential_energy": energy}
-    positions, statistics = resampled(draws, weights.log.reshape(shape), key)
+    positions, statistics = resample(draws, weights.log.reshape(shape), key)
     return Outcome({"ran": "expansion, reweighted", **facts}, chains.constrained(positions), statistics)
 
 
@@ -277,7 +277,7 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
             if sampling.num_warmup >= CHECKED_DRAWS:
                 settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
                 draws = search.coordinates(settled)
-                off = errors(evenly(draws, CHECKED_DRAWS))
+                off = errors(evenly_spaced(draws, CHECKED_DRAWS))
                 next_order = _next_order(draws, order)
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
                 cost = 3 * passes_for(Frame.of_draws(draws), next_order)
@@ -291,7 +291,7 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
             positions, statistics = chains.run(sampling.num_samples, bar)
         draws, key = search.coordinates(positions), jax.random.fold_in(search.key, 2)
         flat, compare = search.above.flat(positions), functools.partial(search.compared, polynomial)
-        outcome = _judged(chains, positions, statistics, draws, errors, flat, compare, key)
+        outcome = _assess(chains, positions, statistics, draws, errors, flat, compare, key)
         if not may_repeat or outcome.errors is None:
             return dataclasses.replace(outcome, report=outcome.report | _facts(search, order))
         worst = np.argsort(-np.abs(outcome.errors))[: len(draws) // WORST_ONE_IN]
@@ -368,7 +368,7 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
         positions, statistics = chains.run(sampling.num_warmup, bar)
         if sampling.num_warmup >= CHECKED_DRAWS and has_records:
             settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
-            off = shares.errors(evenly(flat_rows(settled, chains.example), CHECKED_DRAWS))
+            off = shares.errors(evenly_spaced(flat_rows(settled, chains.example), CHECKED_DRAWS))
             if not np.std(off) <= HOPELESS_SD:
                 why = f"a sketch is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
                 return _records_needed(why, _error_summary(off) | facts)
@@ -382,9 +382,9 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
             return off - potentials, -gradients, off
 
         key = jax.random.fold_in(sampling.key, sampling.num_chains)
-        outcome = _judged(chains, positions, statistics, flat, shares.errors, flat, compare, key)
+        outcome = _assess(chains, positions, statistics, flat, shares.errors, flat, compare, key)
         return dataclasses.replace(outcome, report=outcome.report | facts)
-    share = shares.outside(evenly(flat, CHECKED_DRAWS))
+    share = shares.outside(evenly_spaced(flat, CHECKED_DRAWS))
     report = {"ran": "expansion without records", "outside": share} | facts
     doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
     return _doubtful(report, [doubt] if share > 0 else [], chains.constrained(positions), statistics)

@@ -68,7 +68,7 @@ def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tail
     return Tails(largest(moments), largest(np.where(rays.farthest[:, None] <= DISTANCES, moments, 0.0)))
 
 
-def follow(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:
+def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:
     """Rays out of draws to where a posterior is negligible, with its log densities and the surrogate's errors there.
 
     Draws are unconstrained parameters (draws, n); ``coordinates`` (draws, ...) are the numbers that the records depend
@@ -97,7 +97,7 @@ def follow(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tupl
     return Rays(frame.center + points @ frame.lift.T, place, farthest), log_density, errors
 
 
-def straight(draws: np.ndarray, coordinates: np.ndarray) -> Rays:
+def straight_rays(draws: np.ndarray, coordinates: np.ndarray) -> Rays:
     """Straight rays of full length, which no posterior bends or ends: they serve any part of the records."""
     frame, directions, farthest = _directions(draws, coordinates)
     place = np.array(list(np.ndindex(len(directions), len(DISTANCES))))

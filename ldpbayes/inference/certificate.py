@@ -45,8 +45,8 @@ class Certificate:
         self._weights = self._weightings(coarse, fine)
 
         def difference(_: Any, weights: Any, parameters: Params) -> Array:
-            return measure(_reweighted(density, coarse, coarse_nodes, weights[0]), parameters) - measure(
-                _reweighted(exact, fine, fine_nodes, weights[1]), parameters
+            return measure(_reweight(density, coarse, coarse_nodes, weights[0]), parameters) - measure(
+                _reweight(exact, fine, fine_nodes, weights[1]), parameters
             )
 
         first = jax.tree.map(lambda each: each[0], self._weights)
@@ -107,7 +107,7 @@ def _(sketch: _Reweighted, base_dist: dist.Distribution) -> dict[str, Any]:
     return method_at_nodes(sketch.original, base_dist)
 
 
-def _reweighted(density: Density, sketches: list[PanelSketch], nodes: list[Any], weights: list[Any]) -> Density:
+def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Any], weights: list[Any]) -> Density:
     parts = iter(map(_Reweighted, sketches, nodes, weights))
     return replace_sketches(density, lambda _: next(parts))
 

@@ -26,9 +26,18 @@ _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
 _SCALARS = (type(None), str, bool, int, float, complex)
 """Types whose values are equal exactly where their representations as text are."""
 
-
 MIN_EQUATIONS, MIN_NUMBERS = 10, 1 << 13
 """Equations on arrays alone become a program of their own from so many equations or so many handled numbers on."""
+
+_SETTINGS = (
+    "default_device",
+    "default_matmul_precision",
+    "debug_nans",
+    "debug_infs",
+    "enable_x64",
+    "threefry_partitionable",
+)
+"""Settings of JAX that a compiled program depends on."""
 
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
 """Operations that are cheaper to repeat than their results are to keep."""
@@ -134,12 +143,12 @@ def trace(
         inside = {*inputs, *(var for equation in late for var in equation.outvars)}
         used = [var for equation in late for var in _variables(equation.invars)] + _variables(jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
-        before, needed = _traced(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
+        before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = PROGRAMS.get(("before", before.key), lambda: Program(before, needed[0]))
         pairs = zip(arrays, needed, strict=True)
         arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
-    return _traced(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
+    return _extract(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
 
 
 def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
@@ -152,7 +161,7 @@ def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[st
     return [[name for name in sorted(example) if next(inputs) in used] for example in examples]
 
 
-def _traced(
+def _extract(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
     """Some equations of a jaxpr as a function, and its arrays; ``trees`` are the structures of inputs and outputs."""
@@ -279,7 +288,7 @@ class Programs:
 
     def get(self, key: tuple, build: Callable[[], Any]) -> Any:
         """The program of a key, built by ``build()`` the first time, or when settings of JAX have changed."""
-        key = (*key, *_jax_settings())
+        key = (*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS))
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -290,19 +299,6 @@ class Programs:
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
             return program
-
-
-def _jax_settings() -> tuple:
-    """Settings of JAX that a compiled program depends on."""
-    config: Any = jax.config
-    return (
-        str(config.jax_default_device),
-        str(config.jax_default_matmul_precision),
-        bool(config.jax_debug_nans),
-        bool(config.jax_debug_infs),
-        bool(config.jax_enable_x64),
-        bool(config.jax_threefry_partitionable),
-    )
 
 
 PROGRAMS = Programs(64)

@@ -70,12 +70,12 @@ def inference_data(
     groups: Mapping[str, Mapping[str, Any]],
     dims: Mapping[str, Sequence[str]],
     coords: Mapping[str, np.ndarray] | None = None,
-    picked: Mapping[str, np.ndarray] | None = None,
+    draw_numbers: Mapping[str, np.ndarray] | None = None,
 ) -> Any:
     """ArviZ data of groups of arrays by name, with ArviZ's names of statistics; empty groups are left out.
 
-    Arrays of draws are (chains, draws, ...), and ``dims`` names the axes behind. ``picked`` has numbers of the draws of
-    groups that are not of all draws.
+    Arrays of draws are (chains, draws, ...), and ``dims`` names the axes behind. ``draw_numbers`` are those of groups
+    that are not of all draws.
     """
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
@@ -88,7 +88,7 @@ def inference_data(
     for name in ("posterior", "sample_stats"):
         if name in filled:
             result[name].attrs.update(library)
-    for name, draws in (picked or {}).items():
+    for name, draws in (draw_numbers or {}).items():
         with_draws(result, name, draws)
     return result
 
@@ -155,7 +155,7 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
 
 
-def resampled(tree: PyTree, log_weights: np.ndarray, key: Key) -> PyTree:
+def resample(tree: PyTree, log_weights: np.ndarray, key: Key) -> PyTree:
     """Draws (chains, draws, ...) in proportion to their weights, each chain from its own draws, in their order."""
     chains, draws = log_weights.shape
     offsets = np.asarray(jax.random.uniform(key, (chains, 1)))

@@ -31,7 +31,7 @@ from numpyro.infer import init_to_median
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference._expansion import values_of
-from ldpbayes.inference._search import Passes, Search, evenly
+from ldpbayes.inference._search import Passes, Search, evenly_spaced
 from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates
@@ -132,7 +132,7 @@ def errors_of_sketches(release, draws=None):
     given = release.values, release.mechanism
     sketches = {2: ExpandedSketch.of(*given, order=2)}
     sketches |= {order: ExpandedSketch.of(*given, at=sketches[2], order=order) for order in ORDERS[1:]}
-    points = normal_draws(sketches[2].polynomial) if draws is None else evenly(draws, EVALUATED)
+    points = normal_draws(sketches[2].polynomial) if draws is None else evenly_spaced(draws, EVALUATED)
     exact = sketches[2].log_likelihood(points)
     return {f"Taylor {order}": said(values_of(each.polynomial, points) - exact) for order, each in sketches.items()}
 

@@ -21,7 +21,7 @@ from ldpbayes.inference import programs as _programs
 from ldpbayes.inference import result as _reweight
 from ldpbayes.inference._cut import Uncut, cut_model
 from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.result import resampled, smoothed_weights
+from ldpbayes.inference.result import resample, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
 from ldpbayes.numerics.polynomial import Frame
 
@@ -199,7 +199,7 @@ def test_weights_are_those_of_the_posterior():
     ratios = 0.3 * draws
     weights = smoothed_weights(ratios.ravel())
     assert weights.good and abs(weights.share - np.exp(-0.09)) < 0.02  # 1 / E w² with E w = 1
-    drawn = resampled({"x": draws}, weights.log.reshape(draws.shape), jax.random.key(0))["x"]
+    drawn = resample({"x": draws}, weights.log.reshape(draws.shape), jax.random.key(0))["x"]
     # sd of a mean of 20,000 / e^0.09 effective draws is 0.0074; 4 of them: error rate 6e-5
     assert abs(drawn.mean() - 0.3) < 0.03 and abs(drawn.std() - 1) < 0.03
     # a tail that would have no mean on a scale of its own, in weights that differ by at most 22 %
