@@ -256,13 +256,13 @@ class Search:
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
         """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
         starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
-        slopes = self.passes.slopes if expansion is None else _slopes(expansion)
+        slopes = self.passes.slopes if expansion is None else _polynomial_slopes(expansion)
         return find_mode(self.above, slopes, [*map(self.above.flat, starts)])
 
-    def normal_draws(self, at: Mode) -> np.ndarray:
+    def normal_draws(self, mode: Mode) -> np.ndarray:
         """Parameters (draws, n) from the normal approximation."""
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, self.above.size)))
-        return at.at + noise @ at.root.T
+        return mode.at + noise @ mode.root.T
 
     def coordinates(self, positions: Params) -> np.ndarray:
         """Coordinates at draws of the chains."""
@@ -277,13 +277,13 @@ class Search:
         points = evenly_spaced(draws, count)
         if tail is not None:
             points = np.concatenate([points, evenly_spaced(tail, count // 2)])
-        return self.at(points, frame, order)
+        return self.expansion_at(points, frame, order)
 
-    def at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
+    def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
         """The expansion at these coordinates."""
         return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.passes.slopes(points))
 
-    def compared(self, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def compare(self, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The posterior's log densities at parameters, their gradients, and the errors of a polynomial."""
         x = self.above.coordinates(points)
         values, slopes = self.passes.slopes(x)
@@ -302,14 +302,14 @@ class Search:
         return tail_errors(rays, -potential, outwards - values_of(polynomial, x) - inside)
 
 
-def _slopes(expansion: Expansion) -> Slopes:
+def _polynomial_slopes(expansion: Expansion) -> Slopes:
     """Slopes of the polynomial, in the place of passes over records."""
     polynomial = expansion.polynomial
-    both = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
+    values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
 
     def slopes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, both(points))
+            return jax.tree.map(np.asarray, values_and_slopes(points))
 
     return slopes
 

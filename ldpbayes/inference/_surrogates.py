@@ -74,7 +74,7 @@ def expand(
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
-            expansion, rays = search.at(at.points, at.frame, at.order if order is None else order), at.rays
+            expansion, rays = search.expansion_at(at.points, at.frame, order or at.order), at.rays
         else:
             draws = search.normal_draws(search.mode(MIN_SEARCHES)) if at is None else _unconstrained_draws(search, at)
             coordinates = search.above.coordinates(draws)
@@ -290,7 +290,7 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
                     continue
             positions, statistics = chains.run(sampling.num_samples, bar)
         draws, key = search.coordinates(positions), jax.random.fold_in(search.key, 2)
-        flat, compare = search.above.flat(positions), functools.partial(search.compared, polynomial)
+        flat, compare = search.above.flat(positions), functools.partial(search.compare, polynomial)
         outcome = _assess(chains, positions, statistics, draws, errors, flat, compare, key)
         if not may_repeat or outcome.errors is None:
             return dataclasses.replace(outcome, report=outcome.report | _facts(search, order))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._core.types import Array, Params
+from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import PanelSketch, Sketch
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.programs import PROGRAMS, Program, trace
@@ -38,13 +38,13 @@ class Certificate:
     ) -> None:
         coarse, fine = panel_sketches(density), [sketch.reference for sketch in panel_sketches(exact)]
         self._probed = all(sketch.probes is not None for sketch in coarse)
-        coarse_nodes: list[Any] = [sketch.nodes for sketch in coarse]
-        fine_nodes: list[Any] = [sketch.nodes for sketch in fine]
+        coarse_nodes: list[Array] = [sketch.nodes for sketch in coarse]
+        fine_nodes: list[Array] = [sketch.nodes for sketch in fine]
         if self._probed:
             fine_nodes = [np.concatenate([nodes, s.probes]) for nodes, s in zip(fine_nodes, coarse, strict=True)]
         self._weights = self._weightings(coarse, fine)
 
-        def difference(_: Any, weights: Any, parameters: Params) -> Array:
+        def difference(_: tuple, weights: PyTree, parameters: Params) -> Array:
             return measure(_reweight(density, coarse, coarse_nodes, weights[0]), parameters) - measure(
                 _reweight(exact, fine, fine_nodes, weights[1]), parameters
             )
@@ -92,8 +92,8 @@ class _Reweighted(Sketch):
     """A sketch with other nodes and weights, under the law of the original."""
 
     original: PanelSketch
-    nodes: Any
-    weights: Any
+    nodes: Array
+    weights: Array
 
     law_shape = ()
 
@@ -107,7 +107,7 @@ def _(sketch: _Reweighted, base_dist: dist.Distribution) -> dict[str, Any]:
     return method_at_nodes(sketch.original, base_dist)
 
 
-def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Any], weights: list[Any]) -> Density:
+def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Array], weights: list[Array]) -> Density:
     parts = iter(map(_Reweighted, sketches, nodes, weights))
     return replace_sketches(density, lambda _: next(parts))
 
@@ -126,6 +126,6 @@ def panel_sketches(density: Density) -> list[PanelSketch]:
     return [data for data in density.data if isinstance(data, PanelSketch)]
 
 
-def replace_sketches(density: Density, function: Callable[[PanelSketch], Any]) -> Density:
+def replace_sketches(density: Density, function: Callable[[PanelSketch], Sketch]) -> Density:
     """A density with ``function(sketch)`` in the place of each sketch on panels."""
     return density.replace_data(lambda data: function(data) if isinstance(data, PanelSketch) else data)

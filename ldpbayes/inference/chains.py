@@ -161,7 +161,7 @@ class Chains:
         initial, following = hmc(potential_fn_gen=potentials, kinetic_fn=kernel._kinetic_fn, algo=kernel._algo)
         initial = functools.partial(initial, num_warmup=self._warmup, **options)
 
-        def begin(key: Key, arrays: PyTree) -> Any:
+        def begin(key: Key, arrays: PyTree) -> tuple[PyTree, Array]:
             def attempt(carry: tuple) -> tuple:
                 tries, key, *_ = carry
                 key, own = jax.random.split(key)
@@ -177,7 +177,7 @@ class Chains:
             )
             return initial(ParamInfo(position, value, slope), rng_key=key, model_args=(arrays[1],)), finite
 
-        def advance(state: Any, arrays: PyTree, count: Array) -> Any:
+        def advance(state: Any, arrays: PyTree, count: Array) -> PyTree:
             # NumPyro's `hmc` keeps the options of the last start for its iterations; XLA removes this one, unused.
             initial(ParamInfo(state.z, state.potential_energy, state.z_grad), model_args=(arrays,))
             empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), _recorded(state))
@@ -358,7 +358,7 @@ def _forward(function: Callable) -> Callable:
     return lambda parameters: (function(parameters), jax.jacfwd(function)(parameters))
 
 
-def _potential(gradient: Callable, arrays: Any) -> Callable:
+def _potential(gradient: Callable, arrays: PyTree) -> Callable:
     """The potential as a function whose derivative is the gradient that was traced with it."""
 
     @jax.custom_jvp
