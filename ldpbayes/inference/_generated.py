@@ -49,9 +49,9 @@ class Generated:
         """Values of the function (chains, some draws, ...) by site, and numbers of these draws."""
         values = {name: samples[name] for name in self._names}
         chains, draws = next(iter(values.values())).shape[:2]
-        picked = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES / self._bytes / chains)))
-        count = chains * len(picked)
-        flat = {name: each[:, picked].reshape(count, *each.shape[2:]) for name, each in values.items()}
+        numbers = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES / self._bytes / chains)))
+        count = chains * len(numbers)
+        flat = {name: each[:, numbers].reshape(count, *each.shape[2:]) for name, each in values.items()}
         keys = jax.random.split(key, count)
         first = jax.tree.map(lambda leaf: leaf[0], (keys, flat))
         traced, (arrays,) = trace(lambda _, key, values: self._function(key, values), *first)
@@ -61,7 +61,7 @@ class Generated:
 
         program = PROGRAMS.get(("generated", traced.key, count), lambda: Program(at_all_draws, arrays, keys, flat))
         results = program(arrays, keys, jax.tree.map(jnp.asarray, flat))
-        return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, picked
+        return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, numbers
 
 
 def replicates(density: Density) -> _Generate:

@@ -218,7 +218,7 @@ def by_expansion(
     An expansion ``expand`` may be of all records, or of more than the arguments have. Raises ValueError if it is of
     another model, or of shards, with a posterior of several modes.
     """
-    given = expand if isinstance(expand, Expansion) else None
+    expansion = expand if isinstance(expand, Expansion) else None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
     if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS):
         return None
@@ -226,20 +226,20 @@ def by_expansion(
     try:
         search = Search(density, sites, sampling.kernel._init_strategy, sampling.key, min_records)
     except Uncut as reason:
-        if given is not None:
+        if expansion is not None:
             raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
         return _records_needed(str(reason), {}) if expand else None
-    if given is not None and (given.names, given.points.shape[1:]) != (search.cut.names, search.cut.shape):
+    if expansion is not None and (expansion.names, expansion.points.shape[1:]) != (search.cut.names, search.cut.shape):
         raise ValueError(
-            f"the expansion is of another model: it is in {given.names}, of shape {given.points.shape[1:]}, and here "
-            f"records see {search.cut.names}, of shape {search.cut.shape}"
+            f"the expansion is of another model: it is in {expansion.names}, of shape {expansion.points.shape[1:]}, "
+            f"and here records see {search.cut.names}, of shape {search.cut.shape}"
         )
     if expand is None and not _pays(search, sampling.iterations):
         return None
-    if given is not None and given.count != search.cut.count:
-        return _by_shards(search, given, sampling)
+    if expansion is not None and expansion.count != search.cut.count:
+        return _by_shards(search, expansion, sampling)
     # An expansion by the user may be around another place, or of other records.
-    for first in [None] if given is None else [given, None]:
+    for first in [None] if expansion is None else [expansion, None]:
         try:
             outcome = _by_records(search, first, sampling)
         except NoMode as reason:

@@ -34,7 +34,7 @@ def labels(
     """Names of axes by site, those of plates by default, and labels by axis, checked against the model's sites."""
     plates = {axis for site in sites.values() for axis in site.dims}
     valued = {name: site for name, site in sites.items() if name not in plates}
-    named = {name: list(site.dims) for name, site in valued.items() if site.dims}
+    names = {name: list(site.dims) for name, site in valued.items() if site.dims}
     for name, axes in (dims or {}).items():
         if name not in valued:
             raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(valued)}")
@@ -43,27 +43,27 @@ def labels(
                 f"dims of {name!r} must be a list of names, at most one for each axis of {valued[name].shape}, got "
                 f"{axes!r}"
             )
-        named[name] = list(axes)
+        names[name] = list(axes)
     sizes: dict[str, dict[str, int]] = {}
-    for name, axes in named.items():
+    for name, axes in names.items():
         for axis, size in zip(axes, valued[name].shape, strict=False):
             sizes.setdefault(axis, {})[name] = size
-    labelled = {}
+    arrays = {}
     for axis, values in (coords or {}).items():
         if axis not in sizes:
             raise ValueError(
                 f"coords has {axis!r}, and the axes of the model are {', '.join(sizes) or 'without names'}; dims= "
                 "names axes by site"
             )
-        labelled[axis] = np.asarray(values)
-        wrong = {name: size for name, size in sizes[axis].items() if size != labelled[axis].size}
-        if wrong or labelled[axis].ndim != 1:
+        arrays[axis] = np.asarray(values)
+        wrong = {name: size for name, size in sizes[axis].items() if size != arrays[axis].size}
+        if wrong or arrays[axis].ndim != 1:
             name, size = next(iter(wrong.items()), next(iter(sizes[axis].items())))
             raise ValueError(
                 f"coords of {axis!r} must be {size} labels, one a place on that axis of {name!r}, got an array of "
-                f"shape {labelled[axis].shape}"
+                f"shape {arrays[axis].shape}"
             )
-    return named, labelled
+    return names, arrays
 
 
 def inference_data(
@@ -161,5 +161,5 @@ def resample(tree: PyTree, log_weights: np.ndarray, key: Key) -> PyTree:
     offsets = np.asarray(jax.random.uniform(key, (chains, 1)))
     shares = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
     places = (np.arange(draws) + offsets) / draws * shares[:, -1:]
-    picked = np.stack([np.searchsorted(*pair) for pair in zip(shares, places, strict=True)]).clip(0, draws - 1)
-    return jax.tree.map(lambda leaf: np.stack([leaf[i][picked[i]] for i in range(chains)]), tree)
+    indices = np.stack([np.searchsorted(*pair) for pair in zip(shares, places, strict=True)]).clip(0, draws - 1)
+    return jax.tree.map(lambda leaf: np.stack([leaf[i][indices[i]] for i in range(chains)]), tree)
