@@ -95,7 +95,7 @@ def plot_shares(
     ----------
     x : array_like (k,)
         Values, one apart.
-    shares : mapping of str to array_like (draws, k) or Frequencies
+    shares : mapping of str to array_like (draws, k) or FrequencyEstimate
         By analysis: the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a
         point estimate with standard errors (normal interval) or without (no interval).
     truth : array_like (k,), optional

@@ -146,7 +146,7 @@ def m_estimator(
     """Private estimator of a release: an M-estimate, with a simulator of original records.
 
     ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)`` gives its intervals. A loss alone
-    does not say how records are drawn; `MEstimate.bootstrap` weights records instead, and needs no simulator.
+    does not say how records are drawn; `MEstimationResult.bootstrap` weights records instead, and needs no simulator.
 
     Parameters
     ----------

@@ -3,18 +3,21 @@
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import (
     Combined,
+    Corrected,
     Correction,
     DoublyRandom,
-    Evidence,
+    EvidenceCorrection,
     IndependentLaplaceCorrection,
+    Laplacians,
     Naive,
     Oracle,
+    Points,
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
-from ldpbayes.estimation._frequencies import Frequencies, frequencies
+from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
 from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.estimation.m_estimation import EstimationWarning, MEstimate, m_estimate
+from ldpbayes.estimation.m_estimation import EstimationWarning, Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.minimise import Ball, Box
 from ldpbayes.estimation.priors import label_prior
 
@@ -22,16 +25,20 @@ __all__ = [
     "Ball",
     "Box",
     "Combined",
+    "Corrected",
     "Correction",
     "DoublyRandom",
     "Estimate",
     "EstimationWarning",
-    "Evidence",
-    "Frequencies",
+    "Estimator",
+    "EvidenceCorrection",
+    "FrequencyEstimate",
     "IndependentLaplaceCorrection",
-    "MEstimate",
+    "Laplacians",
+    "MEstimationResult",
     "Naive",
     "Oracle",
+    "Points",
     "SmoothedDoublyRandom",
     "SymmetricLaplaceCorrection",
     "frequencies",

@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,62 +16,148 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import at_least, checked, warn
+from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import (
     Contrast,
     Estimate,
-    Shown,
-    contrast,
-    in_line,
+    NotebookSummary,
+    estimates_line,
     normal_interval,
     normal_quantile,
     table,
     tails,
     variances_under,
+    weighted_sums,
 )
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import statements
 
-MOST = 4096  # categories up to which a matrix of their pairs is affordable
-CHUNK = 1 << 20  # entries of the rows at a time
+DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
+CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
+SUMMARY_CATEGORIES = 40  # categories that a summary shows
+_NO_ERRORS = "this {!r} estimate has no standard errors; use method='unbiased'"
 
 
-def products(mechanism: PureProtocol, z: jax.Array, more: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
-    """Σ_i r_i r_iᵀ of rows r_i = low_i @ basis + more_i 1[k ∈ S(z_i)], in chunks: an array (categories, categories).
+class Sample(NamedTuple):
+    """Distinct released values (n, ...), with the number of records (n,) that have each."""
+
+    mechanism: PureProtocol
+    nodes: jax.Array
+    weights: jax.Array
+
+
+class Options(NamedTuple):
+    """Options of all methods of `frequencies`."""
+
+    alpha: float
+    tolerance: float
+    max_iterations: int
+
+
+def frequencies(
+    data: Release | Sketch,
+    method: str = "unbiased",
+    *,
+    alpha: float = 0.02,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+) -> "FrequencyEstimate":
+    """Estimate the frequency of each category.
 
     Parameters
     ----------
-    mechanism : PureProtocol
-        That released the values.
-    z : array (n, ...)
-        Released values.
-    more : array (n,)
-        What a category in S(z_i) has more.
-    low : array (n, m)
-        Coefficients of the rows that are common to all values.
-    basis : array (m, categories)
-        These rows.
+    data : Release, CountSketch or ExpandedSketch
+        Of a pure protocol, with one budget or one a record; a release, or the source of an expansion, is counted.
+    method : str
+        - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
+          mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
+          variance if all categories were equally frequent.
+        - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
+          of the estimate of a category that does not occur ([WLLSL]).
+        - ``norm_sub``: negative estimates are set to 0 and one number is subtracted from the others, repeatedly, until
+          none is negative and they sum to one ([WLLSL]). That is the projection, and computed as such.
+        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]).
+        - ``mle``: maximum likelihood; see Notes.
+    alpha : float
+        Of ``base_cut``: bounds the expected number of categories that do not occur but are kept. Positive, and less
+        than the number of categories.
+    tolerance : float
+        Of ``mle``: distance of the log-likelihood from its maximum, in nats, at which iterations end.
+    max_iterations : int
+        Of ``mle``.
+
+    Returns
+    -------
+    FrequencyEstimate
+        ``unbiased`` and ``mle`` come with standard errors and a covariance, for sampling and perturbation together.
+
+    Raises
+    ------
+    TypeError
+        If `data` is neither a release nor a sketch, or its mechanism is not a pure protocol.
+    ValueError
+        For an unknown method, a release without values, a sketch of groups, or an option that is out of range.
+
+    Warns
+    -----
+    RuntimeWarning
+        If ``mle`` has not converged.
+
+    Notes
+    -----
+    ``mle`` repeats EM steps θ_k ← θ_k g_k, where g_k is the mean of p(z_i | k)/p(z_i | θ), extrapolated by SQUAREM
+    ([VR]). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton step over
+    θ ≥ 0, which sets them ([KCSA]). The log-likelihood of N records is concave and its maximum at most N (max g_k − 1)
+    above the present value ([Lindsay]): this `gap` ends the iterations.
+
+    Its standard errors come from the observed information about the positive frequencies, with their sum held at one.
+    There are none (NaN) for a frequency estimated as 0, at the edge of the simplex, where normal theory fails and
+    ``unbiased`` has one; they are enormous where the released values do not tell categories apart.
     """
-    n, d = len(z), mechanism.categories
-    rows = min(n, max(1, CHUNK // d))
+    estimator = _METHODS.get(method) if isinstance(method, str) else None
+    if estimator is None:
+        raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
+    sketch = _exact_counts(data)
+    d = sketch.mechanism.categories
+    alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
+    tolerance = checked("tolerance", tolerance, "positive", lambda a: a > 0)
+    options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
+    with jax.enable_x64(True):
+        sample = Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float))
+        estimate = estimator(sample, options)
+    return dataclasses.replace(estimate, _mechanisms=sketch.mechanisms)
 
-    def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
-        part, low_here, more_here = (
-            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (z, low, more)
+
+def _exact_counts(data: Release | Sketch) -> Sketch:
+    """A sketch of the exact counts of released values."""
+    if not isinstance(data, (Release, Sketch)):
+        raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
+    if not isinstance(data.mechanism, PureProtocol):
+        raise TypeError(
+            "frequencies are those of categories under a pure protocol, such as RandomizedResponse; "
+            f"got a release of {type(data.mechanism).__name__}"
         )
-        row = low_here @ basis + more_here[:, None] * mechanism.membership(part)
-        # the last chunk overlaps the one before, so that it has the same shape
-        new = jnp.arange(rows) >= start - (n - rows)
-        row = jnp.where(new[:, None], row, 0.0)
-        return total + row.T @ row, None
+    if isinstance(data, Release) and data.values is None:
+        raise ValueError("a release without values has no frequencies to estimate; simulate first")
+    if isinstance(data, Sketch) and data.law_shape:
+        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
+    sketch = data.sketch(expand=False) if isinstance(data, Release) else data
+    return sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
 
-    return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
+class Joint(Protocol):
+    """How the estimates of all categories vary together."""
 
-SHOWN = 40  # categories of a summary
-_NO_ERRORS = "this {!r} estimate has no standard errors; use method='unbiased'"
+    def covariance(self) -> np.ndarray:
+        """The matrix (categories, categories)."""
+        ...
+
+    def variances(self, weights: np.ndarray) -> np.ndarray:
+        """Variances (m,) of sums with weights (m, categories)."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,21 +171,13 @@ class LinearVariance:
     other: float
     sampling: float
 
-    def __call__(self, theta: Any) -> Any:
-        """The variance at a frequency, or at each of an array."""
+    def __call__(self, theta: Array) -> Array:
         return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
 
     def interval(self, estimate: np.ndarray, quantile: float) -> tuple[np.ndarray, np.ndarray]:
-        """All frequencies from which an estimate is at most so many of *their* standard deviations away.
+        """All frequencies that are at most `quantile` of *their* standard deviations away from an estimate.
 
         Below 0 and above 1 the variance is continued as a constant, so that every estimate has an interval.
-
-        Parameters
-        ----------
-        estimate : array (categories,)
-            The linear estimate.
-        quantile : float
-            How many.
         """
         square = quantile**2
         lead = 1 + square * self.sampling
@@ -112,41 +190,8 @@ class LinearVariance:
         return low, high
 
 
-class Joint(Protocol):
-    """How the estimates of all categories vary together."""
-
-    def covariance(self) -> np.ndarray:
-        """The matrix (categories, categories)."""
-        ...
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        """Variances (m,) of weighted sums.
-
-        Parameters
-        ----------
-        weights : array (m, categories)
-            Of the sums.
-        """
-        ...
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
-    """A covariance that is a matrix already; NaN for categories that have none."""
-
-    matrix: np.ndarray
-
-    def covariance(self) -> np.ndarray:
-        """See `Joint.covariance`."""
-        return self.matrix
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        """See `Joint.variances`."""
-        return variances_under(self.matrix, weights)
-
-
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Frequencies(Shown):
+class FrequencyEstimate(NotebookSummary):
     """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
 
     Attributes
@@ -162,7 +207,7 @@ class Frequencies(Shown):
     iterations : int
         Of ``mle``.
     gap : float or None
-        Upper bound on what the log-likelihood still lacks of its maximum, in nats, for ``mle``.
+        Upper bound, in nats, on the distance of the log-likelihood from its maximum, for ``mle``.
     """
 
     method: str
@@ -176,54 +221,44 @@ class Frequencies(Shown):
     _mechanisms: tuple[PureProtocol, ...] = ()
 
     def __repr__(self) -> str:
-        """Return a line; `summary` has a table."""
-        done = "" if self.converged else ", NOT CONVERGED"
-        head = f"{self.method}, {len(self.estimate):,} categories{done}"
-        named = [f"{name}:" for name in self.names]
-        return f"{type(self).__name__}({in_line(head, named, self.estimate, self.standard_error)})"
+        suffix = "" if self.converged else ", NOT CONVERGED"
+        head = f"{self.method}, {len(self.estimate):,} categories{suffix}"
+        labels = [f"{name}:" for name in self.names]
+        return f"{type(self).__name__}({estimates_line(head, labels, self.estimate, self.standard_error)})"
 
     @property
     def params(self) -> np.ndarray:
-        """The estimate; see `Estimate.params`."""
+        """The frequencies (categories,)."""
         return self.estimate
 
     @property
     def names(self) -> list[str]:
-        """The codes of the categories; see `Estimate.names`."""
+        """The codes of the categories."""
         return [str(code) for code in range(len(self.estimate))]
 
     @cached_property
     def covariance(self) -> np.ndarray | None:
         """Covariance (categories, categories) of ``unbiased`` and ``mle``.
 
-        None for other methods, and for more than 4096 categories. That of ``unbiased`` is made of the released values
-        when it is asked for: the products of records' terms say how estimates vary together under any protocol. With
-        one budget its diagonal has the squares of the standard errors, but for estimates below 0 or above 1, where
-        these are those of 0 and 1. With several budgets they differ by sampling error, of which it has more.
+        None for other methods, and for more than 4096 categories. ``unbiased`` computes it at first use from the
+        released values: the products of records' terms say how estimates vary together under any protocol. With one
+        budget its diagonal has the squares of the standard errors, but for estimates below 0 or above 1, whose errors
+        are those of 0 and 1. With several budgets they differ by sampling error, of which the covariance has more.
         """
-        return None if self._joint is None or len(self.estimate) > MOST else self._joint.covariance()
+        return None if self._joint is None or len(self.estimate) > DENSE_CATEGORIES else self._joint.covariance()
 
     @property
     def privacy(self) -> str:
-        """What the mechanisms of the releases promise; see `Estimate.privacy`."""
+        """Privacy statements of the releases' mechanisms."""
         return statements(self._mechanisms)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence intervals, category by category; they may reach beyond [0, 1].
+        """Ends (categories,) of confidence intervals, category by category; they may reach beyond [0, 1].
 
-        Those of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
+        Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
         further off than so many standard deviations. They hold where few records tell of a category, as with infinite
-        budgets and many categories; then the standard error, at the estimate itself, does not. Those of ``mle`` are
-        normal, and NaN with the errors.
-
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1.
-
-        Returns
-        -------
-        low, high : array (categories,)
+        budgets and many categories; then the standard error, at the estimate itself, does not. Intervals of ``mle``
+        are normal, and NaN with the errors.
 
         Raises
         ------
@@ -236,16 +271,16 @@ class Frequencies(Shown):
             return self._variance.interval(self.estimate, normal_quantile(level))
         return normal_interval(self.estimate, self.standard_error, level)
 
-    def contrast(self, weights: ArrayLike | Mapping[Any, float], level: float = 0.95) -> Contrast:
+    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
         """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
 
-        Errors of several categories go together, so that the error of a sum does not follow from theirs.
+        Errors of several categories are correlated, so that the error of a sum does not follow from theirs.
 
         Parameters
         ----------
         weights : array_like (categories,) or (m, categories), or dict
-            Of one sum, or of m. The share of some categories has ones for these and zeros for the others. A dict has
-            the weights of one sum by code, as ``{0: 1, 3: -1}``; others have weight 0.
+            Weights of one sum, or of m sums. The share of some categories has ones for these and zeros for the others.
+            A dict has the weights of one sum by code, as ``{0: 1, 3: -1}``; the other weights are 0.
         level : float
             Coverage of the interval, between 0 and 1.
 
@@ -253,95 +288,177 @@ class Frequencies(Shown):
         -------
         Contrast
             The interval is normal, and too short where hardly any record supports a category of the sum; for a single
-            category `interval` then has a better one. NaN for the error of an ``mle`` sum with a category that has
-            none, being estimated as 0.
+            category `interval` then has a better one. The error is NaN for an ``mle`` sum with a category estimated as
+            0, which has no error.
 
         Raises
         ------
         ValueError
-            If the estimate has no standard errors, for weights of another shape, of codes that there are not or that
-            are not finite, and for another level.
+            If the estimate has no standard errors, for weights of another shape, with unknown codes or not finite, and
+            for another level.
         """
         if self._joint is None:
             raise ValueError(_NO_ERRORS.format(self.method))
-        return contrast(self.estimate, self._joint.variances, weights, level, self.names)
+        return weighted_sums(self.estimate, self._joint.variances, weights, level, self.names)
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the frequencies in plain text; of many categories the most frequent ones.
-
-        Parameters
-        ----------
-        level : float
-            Coverage of the intervals, between 0 and 1.
-        """
-        shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SHOWN])
+        """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
+        codes = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
         head, columns = f"{'frequency':>10}", [self.estimate]
         if self.standard_error is not None:
             lower, upper = tails(level)
             head += f" {'std err':>10} {lower:>10} {upper:>10}"
             columns += [self.standard_error, *self.interval(level)]
-        rows = [(str(k), " ".join(f"{column[k]:10.4f}" for column in columns)) for k in shown]
+        rows = [(str(k), " ".join(f"{column[k]:10.4f}" for column in columns)) for k in codes]
         title = f"Frequencies, method {self.method!r}, {len(self.estimate)} categories"
-        title += f", the {SHOWN} most frequent" if len(self.estimate) > SHOWN else ""
+        title += f", the {SUMMARY_CATEGORIES} most frequent" if len(self.estimate) > SUMMARY_CATEGORIES else ""
         return table(title + ("" if self.converged else ", NOT CONVERGED"), "category", head, rows)
 
 
-_PROTOCOL: type[Estimate] = Frequencies  # for the type checker
+_PROTOCOL: type[Estimate] = FrequencyEstimate  # for the type checker
+
+
+def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
+    estimate, slope, variance = _linear(sample)
+    error = np.sqrt(variance(np.clip(estimate, 0, 1)))
+    terms = Terms.of(sample, slope, estimate)
+    return FrequencyEstimate("unbiased", estimate, error, _joint=terms, _variance=variance)
+
+
+def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
+    estimate, _, variance = _linear(sample)
+    threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
+    return FrequencyEstimate("base_cut", np.where(estimate < threshold, 0.0, estimate))
+
+
+def _projected(method: str, sample: Sample, options: Options) -> FrequencyEstimate:
+    """Closest point of the simplex to the linear estimate, by sorting ([WC] Algorithm 1)."""
+    x, _, _ = _linear(sample)
+    descending = np.sort(x)[::-1]
+    shift = (1 - np.cumsum(descending)) / np.arange(1, len(x) + 1)
+    return FrequencyEstimate(method, np.maximum(x + shift[np.flatnonzero(descending + shift > 0)[-1]], 0.0))
+
+
+def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
+    """The linear estimate, its change by a record of each value, and its variance given the frequency."""
+    mechanism, z, weights = sample
+    p, q = mechanism.support_probabilities
+    gain = p - q
+    even = q + gain / mechanism.categories  # P(k in S(z)) if all categories were equally frequent
+    precision = gain**2 / (even * (1 - even))
+    counts = np.asarray(weights)
+    slope = precision / gain / np.sum(counts * precision)
+    estimate = np.asarray(_supporters(mechanism, z, counts * slope)) - np.sum(counts * slope * q)
+
+    def total(each: Array) -> float:
+        return np.sum(counts * slope**2 * each)
+
+    return estimate, slope, LinearVariance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
+
+
+@jax.jit
+def _supporters(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> jax.Array:
+    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k."""
+    _, transpose = jax.vjp(lambda theta: supported_mass(mechanism, z, theta), jnp.zeros(mechanism.categories))
+    return transpose(weights)[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """Terms of a linear estimate about their means: slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of record i.
+
+    They are independent, so that the sum of their products estimates the covariance, whatever the protocol. `root` (n,)
+    is the slope of each value times the square root of the number of records that have it. `common` (n, 2) has −q_i and
+    −(p_i − q_i) times the root, the coefficients of `basis` (2, categories): ones, and the estimate θ.
+    """
+
+    mechanism: PureProtocol
+    nodes: jax.Array
+    root: np.ndarray
+    common: np.ndarray
+    basis: np.ndarray
+
+    @classmethod
+    def of(cls, sample: Sample, slope: Array, estimate: np.ndarray) -> "Terms":
+        """Terms of the linear estimate (categories,) that a record of each value moves by `slope` (n,)."""
+        p, q = sample.mechanism.support_probabilities
+        root = slope * np.sqrt(np.asarray(sample.weights))
+        common = -np.stack(np.broadcast_arrays(root * q, root * (p - q)), axis=1)
+        basis = np.stack([np.ones_like(estimate), estimate])
+        return cls(sample.mechanism, sample.nodes, root, common, basis)
+
+    def covariance(self) -> np.ndarray:
+        """A matrix product over the released values."""
+        with jax.enable_x64(True):
+            return np.asarray(_compiled_products(self.mechanism, self.nodes, self.root, self.common, self.basis))
+
+    def variances(self, weights: np.ndarray) -> np.ndarray:
+        """A pass over the released values for each sum."""
+        with jax.enable_x64(True):
+            common = self.common @ (self.basis @ weights.T)
+            return np.asarray(_squares(self.mechanism, self.nodes, self.root, common, weights))
+
+
+def _products(mechanism: PureProtocol, z: jax.Array, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
+    """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks.
+
+    `extra` is (n,), `low` (n, m) and `basis` (m, categories).
+    """
+    n, d = len(z), mechanism.categories
+    rows = min(n, max(1, CHUNK // d))
+
+    def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
+        part, low_here, extra_here = (
+            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (z, low, extra)
+        )
+        row = low_here @ basis + extra_here[:, None] * mechanism.membership(part)
+        # the last chunk overlaps the one before, so that it has the shape of the others
+        new = jnp.arange(rows) >= start - (n - rows)
+        row = jnp.where(new[:, None], row, 0.0)
+        return total + row.T @ row, None
+
+    return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
+
+
+_compiled_products = jax.jit(_products)
+
+
+@jax.jit
+def _squares(
+    mechanism: PureProtocol, z: jax.Array, root: jax.Array, common: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """Sums of squares of weighted sums of terms, one a row of the weights."""
+
+    def square(weights_and_common: tuple[jax.Array, jax.Array]) -> jax.Array:
+        row, column = weights_and_common
+        terms = root * supported_mass(mechanism, z, row) + column
+        return terms @ terms
+
+    return lax.map(square, (weights, common.T))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense:
+    """A covariance that is a matrix already; NaN for categories without errors."""
+
+    matrix: np.ndarray
+
+    def covariance(self) -> np.ndarray:
+        return self.matrix
+
+    def variances(self, weights: np.ndarray) -> np.ndarray:
+        return variances_under(self.matrix, weights)
 
 
 Evaluated = tuple[float, np.ndarray]
 """Mean log-likelihood and its gradient."""
 
 
-class Sample(NamedTuple):
-    """Released values, each once, with the number of records that have it.
-
-    Attributes
-    ----------
-    mechanism : PureProtocol
-        That released them, with one budget or one a value.
-    nodes : array (n, ...)
-        The values.
-    weights : array (n,)
-        How many records have each.
-    """
-
-    mechanism: PureProtocol
-    nodes: jax.Array
-    weights: jax.Array
-
-
-class Options(NamedTuple):
-    """Options of all methods; see `frequencies`.
-
-    Attributes
-    ----------
-    alpha : float
-        Of ``base_cut``: expected number of categories that do not occur but are kept, at most.
-    tolerance : float
-        Of ``mle``: how far the log-likelihood may be from its maximum, in nats.
-    max_iterations : int
-        Of ``mle``.
-    """
-
-    alpha: float
-    tolerance: float
-    max_iterations: int
-
-
-def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
-    """The frequencies under which the released values are most likely, with the observed information's errors.
-
-    Parameters
-    ----------
-    sample : Sample
-        What was released.
-    options : Options
-        Of which the tolerance and the number of iterations matter.
-    """
+def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
+    """The frequencies under which the released values are most likely, with the observed information's errors."""
     mechanism, z, weights = sample
     tolerance, max_iterations = options.tolerance, options.max_iterations
-    size, d = float(weights.sum()), mechanism.categories
+    count, d = float(weights.sum()), mechanism.categories
 
     def likelihood(theta: np.ndarray) -> Evaluated:
         mean, gradient = _likelihood(mechanism, z, weights, theta)
@@ -350,41 +467,43 @@ def maximum_likelihood(sample: Sample, options: Options) -> Frequencies:
     def information(theta: np.ndarray) -> np.ndarray:
         return np.asarray(_information(mechanism, z, weights, theta))
 
-    slack = 0.1 * tolerance / size
+    slack = 0.1 * tolerance / count
     theta = np.full(d, 1 / d)
     at = likelihood(theta)
     gap, iterations = math.inf, 0
     while gap > tolerance and iterations < max_iterations:
         theta, at = squarem(theta, at, likelihood, slack)
-        if d <= MOST:
+        if d <= DENSE_CATEGORIES:
             theta, at = newton(theta, at, likelihood, information(theta), slack)
-        gap, iterations = max(size * (float(at[1].max()) - 1), 0.0), iterations + 1
+        gap, iterations = max(count * (float(at[1].max()) - 1), 0.0), iterations + 1
     if gap > tolerance:
         warn(
             f"maximum likelihood has not converged in {max_iterations} iterations: the log-likelihood may be "
             f"{gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}",
             RuntimeWarning,
         )
-    error, covariance = _errors(theta, size, information(theta)) if d <= MOST else (None, None)
-    joint = None if covariance is None else Dense(covariance)
-    return Frequencies("mle", theta, error, gap <= tolerance, iterations, gap, joint)
+    error, joint = None, None
+    if d <= DENSE_CATEGORIES:
+        error, covariance = _errors(theta, count, information(theta))
+        joint = Dense(covariance)
+    return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, joint)
+
+
+_METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {
+    "unbiased": _unbiased,
+    "base_cut": _base_cut,
+    "norm_sub": functools.partial(_projected, "norm_sub"),
+    "projection": functools.partial(_projected, "projection"),
+    "mle": _maximum_likelihood,
+}
 
 
 def squarem(
     theta: np.ndarray, at: Evaluated, likelihood: Callable[[np.ndarray], Evaluated], slack: float
 ) -> tuple[np.ndarray, Evaluated]:
-    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3).
+    """Two EM steps from shares, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3).
 
-    Parameters
-    ----------
-    theta : array (k,)
-        Shares.
-    at : tuple
-        Mean log-likelihood and its gradient (k,) there.
-    likelihood : callable
-        From shares to these two.
-    slack : float
-        By how much the log-likelihood may get smaller: its rounding error.
+    `at` is `likelihood(theta)`, and `slack` its rounding error.
     """
     mean, gradient = at
     first = theta * gradient
@@ -410,22 +529,10 @@ def newton(
     information: np.ndarray,
     slack: float,
 ) -> tuple[np.ndarray, Evaluated]:
-    """Maximize the quadratic model over θ ≥ 0, and go there as far as the log-likelihood does not get smaller.
+    """A step from shares to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases.
 
     The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one, so that no constraint is needed.
-
-    Parameters
-    ----------
-    theta : array (k,)
-        Shares.
-    at : tuple
-        Mean log-likelihood and its gradient (k,) there.
-    likelihood : callable
-        From shares to these two.
-    information : array (k, k)
-        Minus the second derivative there.
-    slack : float
-        By how much the log-likelihood may get smaller: its rounding error.
+    `at` is `likelihood(theta)`, `information` minus its second derivative (k, k), and `slack` its rounding error.
     """
     mean, gradient = at
     diagonal = np.diag(information)
@@ -443,8 +550,8 @@ def newton(
     return theta, at
 
 
-def _errors(theta: np.ndarray, size: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors and covariance: (size × information)⁻¹ − θθᵀ/size on the positive frequencies; NaN elsewhere.
+def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard errors and covariance: (count × information)⁻¹ − θθᵀ/count on the positive frequencies; NaN elsewhere.
 
     That is the inverse on the tangent space Σ δ = 0, since information @ θ = 1 at the maximum.
     """
@@ -452,23 +559,23 @@ def _errors(theta: np.ndarray, size: float, information: np.ndarray) -> tuple[np
     values, vectors = np.linalg.eigh(information[np.ix_(positive, positive)])
     values = np.maximum(values, np.finfo(float).eps * len(values) * values[-1])
     error = np.full(len(theta), np.nan)
-    error[positive] = np.sqrt(np.maximum(np.sum(vectors**2 / values, axis=1) - theta[positive] ** 2, 0.0) / size)
+    error[positive] = np.sqrt(np.maximum(np.sum(vectors**2 / values, axis=1) - theta[positive] ** 2, 0.0) / count)
     covariance = np.full((len(theta), len(theta)), np.nan)
     inverse = (vectors / values) @ vectors.T
-    covariance[np.ix_(positive, positive)] = (inverse - np.outer(theta[positive], theta[positive])) / size
+    covariance[np.ix_(positive, positive)] = (inverse - np.outer(theta[positive], theta[positive])) / count
     return error, covariance
 
 
 def _kernel(mechanism: PureProtocol) -> tuple[jax.Array, jax.Array]:
-    """Values of K_ik = p(z_i | k)/p(z_i | supported): e^−ε, and how much more a supported category has."""
+    """K_ik = p(z_i | k)/p(z_i | supported): its value e^−ε for other categories, and how much larger supported ones."""
     epsilon = jnp.asarray(mechanism.epsilon)
     return jnp.exp(-epsilon), -jnp.expm1(-epsilon)
 
 
-def _evidence(mechanism: PureProtocol, z: jax.Array, theta: jax.Array) -> jax.Array:
+def _mixed(mechanism: PureProtocol, z: jax.Array, theta: jax.Array) -> jax.Array:
     """K_i·θ for each node, for a θ that need not sum to one."""
-    low, more = _kernel(mechanism)
-    return low * jnp.sum(theta) + more * supported_mass(mechanism, z, theta)
+    low, extra = _kernel(mechanism)
+    return low * jnp.sum(theta) + extra * supported_mass(mechanism, z, theta)
 
 
 @jax.jit
@@ -478,241 +585,14 @@ def _likelihood(
     """Mean log-likelihood up to a constant, and its gradient, the mean of K_i/(K_i·θ)."""
 
     def mean(theta: jax.Array) -> jax.Array:
-        return weights @ jnp.log(_evidence(mechanism, z, theta)) / weights.sum()
+        return weights @ jnp.log(_mixed(mechanism, z, theta)) / weights.sum()
 
     return jax.value_and_grad(mean)(theta)
 
 
 @jax.jit
 def _information(mechanism: PureProtocol, z: jax.Array, weights: jax.Array, theta: jax.Array) -> jax.Array:
-    """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of `_likelihood`: (categories, categories)."""
-    scale = jnp.sqrt(weights / weights.sum()) / _evidence(mechanism, z, theta)
-    low, more = (scale * part for part in _kernel(mechanism))
-    return products(mechanism, z, more, low[:, None], jnp.ones((1, len(theta))))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Terms:
-    """Terms of a linear estimate about their means: slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of record i.
-
-    They are independent, so that the sum of their products estimates the covariance, whatever the protocol.
-
-    Attributes
-    ----------
-    mechanism : PureProtocol
-        That released the values.
-    nodes : array (n, ...)
-        Released values.
-    root : array (n,)
-        Slope of each value, times the square root of the number of records that have it.
-    common : array (n, 2)
-        Minus q_i and p_i − q_i, times the same.
-    basis : array (2, categories)
-        What these are multiplied by: ones, and the estimate θ.
-    """
-
-    mechanism: PureProtocol
-    nodes: jax.Array
-    root: np.ndarray
-    common: np.ndarray
-    basis: np.ndarray
-
-    @classmethod
-    def of(cls, sample: Sample, slope: Any, estimate: np.ndarray) -> "Terms":
-        """Those of an estimate.
-
-        Parameters
-        ----------
-        sample : Sample
-            What was released.
-        slope : float or array (n,)
-            By what a record of each value moves the estimate of a category that it supports.
-        estimate : array (categories,)
-            The linear estimate.
-        """
-        p, q = sample.mechanism.support_probabilities
-        root = slope * np.sqrt(np.asarray(sample.weights))
-        common = -np.stack(np.broadcast_arrays(root * q, root * (p - q)), axis=1)
-        basis = np.stack([np.ones_like(estimate), estimate])
-        return cls(sample.mechanism, sample.nodes, root, common, basis)
-
-    def covariance(self) -> np.ndarray:
-        """See `Joint.covariance`; a matrix product over the released values."""
-        with jax.enable_x64(True):
-            return np.asarray(_products(self.mechanism, self.nodes, self.root, self.common, self.basis))
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        """See `Joint.variances`; a pass over the released values for each sum.
-
-        Parameters
-        ----------
-        weights : array (m, categories)
-            Of the sums.
-        """
-        with jax.enable_x64(True):
-            common = self.common @ (self.basis @ weights.T)
-            return np.asarray(_squares(self.mechanism, self.nodes, self.root, common, weights))
-
-
-_products = jax.jit(products)
-
-
-@jax.jit
-def _squares(
-    mechanism: PureProtocol, z: jax.Array, root: jax.Array, common: jax.Array, weights: jax.Array
-) -> jax.Array:
-    """Sums of squares of weighted sums of terms, one a row of the weights."""
-
-    def square(one: tuple[jax.Array, jax.Array]) -> jax.Array:
-        terms = root * supported_mass(mechanism, z, one[0]) + one[1]
-        return terms @ terms
-
-    return lax.map(square, (weights, common.T))
-
-
-def frequencies(
-    data: Release | Sketch,
-    method: str = "unbiased",
-    *,
-    alpha: float = 0.02,
-    tolerance: float = 1e-6,
-    max_iterations: int = 1000,
-) -> Frequencies:
-    """Estimate the frequency of each category.
-
-    Parameters
-    ----------
-    data : Release, CountSketch or ExpandedSketch
-        Of a pure protocol, with one budget or one a record; a release, or what an expansion was made from, is counted.
-    method : str
-        - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
-          mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
-          variance if all categories were equally frequent.
-        - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
-          of the estimate of a category that does not occur.
-        - ``norm_sub``: negative estimates are set to 0 and the same number is subtracted from the others, again and
-          again, until none is negative and they sum to one. That is the projection, and computed as such.
-        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]).
-        - ``mle``: maximum likelihood; see Notes.
-    alpha : float
-        Of ``base_cut``: bounds the expected number of categories that do not occur but are kept. Positive, and less
-        than the number of categories.
-    tolerance : float
-        Of ``mle``: how far the log-likelihood may be from its maximum, in nats.
-    max_iterations : int
-        Of ``mle``.
-
-    Returns
-    -------
-    Frequencies
-        ``unbiased`` and ``mle`` come with standard errors and a covariance, for sampling and perturbation together.
-
-    Raises
-    ------
-    TypeError
-        If `data` is neither a release nor a sketch, or its mechanism is not a pure protocol.
-    ValueError
-        For an unknown method, a release without values, a sketch of groups, or an option that is out of range.
-
-    Warns
-    -----
-    RuntimeWarning
-        If ``mle`` has not converged.
-
-    Notes
-    -----
-    ``base_cut`` and ``norm_sub`` are those of [WLLSL].
-
-    ``mle`` repeats EM steps θ_k ← θ_k g_k, where g_k is the mean of p(z_i | k)/p(z_i | θ), extrapolated by SQUAREM
-    ([VR]). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton step over
-    θ ≥ 0, which sets them ([KCSA]). The log-likelihood of N records is concave and its maximum at most N (max g_k − 1)
-    above the present value ([Lindsay]): this `gap` ends the iterations.
-
-    Its standard errors come from the observed information about the positive frequencies, with their sum held at one.
-    There are none (NaN) for a frequency estimated as 0, at the edge of the simplex, where normal theory fails and
-    ``unbiased`` has one; they are enormous where the released values do not tell categories apart.
-    """
-    make = _METHODS.get(method) if isinstance(method, str) else None
-    if make is None:
-        raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
-    _check(data)
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
-    sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
-    d = sketch.mechanism.categories
-    alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
-    tolerance = checked("tolerance", tolerance, "positive", lambda a: a > 0)
-    options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
-    with jax.enable_x64(True):
-        made = make(Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)), options)
-    return dataclasses.replace(made, _mechanisms=sketch.mechanisms)
-
-
-def _check(data: Any) -> None:
-    if not isinstance(data, (Release, Sketch)):
-        raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
-    if not isinstance(data.mechanism, PureProtocol):
-        raise TypeError(
-            "frequencies are those of categories under a pure protocol, such as RandomizedResponse; "
-            f"got a release of {type(data.mechanism).__name__}"
-        )
-    if isinstance(data, Release) and data.values is None:
-        raise ValueError("a release without values has no frequencies to estimate; simulate first")
-    if isinstance(data, Sketch) and data.law_shape:
-        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
-
-
-def _unbiased(sample: Sample, options: Options) -> Frequencies:
-    estimate, slope, variance = _linear(sample)
-    error = np.sqrt(variance(np.clip(estimate, 0, 1)))
-    terms = Terms.of(sample, slope, estimate)
-    return Frequencies("unbiased", estimate, error, _joint=terms, _variance=variance)
-
-
-def _base_cut(sample: Sample, options: Options) -> Frequencies:
-    estimate, _, variance = _linear(sample)
-    threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
-    return Frequencies("base_cut", np.where(estimate < threshold, 0.0, estimate))
-
-
-def _projected(method: str, sample: Sample, options: Options) -> Frequencies:
-    return Frequencies(method, _project(_linear(sample)[0]))
-
-
-_METHODS: dict[str, Callable[[Sample, Options], Frequencies]] = {
-    "unbiased": _unbiased,
-    "base_cut": _base_cut,
-    "norm_sub": functools.partial(_projected, "norm_sub"),
-    "projection": functools.partial(_projected, "projection"),
-    "mle": maximum_likelihood,
-}
-
-
-def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
-    """Return the linear estimate, what a record of each value moves it by, and its variance given the frequency."""
-    mechanism, z, weights = sample
-    p, q = mechanism.support_probabilities
-    gain = p - q
-    even = q + gain / mechanism.categories  # P(k in S(z)) if all categories were equally frequent
-    precision = gain**2 / (even * (1 - even))
-    counts = np.asarray(weights)
-    slope = precision / gain / np.sum(counts * precision)
-    estimate = np.asarray(_supporters(mechanism, z, counts * slope)) - np.sum(counts * slope * q)
-
-    def total(each: Any) -> float:
-        return np.sum(counts * slope**2 * each)
-
-    return estimate, slope, LinearVariance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
-
-
-def _project(x: np.ndarray) -> np.ndarray:
-    """Closest point of the simplex, by sorting ([WC] Algorithm 1)."""
-    descending = np.sort(x)[::-1]
-    shift = (1 - np.cumsum(descending)) / np.arange(1, len(x) + 1)
-    return np.maximum(x + shift[np.flatnonzero(descending + shift > 0)[-1]], 0.0)
-
-
-@jax.jit
-def _supporters(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> jax.Array:
-    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k."""
-    _, transpose = jax.vjp(lambda theta: supported_mass(mechanism, z, theta), jnp.zeros(mechanism.categories))
-    return transpose(weights)[0]
+    """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of the mean log-likelihood: (categories, categories)."""
+    root = jnp.sqrt(weights / weights.sum()) / _mixed(mechanism, z, theta)
+    low, extra = (root * part for part in _kernel(mechanism))
+    return _products(mechanism, z, extra, low[:, None], jnp.ones((1, len(theta))))

@@ -1,6 +1,6 @@
 """The prior of labels from released ones: their histogram, or that of the labels behind them."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -14,13 +14,13 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.design import Histogram
 from ldpbayes.noise import Laplace
 
-CELLS = 1024  # between the bounds, in which released labels are counted
+CELLS = 1024  # cells between the bounds, in which released labels are counted
 BINS = 64  # of a smooth prior
-DEGREES = 10  # of the polynomial, at most
-SPREAD = 2.0  # standard deviation of a normal penalty on its coefficients: what keeps them finite
-WORSE = 2  # degrees without a better criterion, after which no higher one is tried
+DEGREES = 10  # largest degree of the polynomial
+SPREAD = 2.0  # standard deviation of a normal penalty on the polynomial's coefficients, which keeps them finite
+WORSE = 2  # degrees without a better criterion, after which no higher degree is tried
 TOLERANCE = 0.01  # nats that a histogram's log-likelihood may lie below its maximum
-MAX_ITERATIONS = 200
+MAX_ITERATIONS = 200  # EM and Newton steps for a histogram
 
 
 def label_prior(
@@ -30,24 +30,21 @@ def label_prior(
 
     Deconvolved, it is the law of the labels under which the released ones are most likely, through the Laplace noise.
     By default its log-density is a polynomial ([Efron]) whose degree has the least Bayesian information criterion, so
-    that a release which tells nothing gives the uniform law. With ``bins`` it is a histogram of so many bins, by EM
-    steps and Newton steps; many bins fit the noise. Atoms that clipping makes at the bounds are spread over the bins
-    next to them.
-
-    Otherwise it is the histogram of the released labels themselves, noise and all, as in [LH], Algorithm 3, with
-    densities where that has probabilities.
+    that a release which tells nothing gives the uniform law. With ``bins`` it is a histogram, by EM and Newton steps;
+    many bins fit the noise. Atoms of clipping at the bounds are spread over the bins next to them. Otherwise the prior
+    is the histogram of the released labels themselves, noise and all ([LH], Algorithm 3, as densities).
 
     Parameters
     ----------
     release : Release
         Of numbers, under a `LaplaceMechanism` with bounds (or Laplace noise of a stated scale), one for all labels.
-        Where it is not deconvolved, under any mechanism of numbers.
+        Without deconvolution, under any mechanism of numbers.
     deconvolved : bool
         Whether the law of the labels is estimated rather than that of released ones.
     bins : int, optional
-        Of a deconvolved histogram between the bounds, of equal width. Default: 64 with a smooth log-density.
+        Number of bins of equal width between the bounds, of a deconvolved histogram. Default: 64, smooth log-density.
     width : float, optional
-        Width σ of the bins where not deconvolved, in the unit of the labels; the first and the last are narrower. By
+        Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower. By
         default the standard deviation of the released labels.
 
     Returns
@@ -58,10 +55,10 @@ def label_prior(
     Raises
     ------
     TypeError
-        If what is given is not a release.
+        If `release` is not a release.
     ValueError
-        For a release without values or under another mechanism, personal budgets, bins or a width that are not
-        positive, or that do not belong to what is asked for.
+        For a release without values or under another mechanism, personal budgets, equal labels, and bins or a width
+        that are not positive or do not belong to the kind of prior.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
@@ -74,33 +71,16 @@ def label_prior(
     if not deconvolved:
         return _released_histogram(release, width)
     if bins is not None:
-        return _histogram(_counted(release, at_least(1, "bins", bins)))
-    return _smooth(_counted(release, BINS))
+        return _likeliest_histogram(_count_labels(release, at_least(1, "bins", bins)))
+    return _smooth(_count_labels(release, BINS))
 
 
 def _released_histogram(release: Release, width: float | None) -> Histogram:
-    """`histogram_of` released labels."""
+    """[LH], Algorithm 3, with each bin's probability divided by its width."""
     mechanism = release.mechanism
     if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
         raise ValueError(f"released labels must be real numbers, one a record; got a release under {mechanism!r}")
-    return histogram_of(np.asarray(release.values, float), width)
-
-
-def histogram_of(z: np.ndarray, width: float | None = None) -> Histogram:
-    """[LH], Algorithm 3, with each bin's probability divided by its width.
-
-    Parameters
-    ----------
-    z : array (n,)
-        Numbers, not all equal.
-    width : float, optional
-        Of the bins, in the unit of the numbers; by default their standard deviation.
-
-    Raises
-    ------
-    ValueError
-        If they are all equal, or the width is not positive or makes more than a million bins.
-    """
+    z = np.asarray(release.values, float)
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
@@ -114,17 +94,10 @@ def histogram_of(z: np.ndarray, width: float | None = None) -> Histogram:
     return Histogram(nodes, np.histogram(z, nodes)[0] / len(z) / np.diff(nodes))
 
 
-class _Counted(NamedTuple):
-    """Released labels, counted, and what is expected of them.
+class _Cells(NamedTuple):
+    """Counts (m,) of released labels in cells, none of them zero, and their probabilities.
 
-    Attributes
-    ----------
-    nodes : array (k + 1,)
-        Of the histogram of labels.
-    channel : array (m, k)
-        Probability of each cell for a label that is uniform in each bin.
-    counts : array (m,)
-        Of released labels in each cell; none is zero.
+    `channel` (m, k) has the probability of each cell for a label that is uniform in each bin between `nodes` (k + 1,).
     """
 
     nodes: np.ndarray
@@ -132,23 +105,25 @@ class _Counted(NamedTuple):
     counts: np.ndarray
 
 
-def _counted(release: Release, bins: int) -> _Counted:
-    """Released labels in cells: narrow ones between the bounds, and one on each side.
+def _count_labels(release: Release, bins: int) -> _Cells:
+    """Counts of released labels in narrow cells between the bounds, and in one cell on each side.
 
     Beyond the bounds the density of a released label is the same exponential in z whatever the label is, so that
     nothing is lost by counting; between them the cells are far narrower than any scale of a useful prior.
     """
-    mechanism: Any = release.mechanism
-    laplace = isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace)
-    if not (laplace and mechanism.bounded and mechanism.columns is None):
+    mechanism = release.mechanism
+    if (
+        not (isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace))
+        or not mechanism.bounded
+        or mechanism.columns is not None
+    ):
         raise ValueError(
             f"labels can be deconvolved from a release of clipped numbers with Laplace noise, got {mechanism!r}"
         )
     if mechanism.batch_shape not in ((), (1,)):
         raise ValueError("labels are deconvolved from a release with one budget and one pair of bounds for all")
-    lower, upper, scale = (
-        np.asarray(part, float).item() for part in (mechanism.lower, mechanism.upper, mechanism.noise.scale)
-    )
+    numbers = (mechanism.lower, mechanism.upper, mechanism.noise.scale)
+    lower, upper, scale = (np.asarray(number, float).item() for number in numbers)
     nodes, cuts = np.linspace(lower, upper, bins + 1), np.linspace(lower, upper, CELLS + 1)
     counts = np.histogram(release.values, np.concatenate([[-np.inf], cuts, [np.inf]]))[0]
     apart = cuts[:, None] - nodes
@@ -157,35 +132,35 @@ def _counted(release: Release, bins: int) -> _Counted:
     integral = np.maximum(apart, 0) + scale / 2 * np.expm1(-np.abs(apart) / scale)
     below = -np.diff(integral, axis=1) / np.diff(nodes)
     channel = np.concatenate([below[:1], np.diff(below, axis=0), 1 - below[-1:]])
-    seen = counts > 0
-    # far from a bin, under narrow noise, what is left of a probability is rounding
-    return _Counted(nodes, np.maximum(channel[seen], 1e-15), counts[seen].astype(float))
+    occupied = counts > 0
+    # Far from a bin, under narrow noise, a probability is mere rounding error.
+    return _Cells(nodes, np.maximum(channel[occupied], 1e-15), counts[occupied].astype(float))
 
 
-def _histogram(counted: _Counted) -> Histogram:
+def _likeliest_histogram(cells: _Cells) -> Histogram:
     """The most likely probabilities of the bins."""
-    nodes, channel, counts = counted
-    size = counts.sum()
+    nodes, channel, counts = cells
+    total = counts.sum()
 
     def likelihood(theta: np.ndarray) -> tuple[float, np.ndarray]:
         expected = channel @ theta
-        return float(counts @ np.log(expected) / size), channel.T @ (counts / expected) / size
+        return float(counts @ np.log(expected) / total), channel.T @ (counts / expected) / total
 
     theta = np.full(len(nodes) - 1, 1 / (len(nodes) - 1))
-    at, slack = likelihood(theta), 0.1 * TOLERANCE / size
+    at, slack = likelihood(theta), 0.1 * TOLERANCE / total
     for _ in range(MAX_ITERATIONS):
-        if size * (at[1].max() - 1) <= TOLERANCE:
+        if total * (at[1].max() - 1) <= TOLERANCE:
             break
         theta, at = squarem(theta, at, likelihood, slack)
-        scaled = channel * (np.sqrt(counts / size) / (channel @ theta))[:, None]
+        scaled = channel * (np.sqrt(counts / total) / (channel @ theta))[:, None]
         theta, at = newton(theta, at, likelihood, scaled.T @ scaled, slack)
     return Histogram(nodes, theta / theta.sum() / np.diff(nodes))
 
 
-def _smooth(counted: _Counted) -> Histogram:
+def _smooth(cells: _Cells) -> Histogram:
     """The most likely polynomial log-density, of the degree with the least Bayesian information criterion."""
-    nodes, channel, counts = counted
-    size, bins = counts.sum(), len(nodes) - 1
+    nodes, channel, counts = cells
+    total, bins = counts.sum(), len(nodes) - 1
     middle = (2 * np.arange(bins) + 1) / bins - 1
     basis = legendre.legvander(middle, DEGREES)[:, 1:] * np.sqrt(2 * np.arange(1, DEGREES + 1) + 1)
 
@@ -197,21 +172,20 @@ def _smooth(counted: _Counted) -> Histogram:
     def loss(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
         theta = law(coefficients)
         expected = channel @ theta
-        gradient = theta * (channel.T @ (counts / expected) / size - 1)
-        penalty = coefficients / SPREAD**2 / size
+        gradient = theta * (channel.T @ (counts / expected) / total - 1)
+        penalty = coefficients / SPREAD**2 / total
         return (
-            float(coefficients @ penalty / 2 - counts @ np.log(expected) / size),
+            float(coefficients @ penalty / 2 - counts @ np.log(expected) / total),
             penalty - gradient @ basis[:, : len(coefficients)],
         )
 
     coefficients = best = np.zeros(0)
-    least, worse = loss(coefficients)[0] * size, 0
+    least, worse = loss(coefficients)[0] * total, 0
     while worse < WORSE and len(coefficients) < DEGREES:
-        found = scipy.optimize.minimize(
-            loss, np.append(coefficients, 0.0), jac=True, method="BFGS", options={"gtol": 1e-6}
-        )
-        coefficients = found.x
-        criterion = found.fun * size + len(coefficients) * np.log(size) / 2
+        start = np.append(coefficients, 0.0)
+        minimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-6})
+        coefficients = minimum.x
+        criterion = minimum.fun * total + len(coefficients) * np.log(total) / 2
         worse = worse + 1
         if criterion < least:
             least, best, worse = criterion, coefficients, 0

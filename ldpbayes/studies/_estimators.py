@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from ldpbayes._core.types import Key
-from ldpbayes.estimation.m_estimation import Estimator, Fit
+from ldpbayes.estimation.m_estimation import Estimator, Solution
 from ldpbayes.mechanisms.additive import Additive
 
 
@@ -34,8 +34,8 @@ class Setting:
     estimators: dict[str, Estimator]
 
 
-def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Fit]:
-    """Fit all estimators to many simulated releases, in one compiled call and in double precision.
+def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Solution]:
+    """Solution all estimators to many simulated releases, in one compiled call and in double precision.
 
     The results by name of the estimator have an axis of replicates in front. The seed is for records, their release and
     the analyst's own noise. `batch` replicates are vectorised together.
@@ -43,7 +43,7 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
     return replicator(setting, replicates, batch=batch)(seed)
 
 
-def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Fit]]:
+def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Solution]]:
     """`replicate` as a function of the seed that is compiled once.
 
     Replicates are shared among JAX's devices: on a CPU each core can be one, with
@@ -51,7 +51,7 @@ def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable
     """
     mechanism = setting.mechanism
 
-    def fit_one(key_data: jax.Array) -> dict[str, Fit]:
+    def fit_one(key_data: jax.Array) -> dict[str, Solution]:
         record_key, release_key, estimator_key = jax.random.split(jax.random.wrap_key_data(key_data), 3)
         x = setting.simulate(record_key)
         z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0])
@@ -74,7 +74,7 @@ def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable
         )
     )
 
-    def run(seed: int) -> dict[str, Fit]:
+    def run(seed: int) -> dict[str, Solution]:
         with jax.enable_x64(True):
             fits = fit_all(jax.random.key_data(jax.random.split(jax.random.key(seed), rounds)))
             return jax.tree.map(lambda leaf: np.asarray(leaf)[:replicates], fits)

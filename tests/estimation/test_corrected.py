@@ -10,7 +10,7 @@ from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.estimation import DoublyRandom, SmoothedDoublyRandom, SymmetricLaplaceCorrection, losses
-from ldpbayes.estimation._corrections import Deconvolved, controls
+from ldpbayes.estimation._corrections import DeconvolvedLoss, support_controls
 from ldpbayes.estimation.losses._loss import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -73,7 +73,7 @@ def test_smooth_losses_and_scores_are_unbiased(name):
 
 @pytest.mark.parametrize(
     ("loss", "name"),
-    [(losses.check(0.3), "dr"), (losses.hinge(), "dr, averaged"), (losses.absolute(), "dr, truncated")],
+    [(losses.pinball(0.3), "dr"), (losses.hinge(), "dr, averaged"), (losses.absolute(), "dr, truncated")],
     ids=["check", "hinge", "absolute"],
 )
 def test_losses_with_kinks_and_their_scores_are_unbiased(loss, name):
@@ -130,7 +130,7 @@ def test_symmetric_and_independent_noise_have_unbiased_losses_too():
     assert_unbiased(losses.logistic(), symmetric, X, THETA, lambda m, z, key: corrected(METHODS["sl"], m, z, key))
     independent = ldp.mechanisms.IndependentLaplaceMechanism(0.6, -0.5, 0.5, 3, (0, 1))
     loss = losses.logistic()
-    fixed = Deconvolved(loss, (0, 1), 0.6)
+    fixed = DeconvolvedLoss(loss, (0, 1), 0.6)
 
     def one(key):
         return fixed.values(independent.randomize(key, jnp.asarray(X)), THETA)
@@ -142,7 +142,7 @@ def test_symmetric_and_independent_noise_have_unbiased_losses_too():
 
 def test_averaging_over_the_analysts_noise_is_what_many_single_draws_average_to():
     mechanism, z = rows_mechanism(), jnp.asarray(X) + jnp.array([0.3, -0.4, 0.0])
-    loss = losses.check(0.4)
+    loss = losses.pinball(0.4)
     for support in (None, SUPPORT):
 
         def value(key, draws, support=support):
@@ -203,7 +203,7 @@ def test_functions_that_only_see_beyond_the_support_have_mean_zero():
     mechanism = rows_mechanism(zero_probability=np.array([0.1, 0.3, 0.5]), scale=np.array([0.4, 0.0, 1.0]))
 
     def one(key):
-        return controls(mechanism, mechanism.randomize(key, jnp.asarray(X)), SUPPORT)
+        return support_controls(mechanism, mechanism.randomize(key, jnp.asarray(X)), SUPPORT)
 
     draws = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(4), REPEATS)))
     assert draws.shape == (REPEATS, 3, 4)

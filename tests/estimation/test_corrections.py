@@ -19,14 +19,14 @@ from ldpbayes.estimation import (
     Correction,
     DoublyRandom,
     Estimate,
-    Evidence,
+    EvidenceCorrection,
     IndependentLaplaceCorrection,
     Naive,
     Oracle,
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
-from ldpbayes.estimation._corrections import correction
+from ldpbayes.estimation._corrections import correction_from
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace, WithPublicRecords, ZeroInflated
 
@@ -54,13 +54,13 @@ def release(mechanism=ZERO_INFLATED, count=300):
     ],
 )
 def test_a_name_stands_for_a_method_with_its_defaults(name, method):
-    assert correction(name) == method and method.name == name
-    assert correction(method) is method
+    assert correction_from(name) == method and method.name == name
+    assert correction_from(method) is method
 
 
 def test_options_beside_a_name_are_those_of_the_method_it_stands_for():
-    assert correction("dr", draws=2, support=(0, 1), cuts=[0.5]) == DoublyRandom(2, (0.0, 1.0), (0.5,))
-    assert correction("sl", draws=3, support=(0, 1)) == SymmetricLaplaceCorrection(3)  # it knows no support
+    assert correction_from("dr", draws=2, support=(0, 1), cuts=[0.5]) == DoublyRandom(2, (0.0, 1.0), (0.5,))
+    assert correction_from("sl", draws=3, support=(0, 1)) == SymmetricLaplaceCorrection(3)  # it knows no support
     named = ldp.m_estimate(MEAN, release(), "dr", draws=2, support=(0, 1), seed=4)
     made = ldp.m_estimate(MEAN, release(), DoublyRandom(draws=2, support=(0, 1)), seed=4)
     np.testing.assert_array_equal(made.params, named.params)
@@ -238,17 +238,29 @@ def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
     rows, start = release().values[:, None], jnp.zeros(1)
     fit = jax.jit(lambda estimator: estimator(jax.random.key(0), rows, start))(estimator)
     np.testing.assert_allclose(fit.theta, rows.mean(axis=0), rtol=1e-5)  # in single precision
-    assert isinstance(estimator.evidence(None, rows), Evidence)
+    assert isinstance(estimator.evidence(None, rows), EvidenceCorrection)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: correction(DoublyRandom(), draws=4), TypeError, r"draws=4 goes with a method's name; here say Doub"),
+        (
+            lambda: correction_from(DoublyRandom(), draws=4),
+            TypeError,
+            r"draws=4 goes with a method's name; here say Doub",
+        ),
         (lambda: ldp.m_estimate(MEAN, release(), Combined(), support=None), TypeError, "support=None goes with a met"),
-        (lambda: correction(DoublyRandom), TypeError, r"method must be one of combined, .*; call it, DoublyRandom\("),
-        (lambda: correction(3), TypeError, "or a Correction, got 3"),
-        (lambda: correction("gmm"), ValueError, "method must be one of combined, dr, sdr, sl, independent, naive, or"),
+        (
+            lambda: correction_from(DoublyRandom),
+            TypeError,
+            r"method must be one of combined, .*; call it, DoublyRandom\(",
+        ),
+        (lambda: correction_from(3), TypeError, "or a Correction, got 3"),
+        (
+            lambda: correction_from("gmm"),
+            ValueError,
+            "method must be one of combined, dr, sdr, sl, independent, naive, or",
+        ),
         (lambda: DoublyRandom(draws=True), ValueError, "draws must be a positive integer or 'exact', got True"),
         (lambda: Combined(support=(0, 1, 2)), ValueError, "support must be 'bounds', a pair"),
         (lambda: Combined(support=([0, 0], [1, 1, 1])), ValueError, "the support's bounds must be of one length"),

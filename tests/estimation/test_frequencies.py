@@ -215,7 +215,9 @@ def test_contrasts_of_many_categories_need_no_matrix():
     with pytest.raises(ValueError, match=r"got shape \(2,\); the names are 0, 1, 2, 3, 4, 5, \.\.\., 4999"):
         found.contrast([1, -1])
     line = repr(found)
-    assert line.startswith("Frequencies(unbiased, 5,000 categories: 0: ") and line.endswith("4,994 more in summary())")
+    assert line.startswith("FrequencyEstimate(unbiased, 5,000 categories: 0: ") and line.endswith(
+        "4,994 more in summary())"
+    )
     assert "\n" not in line and found._repr_html_().startswith("<pre>Frequencies, method")
     half = found.contrast(np.arange(5_000) < 2_500)  # the share of values in that half, a Bernoulli variable
     share = np.mean(release.values < 2_500)
@@ -233,16 +235,18 @@ def test_a_sum_has_an_error_where_all_of_its_categories_have_one():
 
 def test_m_estimates_have_contrasts_too():
     covariance = np.array([[4.0, 1.0, np.nan], [1.0, 9.0, np.nan], [np.nan, np.nan, np.nan]])
-    values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.estimation.MEstimate))
+    values = dict.fromkeys(field.name for field in dataclasses.fields(ldp.estimation.MEstimationResult))
     named = {"names": ["age", "income", "ill"], "method": "combined", "count": 20_640, "converged": False}
-    found = ldp.estimation.MEstimate(**values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance} | named)
+    found = ldp.estimation.MEstimationResult(
+        **values | {"params": np.array([1.0, 2.0, 3.0]), "covariance": covariance} | named
+    )
     difference = found.contrast([1, -1, 0])
     assert found.contrast({"age": 1, "income": -1}) == difference
     with pytest.raises(ValueError, match="weights has no estimates 'incme'; the names are age, income, ill"):
         found.contrast({"age": 1, "incme": -1})
     assert difference[:2] == (-1.0, pytest.approx(np.sqrt(11))) and difference.interval[1] > 0
     assert np.isnan(found.contrast([1, 0, 1]).standard_error)
-    assert repr(found) == "MEstimate(combined, 20,640 records, NOT CONVERGED: age 1 ± 2, income 2 ± 3, ill 3)"
+    assert repr(found) == "MEstimationResult(combined, 20,640 records, NOT CONVERGED: age 1 ± 2, income 2 ± 3, ill 3)"
 
 
 def test_an_interval_holds_the_frequencies_that_the_estimate_is_near_to():
@@ -377,7 +381,7 @@ def test_the_gap_bounds_the_deficit_wherever_em_stops(monkeypatch):
     release = simulate(ldp.OptimalUnaryEncoding(1.0, 8), 500)
     rows, best = kernel(release), frequencies(release, "mle", tolerance=1e-9)
     maximum = log_likelihood(rows, best.estimate)
-    monkeypatch.setattr(module, "MOST", 0)
+    monkeypatch.setattr(module, "DENSE_CATEGORIES", 0)
     for iterations in (1, 3, 10):
         with pytest.warns(RuntimeWarning, match=f"not converged in {iterations} iterations"):
             stopped = frequencies(release, "mle", max_iterations=iterations)

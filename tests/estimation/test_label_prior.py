@@ -5,7 +5,7 @@ import pytest
 from scipy import optimize, stats
 
 import ldpbayes as ldp
-from ldpbayes.estimation.priors import _counted, label_prior
+from ldpbayes.estimation.priors import _count_labels, label_prior
 
 N = 20_000
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_the_released_histogram_is_the_papers_with_densities():
 def test_the_channel_has_the_probabilities_of_laplace_noise_on_uniform_labels():
     for epsilon in (1e-6, 0.5, 30.0):
         release = released(epsilon)
-        _, channel, counts = _counted(release, 4)
+        _, channel, counts = _count_labels(release, 4)
         cuts = np.concatenate([[-np.inf], np.linspace(0, 1, 1025), [np.inf]])
         seen = np.histogram(release.values, cuts)[0] > 0
         # labels at many points of the third bin, whose average has an error of a 12 × 200²th of the bin's curvature
@@ -53,7 +53,7 @@ def test_the_channel_has_the_probabilities_of_laplace_noise_on_uniform_labels():
 def test_the_deconvolved_histogram_has_the_largest_likelihood():
     release = released(2.0)
     prior = label_prior(release, bins=4)
-    _, channel, counts = _counted(release, 4)
+    _, channel, counts = _count_labels(release, 4)
 
     def loss(log):
         return -counts @ np.log(channel @ (np.exp(log) / np.exp(log).sum()))

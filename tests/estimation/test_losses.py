@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._corrections import Deconvolved
+from ldpbayes.estimation._corrections import DeconvolvedLoss
 from ldpbayes.estimation._problem import natural_units
 from ldpbayes.estimation.losses._loss import as_loss, has_kinks
 
@@ -18,7 +18,7 @@ SMOOTH = {
     "squared": losses.squared(),
     "logistic": losses.logistic(intercept=False),
     "huber": losses.huber(0.7, response=0, features=(2, 1)),
-    "check, rounded": losses.check(0.3).smoothed(0.2),
+    "check, rounded": losses.pinball(0.3).smoothed(0.2),
     "absolute, rounded": losses.absolute().smoothed(0.3),
     "hinge, rounded": losses.hinge().smoothed(0.4),
 }
@@ -64,7 +64,7 @@ def test_laplacian_of_a_users_function_is_the_trace_of_its_hessian(rng):
 
 @pytest.mark.parametrize("name", ["check", "absolute", "hinge"])
 def test_smooth_versions_are_above_and_approach_the_loss(name, rng):
-    loss = {"check": losses.check(0.3), "absolute": losses.absolute(), "hinge": losses.hinge()}[name]
+    loss = {"check": losses.pinball(0.3), "absolute": losses.absolute(), "hinge": losses.hinge()}[name]
     rows, theta = rng.normal(size=(200, 3)), rng.normal(size=3)
     for width in (0.5, 0.01):
         gap = loss.smoothed(width).values(rows, theta) - loss.values(rows, theta)
@@ -77,7 +77,7 @@ def test_deconvolved_loss_is_the_product_of_its_operators(rng):
         return jnp.exp(theta[0] * x[0] + theta[1] * x[1]) + x[2]
 
     theta, rows = jnp.array([0.3, -0.5]), rng.normal(size=(6, 3))
-    got = Deconvolved(as_loss(loss), (0, 1), 0.8).values(rows, theta)
+    got = DeconvolvedLoss(as_loss(loss), (0, 1), 0.8).values(rows, theta)
     factor = (1 - 0.32 * 0.3**2) * (1 - 0.32 * 0.5**2)
     np.testing.assert_allclose(got, factor * np.exp(rows[:, :2] @ theta) + rows[:, 2], rtol=1e-12)
 
@@ -142,7 +142,7 @@ def test_parameters_are_named_after_columns():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: losses.check(1.0), "tau must be between 0 and 1, exclusive, got 1.0"),
+        (lambda: losses.pinball(1.0), "tau must be between 0 and 1, exclusive, got 1.0"),
         (lambda: losses.huber(0.0), "threshold must be positive and finite, got 0.0"),
         (lambda: losses.squared(1, features=(0, 1)), "the response is column 1, which is among the features"),
         (lambda: losses.logistic()(np.zeros(3), np.zeros(4)), r"has 3 parameters \(2 columns and an intercept\)"),
@@ -156,7 +156,7 @@ def test_bad_input_is_named(call, message):
 def test_losses_show_themselves_in_a_line_without_addresses():
     shown = {
         "RegressionLoss(absolute, response='score')": losses.absolute("score"),
-        "RegressionLoss(check_kernels(tau=0.3), response=-1, intercept=False)": losses.check(0.3, intercept=False),
+        "RegressionLoss(pinball_kernels(tau=0.3), response=-1, intercept=False)": losses.pinball(0.3, intercept=False),
         "RegressionLoss(huber_kernel(threshold=0.7), response=0, features=(2, 1))": SMOOTH["huber"],
     }
     assert [repr(loss) for loss in shown.values()] == list(shown)

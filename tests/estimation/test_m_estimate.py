@@ -16,7 +16,7 @@ from ldpbayes import losses
 from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRandom, SymmetricLaplaceCorrection
 from ldpbayes.estimation._problem import records_of
 from ldpbayes.estimation.losses._loss import as_loss
-from ldpbayes.estimation.m_estimation import Estimator, _between
+from ldpbayes.estimation.m_estimation import Estimator, _fixed_point
 from ldpbayes.studies import binomial_band
 
 N = 5000
@@ -104,7 +104,7 @@ def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     ols = sm.OLS(y, design).fit(cov_type="HC1")
     np.testing.assert_allclose(squared.params, ols.params, rtol=1e-8)
     np.testing.assert_allclose(squared.standard_error, ols.bse, rtol=1e-6)
-    for tau, loss in ((0.5, losses.absolute()), (0.8, losses.check(0.8))):
+    for tau, loss in ((0.5, losses.absolute()), (0.8, losses.pinball(0.8))):
         ours = ldp.m_estimate(loss, rows, "oracle")
         theirs = sm.QuantReg(y, design).fit(tau, p_tol=1e-10)
         # smoothing moves the estimate by an amount of smaller order than its error
@@ -500,7 +500,7 @@ def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
         fixed, first = np.array([0.2, 5e-4]), np.array([1.2, -3e-4])
         second, third = (fixed + factor**k * (first - fixed) for k in (1, 2))
         want = fixed + share * (first - fixed)  # the third point where the map does not turn back
-        np.testing.assert_allclose(_between(first, second, third, metric), want, rtol=1e-6)
+        np.testing.assert_allclose(_fixed_point(first, second, third, metric), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_a_quantile_of_numbers_under_laplace_noise_is_that_of_a_rounded_loss():
 
     It is a quantile of the records and logistic noise of the width, whose distribution function is by quadrature.
     """
-    mechanism, loss, width = ldp.LaplaceMechanism(10.0, lower=-5, upper=5), losses.check(0.9, features=()), 0.25
+    mechanism, loss, width = ldp.LaplaceMechanism(10.0, lower=-5, upper=5), losses.pinball(0.9, features=()), 0.25
     x = np.random.default_rng(0).normal(1.0, 1.0, 4000)
     release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), x)), mechanism)
     with pytest.raises(ValueError, match="use 'sl' or 'independent'"):

@@ -7,14 +7,14 @@ import pytest
 from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
-from ldpbayes.estimation.losses._loss import _differentiated
+from ldpbayes.estimation.losses._loss import value_gradient_hessian
 from ldpbayes.estimation.minimise import minimise
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
 def derivatives(function):
-    return lambda theta: _differentiated(function, theta)
+    return lambda theta: value_gradient_hessian(function, theta)
 
 
 @jax.jit

@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +11,13 @@ from scipy import special
 
 from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.printing import shown
+from ldpbayes._core.types import Array
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
-    """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another.
+    """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another one.
 
     Parameters
     ----------
@@ -33,19 +33,23 @@ class RegressionLoss(Loss):
     smooth_kernel : callable, optional
         (η, y, width) → loss, twice differentiable; for kernels with kinks.
     smooth : bool, optional
-        See `Loss.smooth`; where it is not said, `m_estimate` finds out.
+        Whether the kernel has four derivatives, of which the last may jump; `m_estimate` finds out if None.
     unit : {"response", "margin"}
-        What a smoothing width is measured in: the spread of the response around its least-squares prediction, or 1.
+        Unit of a smoothing width: the spread of the response around its least-squares prediction, or 1.
     value_of_normal : float, optional
-        Mean of the kernel at its minimum for a normal response with standard deviation 1, where it is proportional to
-        that.
+        Mean of the kernel at its minimum for a standard normal response, if it is proportional to the response's scale.
     admits : (str, callable), optional
         Which responses the kernel is for, in words and as a predicate of arrays.
+
+    Raises
+    ------
+    ValueError
+        If the response is among the features.
     """
 
     kernel: Callable
     response: int | str = -1
-    features: tuple[int | str, ...] | None = None
+    features: Sequence[int | str] | None = None
     intercept: bool = True
     smooth_kernel: Callable | None = None
     smooth: bool | None = None
@@ -55,16 +59,15 @@ class RegressionLoss(Loss):
 
     def __post_init__(self) -> None:
         if self.features is not None:
-            given: Any = self.features
-            given = (given,) if isinstance(given, str) or is_integer(given) else given
-            features = tuple(j if isinstance(j, str) else int(j) for j in given)
+            single = isinstance(self.features, str) or is_integer(self.features)
+            columns: Sequence = (self.features,) if single else self.features
+            features = tuple(j if isinstance(j, str) else int(j) for j in columns)
             object.__setattr__(self, "features", features)
             if self.response in features:
                 raise ValueError(f"the response is column {self.response}, which is among the features {features}")
 
     def __repr__(self) -> str:
-        """Return a line: kernel and columns, and what is unusual."""
-        parts = [_named(self.kernel), f"response={self.response!r}"]
+        parts = [_kernel_name(self.kernel), f"response={self.response!r}"]
         parts += [] if self.features is None else [f"features={self.features}"]
         return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
 
@@ -73,18 +76,10 @@ class RegressionLoss(Loss):
         return self.values(x, theta)
 
     def of(self, columns: tuple[str, ...]) -> "RegressionLoss":
-        """The loss with positions in place of columns' names.
-
-        Raises
-        ------
-        ValueError
-            If there is no such column.
-        """
         features = None if self.features is None else tuple(_position(column, columns) for column in self.features)
         return dataclasses.replace(self, response=_position(self.response, columns), features=features)
 
     def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
-        """See `Loss.check`."""
         _, response = self._columns(rows.shape[-1])
         if self.admits is None or response in index:
             return
@@ -104,7 +99,7 @@ class RegressionLoss(Loss):
         return np.array([_position(j, names) for j in self.features], int), response
 
     def _parts(self, rows: jax.Array, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Linear predictor, response and slopes."""
+        """Linear predictor (*shape), response (*shape) and slopes."""
         features, response = self._columns(rows.shape[-1])
         slopes = theta[1:] if self.intercept else theta
         if slopes.shape != (len(features),):
@@ -116,43 +111,42 @@ class RegressionLoss(Loss):
         return (eta + theta[0] if self.intercept else eta), rows[..., response], slopes
 
     def values(self, rows: jax.Array, theta: jax.Array) -> jax.Array:
-        """Loss of each row; see `Loss.values`."""
         eta, y, _ = self._parts(rows, theta)
         return self.kernel(eta, y)
 
     def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
-        """Second derivative in η times the squared slopes, and that in y if it is perturbed; see `Loss.laplacians`."""
+        """Second derivative in η times the squared slopes, and that in y if y is perturbed."""
         eta, y, slopes = self._parts(rows, theta)
         features, response = self._columns(rows.shape[-1])
         total = _derivative(self.kernel, 0, 2)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
         return total + _derivative(self.kernel, 1, 2)(eta, y) if response in index else total
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
-        """From the kernel's derivatives and the design; see `Loss.total`."""
-        return self._total(self.kernel, *self._flat(rows, weights, theta))
+        """From the kernel's derivatives and the design."""
+        return self._weighted_total(self.kernel, *self._flat(rows, weights, theta))
 
     def total_laplacian(
         self, rows: jax.Array, weights: jax.Array, theta: jax.Array, index: tuple[int, ...]
     ) -> Derivatives:
-        """From the kernel's derivatives and the design; see `Loss.total_laplacian`."""
         flat = self._flat(rows, weights, theta)
         features, response = self._columns(rows.shape[-1])
         mask = jnp.asarray(np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]))
         size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
         # the product of the squared slopes with the sum of the kernel's second derivatives
-        value, slope, bend = self._total(_derivative(self.kernel, 0, 2), *flat)
+        value, slope, bend = self._weighted_total(_derivative(self.kernel, 0, 2), *flat)
         total = (
             size * value,
             twice * value + size * slope,
             2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
         )
         if response in index:
-            own = self._total(_derivative(self.kernel, 1, 2), *flat)
+            own = self._weighted_total(_derivative(self.kernel, 1, 2), *flat)
             return total[0] + own[0], total[1] + own[1], total[2] + own[2]
         return total
 
-    def _total(
-        self, kernel: Callable, design: jax.Array, eta: jax.Array, y: jax.Array, weights: jax.Array
+    @staticmethod
+    def _weighted_total(
+        kernel: Callable, design: jax.Array, eta: jax.Array, y: jax.Array, weights: jax.Array
     ) -> Derivatives:
         slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
         return jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design)
@@ -169,17 +163,17 @@ class RegressionLoss(Loss):
             design = jnp.concatenate([jnp.ones_like(rows[:, :1]), design], axis=1)
         return design, design @ theta, rows[:, response], weights.reshape(-1)
 
-    def smoothed(self, width: Any) -> "RegressionLoss":
-        """See `Loss.smoothed`."""
+    def smoothed(self, width: Array) -> "RegressionLoss":
         if self.smooth_kernel is None:
             return self
         smooth = self.smooth_kernel
         return dataclasses.replace(self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, smooth=None)
 
-    def width(self, rows: jax.Array) -> Any:
-        """See `Loss.width`."""
-        if self.smooth_kernel is None or self.unit == "margin":
-            return None if self.smooth_kernel is None else jnp.ones((), rows.dtype)
+    def width(self, rows: jax.Array) -> Array:
+        if self.smooth_kernel is None:
+            return None
+        if self.unit == "margin":
+            return jnp.ones((), rows.dtype)
         count = len(self._columns(rows.shape[-1])[0]) + self.intercept
         design, _, y, _ = self._flat(rows, jnp.ones(rows.shape[:-1]), jnp.zeros(count, rows.dtype))
         gram = design.T @ design
@@ -187,13 +181,12 @@ class RegressionLoss(Loss):
         return jnp.std(y - design @ jnp.linalg.solve(gram + ridge, design.T @ y))
 
     def names(self, columns: tuple[str, ...]) -> list[str]:
-        """See `Loss.names`."""
         features, _ = self._columns(len(columns))
         return ["intercept"] * self.intercept + [columns[j] for j in features]
 
 
-def _named(kernel: Callable) -> str:
-    """A function by its name; one that another function made, by that one's name and the numbers that it holds."""
+def _kernel_name(kernel: Callable) -> str:
+    """Name of a kernel; a closure is named after the function that made it, with the numbers that it holds."""
     name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
     if not cells:
         return name.lstrip("_")
@@ -232,7 +225,7 @@ def _softplus(t: jax.Array) -> jax.Array:
 
 @_softplus.defjvp
 def _softplus_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    # so that higher derivatives are polynomials of one logistic function
+    # Higher derivatives are then polynomials of one logistic function.
     return _softplus(primals[0]), jax.nn.sigmoid(primals[0]) * tangents[0]
 
 
@@ -240,17 +233,15 @@ _PROPORTIONS = ("between 0 and 1", lambda y: (y >= 0) & (y <= 1))
 _SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
 
 
-def squared(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def squared(
+    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
+) -> RegressionLoss:
     """½ (y − η)²: least squares.
 
     Parameters
     ----------
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
     """
     return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
@@ -259,17 +250,15 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
     return 0.5 * (y - eta) ** 2
 
 
-def logistic(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def logistic(
+    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
+) -> RegressionLoss:
     """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}.
 
     Parameters
     ----------
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -278,8 +267,10 @@ def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
     return _softplus(eta) - y * eta
 
 
-def check(tau: float, response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
-    """(y − η) (τ − 1[y < η]): regression of the τ-quantile ([KB]).
+def pinball(
+    tau: float, response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
+) -> RegressionLoss:
+    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile ([KB]).
 
     Its smooth version convolves it with a logistic density of scale `width`.
 
@@ -287,46 +278,40 @@ def check(tau: float, response: int | str = -1, *, features: Any = None, interce
     ----------
     tau : float
         Between 0 and 1, exclusive.
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
 
     Raises
     ------
     ValueError
-        For another `tau`.
+        For another `tau`, or a response among the features.
     """
     tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    kernel, smooth = _check_kernels(tau)
+    kernel, smooth = _pinball_kernels(tau)
     density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
     return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
 
 
 @functools.cache  # so that two losses of one kind are equal, and share what is compiled
-def _check_kernels(tau: float) -> tuple[Callable, Callable]:
+def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
     def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
         return (y - eta) * (tau - (y < eta))
 
-    def smooth(eta: jax.Array, y: jax.Array, width: Any) -> jax.Array:
+    def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
         return tau * (y - eta) + width * _softplus((eta - y) / width)
 
     return kernel, smooth
 
 
-def absolute(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def absolute(
+    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
+) -> RegressionLoss:
     """|y − η|: median regression.
 
     Parameters
     ----------
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -336,21 +321,19 @@ def _absolute(eta: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.abs(y - eta)
 
 
-def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Any) -> jax.Array:
+def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
     return y - eta + 2 * width * _softplus((eta - y) / width)
 
 
-def hinge(response: int | str = -1, *, features: Any = None, intercept: bool = True) -> RegressionLoss:
+def hinge(
+    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
+) -> RegressionLoss:
     """max(0, 1 − y η): support vector classification of y in {−1, 1}.
 
     Parameters
     ----------
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
@@ -359,12 +342,12 @@ def _hinge(eta: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.maximum(1 - y * eta, 0.0)
 
 
-def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Any) -> jax.Array:
+def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
     return width * _softplus((1 - y * eta) / width)
 
 
 def huber(
-    threshold: float, response: int | str = -1, *, features: Any = None, intercept: bool = True
+    threshold: float, response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
 ) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
 
@@ -374,17 +357,13 @@ def huber(
     ----------
     threshold : float
         In the unit of the response, positive and finite.
-    response : int or str
-        Column of the response, by position or name.
-    features : sequence of int or str, optional
-        Columns of the predictor, by default all others.
-    intercept : bool
-        Whether the first parameter is an intercept.
+    response, features, intercept
+        As for `RegressionLoss`.
 
     Raises
     ------
     ValueError
-        For another threshold.
+        For another threshold, or a response among the features.
     """
     allowed = "positive and finite"
     threshold = checked("threshold", threshold, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
