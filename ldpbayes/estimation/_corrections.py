@@ -168,15 +168,7 @@ class Points:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Laplacians(Points):
-    """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some points, weighted.
-
-    Parameters
-    ----------
-    rows : array (points, N, columns)
-        Points, equally many for each of N records.
-    weights : array (points, N)
-        Weights of the points.
-    """
+    """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some `Points`, weighted."""
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         return loss.laplacians(self.rows, theta, index)
@@ -344,7 +336,7 @@ class DoublyRandom(AveragedCorrection):
         object.__setattr__(self, "support", _checked_support(self.support))
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_zero_inflated(noise) and is_symmetric_laplace(noise, columns)
+        return is_zero_inflated(noise) and is_laplace(noise, SymmetricLaplace, columns)
 
     def settled(self, mechanism: Additive) -> Self:
         return dataclasses.replace(super().settled(mechanism), support=settled_support(self.support, mechanism))
@@ -369,17 +361,7 @@ class Combined(DoublyRandom):
     """The asymptotically best linear combination of unbiased scores, by two-step GMM ([Hansen]).
 
     They are doubly random scores with and without the support, the smoothed doubly random one if the loss is smooth,
-    and functions that have mean zero because no record lies outside the support.
-
-    Parameters
-    ----------
-    draws, support, cuts
-        As for `DoublyRandom`.
-
-    Raises
-    ------
-    ValueError
-        For an option out of range.
+    and functions that have mean zero because no record lies outside the support. Options are those of `DoublyRandom`.
     """
 
     name: ClassVar[str] = "combined"
@@ -429,21 +411,13 @@ class _LaplacianCorrection(AveragedCorrection):
 class SmoothedDoublyRandom(_LaplacianCorrection):
     """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
 
-    Parameters
-    ----------
-    draws, cuts
-        As for `DoublyRandom`.
-
-    Raises
-    ------
-    ValueError
-        For an option out of range.
+    Options are the `draws` and `cuts` of `DoublyRandom`.
     """
 
     name: ClassVar[str] = "sdr"
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_zero_inflated(noise) and is_symmetric_laplace(noise, columns)
+        return is_zero_inflated(noise) and is_laplace(noise, SymmetricLaplace, columns)
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
@@ -459,23 +433,14 @@ class SmoothedDoublyRandom(_LaplacianCorrection):
 class SymmetricLaplaceCorrection(_LaplacianCorrection):
     """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
 
-    In one column Laplace noise is symmetric Laplace noise. Without zero inflation S is 0.
-
-    Parameters
-    ----------
-    draws, cuts
-        As for `DoublyRandom`.
-
-    Raises
-    ------
-    ValueError
-        For an option out of range.
+    In one column Laplace noise is symmetric Laplace noise. Without zero inflation S is 0. Options are the `draws` and
+    `cuts` of `DoublyRandom`.
     """
 
     name: ClassVar[str] = "sl"
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_symmetric_laplace(noise, columns)
+        return is_laplace(noise, SymmetricLaplace, columns)
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
@@ -495,7 +460,7 @@ class IndependentLaplaceCorrection(Correction):
     only_smooth: ClassVar[bool] = True
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_independent_laplace(noise, columns) and not is_zero_inflated(noise)
+        return is_laplace(noise, Laplace, columns) and not is_zero_inflated(noise)
 
     def derivatives(self, columns: int) -> int:
         """Two in each column, one column after the other."""
@@ -564,18 +529,8 @@ class Deconvolutions(Points):
         return DeconvolvedLoss(loss, index, self.deviation).total(self.rows, self.weights, theta)
 
 
-_METHODS: dict[str, type[Correction]] = {
-    cls.name: cls
-    for cls in (
-        Combined,
-        DoublyRandom,
-        SmoothedDoublyRandom,
-        SymmetricLaplaceCorrection,
-        IndependentLaplaceCorrection,
-        Naive,
-        Oracle,
-    )
-}
+_CORRECTIONS = (Combined, DoublyRandom, SmoothedDoublyRandom, SymmetricLaplaceCorrection, IndependentLaplaceCorrection)
+_METHODS: dict[str, type[Correction]] = {cls.name: cls for cls in (*_CORRECTIONS, Naive, Oracle)}
 
 
 def correction_from(method: str | Correction, **options: Any) -> Correction:
@@ -609,8 +564,7 @@ def check_noise(method: Correction, mechanism: Additive) -> None:
 
 def methods_for(mechanism: Additive) -> list[Correction]:
     """The methods that correct for the noise of a mechanism, with their defaults."""
-    corrections = [cls() for cls in _METHODS.values() if not issubclass(cls, Naive)]
-    return [method for method in corrections if method.takes(mechanism.noise, mechanism.dimension)]
+    return [method for method in (cls() for cls in _CORRECTIONS) if method.takes(mechanism.noise, mechanism.dimension)]
 
 
 def is_zero_inflated(noise: Noise) -> bool:
@@ -618,16 +572,10 @@ def is_zero_inflated(noise: Noise) -> bool:
     return isinstance(noise, ZeroInflated)
 
 
-def is_symmetric_laplace(noise: Noise, columns: int) -> bool:
-    """Whether the noise, if it is added, is symmetric Laplace noise; in one column Laplace noise is symmetric."""
+def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
+    """Whether the noise, if it is added, is Laplace or symmetric Laplace noise; in one column these are one law."""
     law = noise.noise if isinstance(noise, Omitted) else noise
-    return isinstance(law, SymmetricLaplace) or (columns == 1 and isinstance(law, Laplace))
-
-
-def is_independent_laplace(noise: Noise, columns: int) -> bool:
-    """Whether the noise, if it is added, is Laplace noise in every column independently."""
-    law = noise.noise if isinstance(noise, Omitted) else noise
-    return isinstance(law, Laplace) or (columns == 1 and isinstance(law, SymmetricLaplace))
+    return isinstance(law, (Laplace, SymmetricLaplace) if columns == 1 else law_type)
 
 
 def _checked_support(support: Support) -> Support:

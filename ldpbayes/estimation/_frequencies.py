@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,18 +148,6 @@ def _exact_counts(data: Release | Sketch) -> Sketch:
     return sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
 
 
-class Joint(Protocol):
-    """How the estimates of all categories vary together."""
-
-    def covariance(self) -> np.ndarray:
-        """The matrix (categories, categories)."""
-        ...
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        """Variances (m,) of sums with weights (m, categories)."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class LinearVariance:
     """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling.
@@ -196,8 +184,6 @@ class FrequencyEstimate(NotebookSummary):
 
     Attributes
     ----------
-    method : str
-        Name of the method.
     estimate : array (categories,)
         The frequencies.
     standard_error : array (categories,) or None
@@ -216,7 +202,7 @@ class FrequencyEstimate(NotebookSummary):
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    _joint: Joint | None = None
+    _joint: "Terms | Dense | None" = None
     _variance: LinearVariance | None = None
     _mechanisms: tuple[PureProtocol, ...] = ()
 
@@ -274,22 +260,10 @@ class FrequencyEstimate(NotebookSummary):
     def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
         """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
 
-        Errors of several categories are correlated, so that the error of a sum does not follow from theirs.
-
-        Parameters
-        ----------
-        weights : array_like (categories,) or (m, categories), or dict
-            Weights of one sum, or of m sums. The share of some categories has ones for these and zeros for the others.
-            A dict has the weights of one sum by code, as ``{0: 1, 3: -1}``; the other weights are 0.
-        level : float
-            Coverage of the interval, between 0 and 1.
-
-        Returns
-        -------
-        Contrast
-            The interval is normal, and too short where hardly any record supports a category of the sum; for a single
-            category `interval` then has a better one. The error is NaN for an ``mle`` sum with a category estimated as
-            0, which has no error.
+        `weights` are those of one sum (categories,), of m sums (m, categories), or of one sum by code as
+        ``{0: 1, 3: -1}``. Errors of categories are correlated, so that the error of a sum does not follow from theirs.
+        The interval is normal, and too short where hardly any record supports a category of the sum; for a single
+        category `interval` then has a better one. The error of an ``mle`` sum with a category estimated as 0 is NaN.
 
         Raises
         ------
@@ -439,7 +413,7 @@ def _squares(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense:
-    """A covariance that is a matrix already; NaN for categories without errors."""
+    """A covariance matrix that is known; NaN for categories without errors."""
 
     matrix: np.ndarray
 

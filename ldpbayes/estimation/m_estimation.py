@@ -168,24 +168,14 @@ class MEstimationResult(NotebookSummary):
 
     Attributes
     ----------
-    method : str
-        Name of the correction method.
     estimate : float, array or pytree
         In the form of the start.
     params : array (p,)
         The estimate as a flat array.
     covariance : array (p, p)
         NaN for parameters on the boundary.
-    names : list of str
-        Names of the parameters.
     count : int
         Number of records.
-    space : Box or Ball
-        The compact set of parameters.
-    converged : bool
-        Whether the minimisation converged.
-    iterations : int
-        Steps of the minimisation.
     boundary : array (p,) of bool
         Parameters that ended on the boundary of the space.
     minima : list of (array (p,), float)
@@ -229,23 +219,9 @@ class MEstimationResult(NotebookSummary):
     def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
         """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two coefficients.
 
-        Parameters
-        ----------
-        weights : array_like (p,) or (m, p), or dict
-            Weights of one sum of parameters, or of m sums. A dict has the weights of one sum by name, as
-            ``{"age": 1, "income": -1}``; the other weights are 0.
-        level : float
-            Coverage of the interval, between 0 and 1.
-
-        Returns
-        -------
-        Contrast
-            Its error is NaN for a sum with a parameter on the boundary.
-
-        Raises
-        ------
-        ValueError
-            For weights of another shape, with unknown names or not finite, and for another level.
+        `weights` are those of one sum (p,), of m sums (m, p), or of one sum by name as ``{"age": 1, "income": -1}``.
+        The error of a sum with a parameter on the boundary is NaN. ValueError for weights of another shape, with
+        unknown names or not finite, and for another level.
         """
         variances = functools.partial(variances_under, self.covariance)
         return weighted_sums(self.params, variances, weights, level, self.names)
@@ -268,18 +244,9 @@ class MEstimationResult(NotebookSummary):
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
         """Estimate again with the records of one more release; noise drawn for the old records is kept.
 
-        Parameters
-        ----------
-        release : Release
-            Of the same kind of mechanism with the same columns, in the same order; its parameters may differ. Unless
-            the support was given, the new records' is between their own mechanism's bounds.
-        seed : int
-            For the analyst's own noise on the new records.
-
-        Raises
-        ------
-        ValueError
-            For another kind of mechanism, other columns, or records that `m_estimate` would refuse.
+        The mechanism must be of the same kind with the same columns, in the same order; its parameters may differ.
+        Unless the support was given, the support of the new records is between their own mechanism's bounds. ValueError
+        for another kind of mechanism, other columns, or records that `m_estimate` would refuse.
         """
         with jax.enable_x64(True):
             solver, records = self._solver.for_release(release, self.params)
@@ -288,16 +255,8 @@ class MEstimationResult(NotebookSummary):
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
         """The same estimate with the covariance of a bootstrap with exponential weights of records ([Rubin]; [CB]).
 
-        Every replicate starts from the estimate and keeps the draws of the analyst's own noise.
-
-        Parameters
-        ----------
-        draws : int
-            Number of replicates, at least 2 (ValueError otherwise).
-        seed : int
-            For the weights.
-        batch : int
-            Replicates that run together.
+        Each of `draws` replicates (at least 2) starts from the estimate and keeps the analyst's own noise; `batch`
+        replicates run together.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):

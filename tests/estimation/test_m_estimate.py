@@ -605,7 +605,7 @@ def test_reweighing_that_overshoots_ends_at_its_fixed_point(x64):
         (
             lambda r: ldp.m_estimate(losses.logistic(), r).bootstrap(1),
             ValueError,
-            "replicates must be an integer of at",
+            "draws must be an integer of at",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
+from ldpbayes.estimation import minimise as minimisation
 from ldpbayes.estimation.losses._loss import value_gradient_hessian
 from ldpbayes.estimation.minimise import minimise
 
@@ -126,8 +127,9 @@ def test_the_units_of_parameters_and_of_the_criterion_do_not_matter(rng):
         np.testing.assert_allclose(found.theta * np.array(unit), alone.theta, rtol=1e-9)
 
 
-def test_not_converging_is_said():
-    found = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 4.0), max_iterations=3)
+def test_not_converging_is_said(monkeypatch):
+    monkeypatch.setattr(minimisation, "MAX_ITERATIONS", 3)
+    found = minimise(derivatives(rosenbrock), jnp.array([-1.2, 1.0, 0.3]), Box(-4.0, 4.0))
     assert not found.converged and found.iterations == 3
 
 

@@ -14,6 +14,9 @@ from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
+Columns = Sequence[int | str]
+"""Positions or names of columns."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
@@ -49,7 +52,7 @@ class RegressionLoss(Loss):
 
     kernel: Callable
     response: int | str = -1
-    features: Sequence[int | str] | None = None
+    features: Columns | None = None
     intercept: bool = True
     smooth_kernel: Callable | None = None
     smooth: bool | None = None
@@ -185,6 +188,125 @@ class RegressionLoss(Loss):
         return ["intercept"] * self.intercept + [columns[j] for j in features]
 
 
+_PROPORTIONS = ("between 0 and 1", lambda y: (y >= 0) & (y <= 1))
+_SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
+
+
+def squared(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
+    """½ (y − η)²: least squares; parameters as for `RegressionLoss`."""
+    return RegressionLoss(_squared, response, features, intercept, smooth=True)
+
+
+def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
+    return 0.5 * (y - eta) ** 2
+
+
+def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
+    """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}; parameters as for `RegressionLoss`."""
+    return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
+
+
+def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
+    return _softplus(eta) - y * eta
+
+
+def pinball(
+    tau: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
+) -> RegressionLoss:
+    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile ([KB]).
+
+    Its smooth version convolves it with a logistic density of scale `width`.
+
+    Parameters
+    ----------
+    tau : float
+        Between 0 and 1, exclusive.
+    response, features, intercept
+        As for `RegressionLoss`.
+
+    Raises
+    ------
+    ValueError
+        For another `tau`, or a response among the features.
+    """
+    tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
+    kernel, smooth = _pinball_kernels(tau)
+    density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
+    return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
+
+
+@functools.cache  # so that two losses of one kind are equal, and share what is compiled
+def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
+    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
+        return (y - eta) * (tau - (y < eta))
+
+    def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
+        return tau * (y - eta) + width * _softplus((eta - y) / width)
+
+    return kernel, smooth
+
+
+def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
+    """|y − η|: median regression; parameters as for `RegressionLoss`."""
+    mean = float(np.sqrt(2 / np.pi))
+    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
+
+
+def _absolute(eta: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.abs(y - eta)
+
+
+def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
+    return y - eta + 2 * width * _softplus((eta - y) / width)
+
+
+def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
+    """max(0, 1 − y η): support vector classification of y in {−1, 1}; parameters as for `RegressionLoss`."""
+    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
+
+
+def _hinge(eta: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.maximum(1 - y * eta, 0.0)
+
+
+def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
+    return width * _softplus((1 - y * eta) / width)
+
+
+def huber(
+    threshold: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
+) -> RegressionLoss:
+    """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
+
+    Its second derivatives jump, so that it is for `DoublyRandom` and `Combined`, not for methods that differentiate.
+
+    Parameters
+    ----------
+    threshold : float
+        In the unit of the response, positive and finite.
+    response, features, intercept
+        As for `RegressionLoss`.
+
+    Raises
+    ------
+    ValueError
+        For another threshold, or a response among the features.
+    """
+    allowed = "positive and finite"
+    threshold = checked("threshold", threshold, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
+
+
+@functools.cache
+def _huber_kernel(threshold: float) -> Callable:
+    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
+        r = y - eta
+        inside = jnp.clip(r, -threshold, threshold)
+        return inside * (r - 0.5 * inside)
+
+    return kernel
+
+
 def _kernel_name(kernel: Callable) -> str:
     """Name of a kernel; a closure is named after the function that made it, with the numbers that it holds."""
     name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
@@ -227,154 +349,3 @@ def _softplus(t: jax.Array) -> jax.Array:
 def _softplus_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     # Higher derivatives are then polynomials of one logistic function.
     return _softplus(primals[0]), jax.nn.sigmoid(primals[0]) * tangents[0]
-
-
-_PROPORTIONS = ("between 0 and 1", lambda y: (y >= 0) & (y <= 1))
-_SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
-
-
-def squared(
-    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """½ (y − η)²: least squares.
-
-    Parameters
-    ----------
-    response, features, intercept
-        As for `RegressionLoss`.
-    """
-    return RegressionLoss(_squared, response, features, intercept, smooth=True)
-
-
-def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return 0.5 * (y - eta) ** 2
-
-
-def logistic(
-    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}.
-
-    Parameters
-    ----------
-    response, features, intercept
-        As for `RegressionLoss`.
-    """
-    return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
-
-
-def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return _softplus(eta) - y * eta
-
-
-def pinball(
-    tau: float, response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile ([KB]).
-
-    Its smooth version convolves it with a logistic density of scale `width`.
-
-    Parameters
-    ----------
-    tau : float
-        Between 0 and 1, exclusive.
-    response, features, intercept
-        As for `RegressionLoss`.
-
-    Raises
-    ------
-    ValueError
-        For another `tau`, or a response among the features.
-    """
-    tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    kernel, smooth = _pinball_kernels(tau)
-    density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
-    return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
-
-
-@functools.cache  # so that two losses of one kind are equal, and share what is compiled
-def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
-    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
-        return (y - eta) * (tau - (y < eta))
-
-    def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-        return tau * (y - eta) + width * _softplus((eta - y) / width)
-
-    return kernel, smooth
-
-
-def absolute(
-    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """|y − η|: median regression.
-
-    Parameters
-    ----------
-    response, features, intercept
-        As for `RegressionLoss`.
-    """
-    mean = float(np.sqrt(2 / np.pi))
-    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
-
-
-def _absolute(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.abs(y - eta)
-
-
-def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return y - eta + 2 * width * _softplus((eta - y) / width)
-
-
-def hinge(
-    response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """max(0, 1 − y η): support vector classification of y in {−1, 1}.
-
-    Parameters
-    ----------
-    response, features, intercept
-        As for `RegressionLoss`.
-    """
-    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
-
-
-def _hinge(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.maximum(1 - y * eta, 0.0)
-
-
-def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return width * _softplus((1 - y * eta) / width)
-
-
-def huber(
-    threshold: float, response: int | str = -1, *, features: Sequence[int | str] | None = None, intercept: bool = True
-) -> RegressionLoss:
-    """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
-
-    Its second derivatives jump, so that it is for `DoublyRandom` and `Combined`, not for methods that differentiate.
-
-    Parameters
-    ----------
-    threshold : float
-        In the unit of the response, positive and finite.
-    response, features, intercept
-        As for `RegressionLoss`.
-
-    Raises
-    ------
-    ValueError
-        For another threshold, or a response among the features.
-    """
-    allowed = "positive and finite"
-    threshold = checked("threshold", threshold, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
-    return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
-
-
-@functools.cache
-def _huber_kernel(threshold: float) -> Callable:
-    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
-        r = y - eta
-        inside = jnp.clip(r, -threshold, threshold)
-        return inside * (r - 0.5 * inside)
-
-    return kernel
