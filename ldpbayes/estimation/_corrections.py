@@ -287,8 +287,8 @@ class Oracle(Naive):
 class AveragedCorrection(Correction):
     """A method that averages over the analyst's own noise. Subclasses have the fields ``draws`` and ``cuts``."""
 
-    draws: Any
-    cuts: Any
+    draws: int | Literal["exact"]
+    cuts: tuple[float, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", _checked_draws(self.draws))
@@ -666,7 +666,7 @@ def _checked_draws(draws: Any) -> int | str:
     return int(draws)
 
 
-def _checked_cuts(cuts: Any) -> tuple[float, ...]:
+def _checked_cuts(cuts: Iterable[float]) -> tuple[float, ...]:
     """The cuts as a tuple of finite numbers."""
     try:
         numbers = tuple(float(cut) for cut in cuts)

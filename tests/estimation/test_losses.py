@@ -18,7 +18,7 @@ SMOOTH = {
     "squared": losses.squared(),
     "logistic": losses.logistic(intercept=False),
     "huber": losses.huber(0.7, response=0, features=(2, 1)),
-    "check, rounded": losses.pinball(0.3).smoothed(0.2),
+    "pinball, rounded": losses.pinball(0.3).smoothed(0.2),
     "absolute, rounded": losses.absolute().smoothed(0.3),
     "hinge, rounded": losses.hinge().smoothed(0.4),
 }
@@ -62,9 +62,9 @@ def test_laplacian_of_a_users_function_is_the_trace_of_its_hessian(rng):
         np.testing.assert_allclose(as_loss(loss).laplacians(rows, theta, index), want, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["check", "absolute", "hinge"])
+@pytest.mark.parametrize("name", ["pinball", "absolute", "hinge"])
 def test_smooth_versions_are_above_and_approach_the_loss(name, rng):
-    loss = {"check": losses.pinball(0.3), "absolute": losses.absolute(), "hinge": losses.hinge()}[name]
+    loss = {"pinball": losses.pinball(0.3), "absolute": losses.absolute(), "hinge": losses.hinge()}[name]
     rows, theta = rng.normal(size=(200, 3)), rng.normal(size=3)
     for width in (0.5, 0.01):
         gap = loss.smoothed(width).values(rows, theta) - loss.values(rows, theta)
