@@ -20,7 +20,7 @@ def register(name: str) -> Callable[[_M], _M]:
     Parameters
     ----------
     name : str
-        What `mechanism`, `Mechanism.spec` and the command line call it.
+        The name in specs, in release files and on the command line.
 
     Raises
     ------
@@ -60,21 +60,8 @@ def register(name: str) -> Callable[[_M], _M]:
     return decorate
 
 
-def mechanism(name: str, /, **params: Any) -> Mechanism:
-    """Make the mechanism called `name`.
-
-    Parameters
-    ----------
-    name : str
-        One of `mechanism_names`.
-    **params
-        The constructor's arguments, by name.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
-    """
+def mechanism_by_name(name: str, /, **params: Any) -> Mechanism:
+    """Make the mechanism of a registered name; ValueError for an unknown name, and unknown or missing parameters."""
     cls = mechanism_class(name)
     known = _parameters(cls)
     unknown = sorted(set(params) - set(known))
@@ -89,13 +76,7 @@ def mechanism(name: str, /, **params: Any) -> Mechanism:
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
-    """Return the class registered as `name`, by an installed third party if need be.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """The class registered as `name`, by an installed third party if need be; ValueError for an unknown name."""
     if name not in _registry:
         _load_entry_points()
     if name not in _registry:
@@ -114,13 +95,13 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     Raises
     ------
     ValueError
-        If `spec` names no mechanism, or for the reasons `mechanism` has.
+        If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
     params = dict(spec)
     name = params.pop("mechanism")
-    return mechanism(name, **{key: from_json(value) for key, value in params.items()})
+    return mechanism_by_name(name, **{key: from_json(value) for key, value in params.items()})
 
 
 def mechanism_names() -> list[str]:
