@@ -15,7 +15,8 @@ from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order, checked, 
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
-from ldpbayes.mechanisms.plausibility import implausible_numbers
+from ldpbayes._core.types import Array
+from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.noise import IndependentGaussian, Noise
@@ -27,27 +28,18 @@ from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Columns of a record; where it is a number, one without an axis of its own.
-
-    Parameters
-    ----------
-    columns : int, tuple of str or None
-        How many there are, or what they are called; None for a number.
-    perturbed : tuple of int or str, or None
-        Those that a mechanism touches, in the order of the row; None for all.
-    """
+    """Columns of a record: their number or names, None for a number; and the perturbed ones in order, None for all."""
 
     columns: Any
     perturbed: Any
 
     @property
     def width(self) -> int:
-        """Number of columns."""
         return 1 if self.columns is None else len(self.columns) if isinstance(self.columns, tuple) else self.columns
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns: x0, x1, ... where they were not given any."""
+        """Names of the columns; x0, x1, ... by default."""
         return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self.width))
 
     @property
@@ -86,12 +78,9 @@ class Columns:
         return jnp.broadcast_to(rows, part.shape[:-1] + rows.shape[-1:]).at[..., self.index].set(part)
 
     def in_order(self, frame: Any) -> Any:
-        """A data frame with these columns in their order; anything else, and where they have no names, as it is.
+        """A data frame with these columns in their order, ValueError if it has others.
 
-        Raises
-        ------
-        ValueError
-            If the data frame has other columns.
+        Anything else is returned as it is, and so is a data frame where the mechanism's columns have no names.
         """
         names = getattr(frame, "columns", None)
         if names is None or not isinstance(self.columns, tuple):
@@ -102,22 +91,10 @@ class Columns:
 
 
 def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
-    """Columns as they are kept, and the order in which the perturbed ones were named.
+    """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones.
 
-    Parameters
-    ----------
-    columns, perturbed
-        As a user gives them to `AdditiveMechanism`.
-
-    Returns
-    -------
-    tuple of Columns and array of int (dimension,)
-        Bounds are given in the order of the names, and kept in that of the row: ``bounds[order]``.
-
-    Raises
-    ------
-    ValueError
-        For columns that are neither distinct names nor a positive number, and perturbed ones that are not among them.
+    Bounds come in the order of the names and are kept in that of the row: ``bounds[order]``. ValueError for columns
+    that are neither distinct names nor a positive number, and for perturbed ones that are not among them.
     """
     if isinstance(columns, (list, tuple)):
         names: Any = tuple(columns)
@@ -134,34 +111,82 @@ def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
         return whole, np.arange(whole.dimension)
     if columns is None:
         raise ValueError("perturbed names columns of a row, so it needs columns=")
-    chosen = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
-    if all(is_integer(name) and 0 <= name < len(names) for name in chosen):
-        chosen = tuple(names[position] for position in chosen)
+    selection = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
+    if all(is_integer(name) and 0 <= name < len(names) for name in selection):
+        selection = tuple(names[position] for position in selection)
     # a bool is a number to Python, and would be a column
-    known = all((isinstance(name, str) or is_integer(name)) and name in names for name in chosen)
-    if not known or not chosen or len(set(chosen)) < len(chosen):
+    known = all((isinstance(name, str) or is_integer(name)) and name in names for name in selection)
+    if not known or not selection or len(set(selection)) < len(selection):
         raise ValueError(f"perturbed must be distinct columns out of {tuple(names)}, got {perturbed!r}")
-    ordered = tuple(sorted(chosen, key=names.index))
-    return Columns(columns, ordered), np.array([chosen.index(name) for name in ordered])
+    ordered = tuple(sorted(selection, key=names.index))
+    return Columns(columns, ordered), np.array([selection.index(name) for name in ordered])
 
 
-class Bounded(Mechanism):
-    """A mechanism that clips a number, or some columns of a row; or none of it, where a statistic is released.
+_INTEGER = constraints.integer_greater_than(-math.inf)
 
-    Subclasses have the fields below. Perturbed columns are kept in the order of the row, and arrays of bounds with
-    them.
-    """
 
-    lower: Any
-    upper: Any
+class Columnwise(Mechanism):
+    """A mechanism of numbers, or of rows of which it perturbs some columns."""
+
     columns: Any
     perturbed: Any
-    sensitivity: Any = None
+
+    @property
+    def _columns(self) -> Columns:
+        return Columns(self.columns, self.perturbed)
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Positions of the perturbed columns in a row."""
+        return self._columns.index
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: x0, x1, ... by default."""
+        return self._columns.names
+
+    @property
+    def dimension(self) -> int:
+        """Number of perturbed columns."""
+        return self._columns.dimension
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """() for a number, (columns,) for a row."""
+        return self._columns.event_shape
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """As the released value's."""
+        return self.event_shape
+
+    def validated(self, values: ArrayLike) -> np.ndarray:
+        """`Mechanism.validated`; a data frame's columns are taken by name, ValueError if it has others."""
+        return super().validated(self._columns.in_order(values))
+
+
+class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
+    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
+
+    A record is a number, or a row of which all columns or some are perturbed. Without bounds it is a statistic of many
+    records, with a stated `sensitivity`: how far one of them can move it.
+
+    Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
+    ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and those that their `noise` follows
+    from. Arrays of bounds are kept in the order of the row.
+    """
+
+    lower: Array
+    upper: Array
+    sensitivity: Array = None
 
     clips = True
 
+    noise: Noise
+    """The law of what is added: a field or a property."""
+
     def _check_columns_and_bounds(self) -> None:
-        """Bring columns and bounds into the form in which they are kept, or say what is wrong with them."""
+        """Bring columns and bounds into the form in which they are kept, or raise ValueError."""
         columns, order = checked_columns(self.columns, self.perturbed)
         object.__setattr__(self, "columns", columns.columns)
         object.__setattr__(self, "perturbed", columns.perturbed)
@@ -196,47 +221,16 @@ class Bounded(Mechanism):
         check_order(self.lower, self.upper)
 
     @property
-    def _columns(self) -> Columns:
-        return Columns(self.columns, self.perturbed)
-
-    @property
     def bounded(self) -> bool:
-        """Whether records are clipped; if not, what is released is a statistic of many."""
+        """Whether records are clipped; if not, the released value is a statistic of many."""
         return self.lower is not None
 
-    @property
-    def index(self) -> tuple[int, ...]:
-        """Positions of the perturbed columns in a row."""
-        return self._columns.index
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns: x0, x1, ... where they were not given any."""
-        return self._columns.names
-
-    @property
-    def dimension(self) -> int:
-        """Number of perturbed columns."""
-        return self._columns.dimension
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """() for a number, (columns,) for a row."""
-        return self._columns.event_shape
-
-    @property
-    def record_shape(self) -> tuple[int, ...]:
-        """As the released value's."""
-        return self.event_shape
-
-    def _bounds_as(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
-        """Bounds that broadcast with perturbed columns (*batch, dimension)."""
-        bounds = (jnp.asarray(bound, dtype) for bound in (self.lower, self.upper))
-        lower, upper = (bound[..., None] if self.columns is None else bound for bound in bounds)
-        return lower, upper
-
     def _clip(self, part: jax.Array) -> jax.Array:
-        return jnp.clip(part, *self._bounds_as(part.dtype)) if self.bounded else part
+        """Perturbed columns (*batch, dimension), clipped."""
+        if not self.bounded:
+            return part
+        bounds = (jnp.asarray(bound, part.dtype) for bound in (self.lower, self.upper))
+        return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
     def clipped(self, x: ArrayLike) -> jax.Array:
         """Records with their perturbed columns clipped to the bounds."""
@@ -245,29 +239,29 @@ class Bounded(Mechanism):
         return self._columns.join(x, self._clip(self._columns.split(x)))
 
     @property
-    def _full_bounds(self) -> tuple[Any, Any]:
+    def _full_bounds(self) -> tuple[Array, Array]:
         """The bounds of a number, or of every column of a row: infinite in those that are not perturbed."""
         if not self.bounded:
             return -math.inf, math.inf
         if self.perturbed is None:
             return self.lower, self.upper
         xp = np if is_concrete(self.lower, self.upper) else jnp
-        # which bound a column has, if any: what is not perturbed takes the infinite one at the end
-        which = np.full(self._columns.width, self.dimension)
-        which[list(self.index)] = np.arange(self.dimension)
+        # position of each column's bound; columns that are not perturbed take the infinite one at the end
+        position = np.full(self._columns.width, self.dimension)
+        position[list(self.index)] = np.arange(self.dimension)
         sides = ((self.lower, -math.inf), (self.upper, math.inf))
-        lower, upper = (xp.append(xp.broadcast_to(bound, (self.dimension,)), end)[which] for bound, end in sides)
+        lower, upper = (xp.append(xp.broadcast_to(bound, (self.dimension,)), end)[position] for bound, end in sides)
         return lower, upper
 
-    def at_bounds(self, z: ArrayLike) -> tuple[Any, Any]:
-        """Whether released values are at the lower bound and whether at the upper one, rounded or not; see `snapped`.
+    def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
+        """Whether released values are at the lower bound, and whether at the upper one, rounded or not (`snapped`).
 
         Both in the shape of `z`, and False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
         """
-        given = array_of(z)
-        values = given if given.dtype.kind == "f" else given.astype(float)
+        values = array_of(z)
+        values = values if values.dtype.kind == "f" else values.astype(float)
 
-        def at(bound: Any) -> Any:
+        def at(bound: Array) -> Array:
             xp: Any = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
             return (values == xp.asarray(bound, values.dtype)) | (values == rounded(xp, bound, values.dtype))
 
@@ -276,32 +270,12 @@ class Bounded(Mechanism):
 
     @property
     def ranges(self) -> np.ndarray:
-        """Upper less lower bound of each perturbed column, shape (dimension,); of a number, of every record."""
-        return (
-            np.subtract(self.upper, self.lower)[..., None]
-            if self.columns is None
-            else np.broadcast_to(np.subtract(self.upper, self.lower), (self.dimension,))
-        )
-
-
-_INTEGER = constraints.integer_greater_than(-math.inf)
-
-
-class Additive(Bounded, NumericMechanism, DiscreteMechanism):
-    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
-
-    A record is a number, or a row of which all columns or some are perturbed. Without bounds it is a statistic of many
-    records, of which is stated how far one of them can move it: its sensitivity.
-
-    Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
-    ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and whatever their `noise` follows from.
-    """
-
-    noise: Noise
-    """The law of what is added: a field or a property."""
+        """Upper less lower bound of each perturbed column (dimension,); of a number, of every record."""
+        ranges = np.subtract(self.upper, self.lower)
+        return ranges[..., None] if self.columns is None else np.broadcast_to(ranges, (self.dimension,))
 
     def _check_noise(self) -> None:
-        """Refuse noise whose scale is not a positive number, or (where it may be left out) is not one a record."""
+        """ValueError for noise whose scale is not positive, or neither a number nor one a record (or column)."""
         left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
         self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
         if isinstance(self.noise, IndependentGaussian):
@@ -335,55 +309,52 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """() or (N,): parameters for all records, or one a record; bounds of rows are over columns."""
         bounds = () if self.columns is not None or not self.bounded else (np.shape(self.lower), np.shape(self.upper))
         return np.broadcast_shapes(self.noise.batch_shape, *bounds)
 
-    def _map_personal(self, function: Callable[[Any], Any]) -> Any:
-        """See `Mechanism._map_personal`; arrays of bounds of rows, and of scales one a column, are over columns."""
+    def _map_personal(self, function: Callable[[Array], Any]) -> Any:
+        # arrays of bounds of rows, and of scales one a column, are not over records
         shared = () if self.columns is None else ("lower", "upper", "standard_deviations")
 
-        def mapped(path: tuple, leaf: Any) -> Any:
+        def mapped(path: tuple, leaf: Array) -> Array:
             return function(leaf) if np.ndim(leaf) and path[-1].name not in shared else leaf
 
         return jax.tree_util.tree_map_with_path(mapped, self)
 
     @property
     def perturbing(self) -> "Additive":
-        """The mechanism of the records that do get noise, where some do not; for public ones it is never used."""
+        """The mechanism of the records that get noise, where some get none; for public ones it is never used."""
         if not isinstance(self.noise, Omitted):
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     @property
-    def unperturbed(self) -> Any:
-        """Probability that a record is released as it is (after clipping): a number, or one a record."""
+    def unperturbed(self) -> Array:
+        """Probability that a record is released as it is, after clipping: a number, or one a record."""
         return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
 
     @property
     def has_atoms(self) -> bool:
-        """Whether released numbers may be exactly one of the bounds; see `NumericMechanism.has_atoms`."""
         return self.columns is None and isinstance(self.noise, Omitted)
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; NaN raises where it can be seen.
+        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; concrete NaN raises ValueError.
 
-        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
-        floating point, such as OpenDP's: differences of floating-point noise betray the record ([Mironov]).
+        For simulation and studies: differences of floating-point noise betray the record ([Mironov]).
         """
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
         x = jnp.asarray(x)
         self._check_event("x", x)
-        given, x = x.dtype, x.astype(jnp.result_type(x, float))
+        dtype, x = x.dtype, x.astype(jnp.result_type(x, float))
         if self.noise.discrete and is_concrete(x):
             checked("x", x, "a whole number", lambda a: a == np.round(a))
         clipped = self._clip(self._columns.split(x))
         shape = jnp.broadcast_shapes(clipped.shape[:-1], self.batch_shape)
         z = self._columns.join(x, clipped + self.noise.sample(key, (*shape, self.dimension), x.dtype))
-        return z.astype(given) if self.noise.discrete else z
+        return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Log p(z | x), with respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise.
@@ -400,38 +371,30 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return clip(x) and the variance of the noise, 0 in columns that are not perturbed."""
         mean = self.clipped(x)
         law = self.noise.astype(mean.dtype)
         noise = law.over_columns(law.variance)
         batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape[:-1])
-        variance = self._columns.join(
-            jnp.zeros(batch + self.event_shape, mean.dtype),
-            jnp.broadcast_to(noise, (*batch, self.dimension)),
-        )
+        zeros = jnp.zeros(batch + self.event_shape, mean.dtype)
+        variance = self._columns.join(zeros, jnp.broadcast_to(noise, (*batch, self.dimension)))
         mean, variance = jnp.broadcast_arrays(mean, variance)
         return mean, variance
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """See `Mechanism.unbiased`: the released value, since noise has the mean 0."""
         return jnp.asarray(z)
 
-    def breakpoints(self, z: ArrayLike) -> Any:
-        """P(z | x) is not smooth where z − x is a kink of the noise; see `NumericMechanism.breakpoints`."""
+    def breakpoints(self, z: ArrayLike) -> Array:
         return self._law.breakpoints(array_of(z), self.lower, self.upper)
 
     @property
     def released_breakpoints(self) -> np.ndarray:
-        """See `NumericMechanism.released_breakpoints` and `Noise.released_breakpoints`."""
         return self._law.released_breakpoints(self.lower, self.upper)
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Of integers, the values themselves; see `DiscreteMechanism.equivalence`."""
         return np.asarray(z).reshape(len(z), -1)
 
     @property
     def domain(self) -> constraints.Constraint:
-        """What is left of x after clipping: the box between the bounds, or any numbers (integers, under such noise)."""
         if self.noise.discrete:
             return constraints.integer_interval(*self._full_bounds) if self.bounded else _INTEGER
         if not self.bounded:
@@ -441,29 +404,24 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The real line, the integers, or rows of them."""
         if self.noise.discrete:
             return _INTEGER if self.columns is None else constraints.independent(_INTEGER, 1)
         return constraints.real if self.columns is None else constraints.real_vector
 
     @property
     def linear_tails(self) -> bool:
-        """See `NumericMechanism.linear_tails`: those of the noise."""
         return self.noise.linear_tails
 
     @property
-    def period(self) -> Any:
-        """See `NumericMechanism.period`: that of the noise."""
+    def period(self) -> Array | None:
         return None if self.noise.period is None else extreme("min", self.noise.period)
 
     @property
-    def resolution(self) -> Any:
-        """The smallest that the noise has; see `NumericMechanism.resolution`."""
+    def resolution(self) -> Array:
         return extreme("min", self.noise.resolution)
 
     @property
-    def released_range(self) -> tuple[Any, Any] | None:
-        """The bounds of a number, widened by what the noise adds to them; see `NumericMechanism.released_range`."""
+    def released_range(self) -> tuple[Array, Array] | None:
         if self.columns is not None or not self.bounded:
             return None
         # a whole number of periods, of which one is wider than what lies between the bounds
@@ -477,19 +435,19 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         Columns that are released as they are, and public records, have no protection. For a statistic, the curve of
         two data sets that differ in one record.
         """
-        return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._of_statistic, "record")
+        return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._statistic_tradeoff, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in one perturbed column only, the one in which they are worst hidden.
+        """The curve of two records that differ in the one perturbed column in which they are worst hidden.
 
-        A statistic can be moved as far by one attribute of a record as by all, for all that is known of it.
+        One attribute may move a statistic as far as a whole record: nothing else is known of it.
         """
-        tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._of_statistic
+        tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._statistic_tradeoff
         return self._guarantee(tradeoff, "attribute")
 
     @property
-    def _of_statistic(self) -> Tradeoff:
+    def _statistic_tradeoff(self) -> Tradeoff:
         """The curve of two data sets that differ in one record."""
         if np.isinf(self.sensitivity):
             return PureProtocolTradeoff(np.inf, 1.0)
@@ -504,18 +462,8 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
         """Names of the columns that are released as they are."""
         return tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
 
-    def validated(self, values: ArrayLike) -> np.ndarray:
-        """See `Mechanism.validated`; a data frame's columns are taken by their names, where the mechanism's have some.
-
-        Raises
-        ------
-        ValueError
-            If the data frame has other columns than the mechanism.
-        """
-        return super().validated(self._columns.in_order(values))
-
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Any finite numbers, those at a bound as `snapped` has them; public records are between the bounds."""
+        """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""
         if self.noise.discrete:
             return checked_integers(values, type(self).__name__)
         values = values.astype(int) if values.dtype == bool else values
@@ -541,18 +489,13 @@ class Additive(Bounded, NumericMechanism, DiscreteMechanism):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:
-            scale = self.noise.standard_deviation
-            return implausible_numbers(values, self.lower, self.upper, scale, noisy, self.noise.depth)
-        scales = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
-        scales = np.broadcast_to(scales, (*scales.shape[:-1], self.dimension))
-        lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
-        said = []
-        for j, column in enumerate(self.index):
-            problems = implausible_numbers(
-                values[:, column], lower[j], upper[j], scales[..., j], noisy, self.noise.depth, self.dimension
-            )
-            said += [f"column {self.names[column]}: {what}" for what in problems]
-        return said
+            deviation = self.noise.standard_deviation
+            return implausible_numbers(values, self.lower, self.upper, deviation, noisy, self.noise.depth)
+        deviations = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
+        deviations = np.moveaxis(np.broadcast_to(deviations, (*deviations.shape[:-1], self.dimension)), -1, 0)
+        bounds = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
+        names, columns = [f"column {self.names[j]}" for j in self.index], values.T[list(self.index)]
+        return implausible_columns(names, columns, *bounds, deviations, noisy, self.noise.depth)
 
 
 @register("additive")
@@ -571,7 +514,7 @@ class AdditiveMechanism(Additive):
         columns in the order in which `perturbed` names them. Choose them without looking at the data. Leave both out
         for a statistic of many records.
     columns : int or sequence of str, optional
-        How many columns a row has, or what they are called. By default a record is one number.
+        The number of columns of a row, or their names. By default a record is one number.
     perturbed : sequence of int or str, optional
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
@@ -589,11 +532,11 @@ class AdditiveMechanism(Additive):
     """
 
     noise: Noise
-    lower: Any = None
-    upper: Any = None
+    lower: Array = None
+    upper: Array = None
     columns: Any = static(default=None)
     perturbed: Any = static(default=None)
-    sensitivity: Any = optional()
+    sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):

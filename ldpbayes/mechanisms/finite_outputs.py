@@ -11,10 +11,75 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import checked
 from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.plausibility import improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism
 from ldpbayes.numerics.arrays import rounded
 from ldpbayes.numerics.special import log_or_nothing
+
+
+class FiniteOutputs(DiscreteMechanism):
+    """A mechanism that takes numbers and releases one of the numbers in its field ``outputs``, an increasing array."""
+
+    outputs: Array
+
+    _shared: ClassVar[tuple[str, ...]] = ("outputs",)
+
+    @property
+    @abc.abstractmethod
+    def output_probabilities(self) -> tuple[Array, Array]:
+        """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
+
+    @property
+    def resolution(self) -> float:
+        """Infinite: p(z | x) is smooth between its `breakpoints`."""
+        return float("inf")
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return _OneOf(self.outputs)
+
+    def place(self, z: ArrayLike) -> Array:
+        """Position of the output nearest to each released value. NumPy in, NumPy out; JAX in, JAX out."""
+        at = array_of(z)
+        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
+        outputs = xp.asarray(self.outputs)
+        # values that another precision has rounded are still nearest to what they were
+        return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(self.place(np.asarray(z)))[:, None]
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        """Outputs of which there are too many or too few."""
+        counts, n = np.bincount(self.place(values), minlength=len(self.outputs)), len(values)
+        sentences = []
+        for few, bound, p in zip((True, False), ("least", "most"), self.output_probabilities, strict=True):
+            expected = n * np.broadcast_to(np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0), counts.shape)
+            wrong = improbable_count(counts, n, expected / n, 2 * len(counts), few)
+            if wrong.any():
+                first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
+                others = f" (and {wrong.sum() - 1} more)" if wrong.sum() > 1 else ""
+                sentences.append(
+                    f"{counts[first]:,} of {n:,} are {self.outputs[first]:g}{others}, where at {bound} "
+                    f"{expected[first]:,.1f} are expected"
+                )
+        return sentences
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        """Outputs in double precision, also for values in other precisions."""
+        if not is_concrete(self.outputs):
+            return values
+        values = values if values.dtype.kind == "f" else values.astype(float)
+        nearest = self.outputs[self.place(values)]
+        bad = (values != nearest) & (values != rounded(np, nearest, values.dtype))
+        if bad.any():
+            raise ValueError(
+                f"{type(self).__name__} releases one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to "
+                f"{self.outputs[-1]:g}; {bad.sum()} of these values are none, the first ({values[bad][0]:g}) at "
+                f"{np.argmax(bad)}"
+            )
+        return nearest
 
 
 class PiecewiseConstant(Mechanism):
@@ -22,23 +87,12 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Where p(z | x) steps as x grows, and its values between the steps.
+        """Cuts (*z, m) in ascending order, of which two may be equal, and levels (*z, m + 1) of p(z | x) between them.
 
-        Parameters
-        ----------
-        z : array_like
-            Released values.
-
-        Returns
-        -------
-        cuts : Array (*z, m)
-            In ascending order; two may be equal.
-        levels : Array (*z, m + 1)
-            p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i].
+        p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i].
         """
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.log_prob`."""
         z, x = array_of(z), array_of(x)
         dtype = jnp.result_type(z, x, float)
         cuts, levels = self.pieces(jnp.asarray(z, dtype))
@@ -53,25 +107,14 @@ class PiecewiseConstant(Mechanism):
 class PiecewiseLinear(Mechanism):
     """A mechanism under which p(z | x) is linear in x between nodes, and constant beyond the first and the last."""
 
-    nodes: Any
+    nodes: Array
     """Array (k,), increasing: a field."""
 
     @abc.abstractmethod
     def levels(self, z: ArrayLike) -> jax.Array:
-        """p(z | x) at the nodes.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values.
-
-        Returns
-        -------
-        Array (*z, k)
-        """
+        """p(z | x) at the nodes (*z, k)."""
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.log_prob`."""
         z, x = array_of(z), array_of(x)
         dtype = jnp.result_type(z, x, float)
         levels, nodes = self.levels(jnp.asarray(z, dtype)), jnp.asarray(self.nodes, dtype)
@@ -83,118 +126,15 @@ class PiecewiseLinear(Mechanism):
         return log_or_nothing(left + (right - left) * share[..., 0])
 
 
-class FiniteOutputs(DiscreteMechanism):
-    """A mechanism that takes numbers and releases one of the numbers in its field ``outputs``, an increasing array."""
-
-    outputs: Any
-
-    _shared: ClassVar[tuple[str, ...]] = ("outputs",)
-
-    @property
-    @abc.abstractmethod
-    def output_probabilities(self) -> tuple[Any, Any]:
-        """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
-
-    @property
-    def resolution(self) -> float:
-        """Infinite: p(z | x) is smooth between its `breakpoints`, and no shorter length matters."""
-        return float("inf")
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The outputs."""
-        return _OneOf(self.outputs)
-
-    def place(self, z: ArrayLike) -> Any:
-        """Which output each released value is: its position, or that of the nearest one.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values. NumPy in, NumPy out; JAX in, JAX out.
-        """
-        at = array_of(z)
-        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
-        outputs = xp.asarray(self.outputs)
-        # values that another precision has rounded are still nearest to what they were
-        return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Which output it is; see `DiscreteMechanism.equivalence`."""
-        return np.asarray(self.place(np.asarray(z)))[:, None]
-
-    def implausible(self, values: np.ndarray) -> list[str]:
-        """Outputs of which there are too many or too few; see `Mechanism.implausible`."""
-        counts, n = np.bincount(self.place(values), minlength=len(self.outputs)), len(values)
-        said = []
-        for few, bound, p in zip((True, False), ("least", "most"), self.output_probabilities, strict=True):
-            expected = n * np.broadcast_to(np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0), counts.shape)
-            wrong = improbable_count(counts, n, expected / n, 2 * len(counts), few)
-            if wrong.any():
-                first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
-                others = f" (and {wrong.sum() - 1} more)" if wrong.sum() > 1 else ""
-                said.append(
-                    f"{counts[first]:,} of {n:,} are {self.outputs[first]:g}{others}, where at {bound} "
-                    f"{expected[first]:,.1f} are expected"
-                )
-        return said
-
-    def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Outputs in double precision, as which those in other precisions are recognised."""
-        if not is_concrete(self.outputs):
-            return values
-        given = values if values.dtype.kind == "f" else values.astype(float)
-        found = self.outputs[self.place(given)]
-        bad = (given != found) & (given != rounded(np, found, given.dtype))
-        if bad.any():
-            raise ValueError(
-                f"{type(self).__name__} releases one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to "
-                f"{self.outputs[-1]:g}; {bad.sum()} of these values are none, the first ({values[bad][0]:g}) at "
-                f"{np.argmax(bad)}"
-            )
-        return found
-
-
-class _OneOf(constraints.Constraint):
-    """Some numbers, in ascending order."""
-
-    is_discrete = True
-
-    def __init__(self, numbers: Any) -> None:
-        self.numbers = numbers
-
-    def __call__(self, z: Any) -> Any:
-        numbers = jnp.asarray(self.numbers)
-        z = jnp.asarray(z)
-        nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
-        return (z == nearest) | (z == rounded(jnp, nearest, jnp.result_type(z, float)))
-
-    def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        """The first of the numbers."""
-        return jnp.broadcast_to(jnp.asarray(self.numbers)[0], jnp.shape(prototype))
-
-    def tree_flatten(self) -> tuple:
-        """The numbers are a leaf."""
-        return (self.numbers,), (("numbers",), {})
-
-    def eq(self, other: object, static: bool = False) -> Any:
-        """Whether the numbers are the same."""
-        same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
-        return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]
+def checked_labels(x: ArrayLike) -> jax.Array:
+    """Labels as a floating-point array; ValueError for NaN, where it can be seen."""
+    if is_concrete(x):
+        checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
+    return jnp.asarray(x, jnp.result_type(x, float))
 
 
 def increasing(name: str, value: Any, least: int) -> None:
-    """ValueError unless a parameter that can be seen is an increasing array of so many numbers at least.
-
-    Parameters
-    ----------
-    name : str
-        The parameter's name, for the message.
-    value : array_like
-        Finite numbers, or what is traced.
-    least : int
-        How many there are to be.
-    """
+    """ValueError unless a parameter, if concrete, is an increasing array of at least `least` finite numbers."""
     if not is_concrete(value):
         return
     if np.ndim(value) != 1 or len(value) < least:
@@ -207,14 +147,26 @@ def increasing(name: str, value: Any, least: int) -> None:
         )
 
 
-def checked_labels(x: ArrayLike) -> jax.Array:
-    """Labels as a floating-point array; ValueError for NaN, where it can be seen.
+class _OneOf(constraints.Constraint):
+    """Some numbers, in ascending order."""
 
-    Parameters
-    ----------
-    x : array_like
-        Labels.
-    """
-    if is_concrete(x):
-        checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-    return jnp.asarray(x, jnp.result_type(x, float))
+    is_discrete = True
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __call__(self, z: Array) -> Any:
+        numbers = jnp.asarray(self.numbers)
+        z = jnp.asarray(z)
+        nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
+        return (z == nearest) | (z == rounded(jnp, nearest, jnp.result_type(z, float)))
+
+    def feasible_like(self, prototype: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(self.numbers)[0], jnp.shape(prototype))
+
+    def tree_flatten(self) -> tuple:
+        return (self.numbers,), (("numbers",), {})
+
+    def eq(self, other: object, static: bool = False) -> Any:
+        same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
+        return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]

@@ -1,93 +1,74 @@
-"""What no records can explain: released values that the stated mechanism could hardly have made.
+"""Released values that the stated mechanism could hardly have made of any records.
 
-Whatever the records are, a mechanism bounds the probability of certain things to be seen of each released value, and
-values are independent given the records. So the number of values of which such a thing is true lies between two
-binomial variables. (With personal parameters these are sums of different Bernoulli variables; their tails beyond the
-mean are at most those of the binomial of the same mean: [Hoeffding], Theorem 5.)
+For any records a mechanism bounds the probability of certain events for each released value, and values are independent
+given the records. So the number of values with such an event lies between two binomial variables. (With personal
+parameters these are sums of different Bernoulli variables; their tails beyond the mean are at most those of the
+binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from ldpbayes._core.types import Array
+
 LEVEL = 1e-12
-"""Probability, of all that is looked at in a release together, below which something is said."""
+"""Probability of a false report, in all tests of a release together."""
 
-LEVELS = 256
-"""Tails of the noise that are looked at: 2^-1, ..., 2^-LEVELS."""
+LEVELS = 256  # tail probabilities of the noise that are tested: 2^-1, ..., 2^-LEVELS
 
-CHUNK = 1 << 20  # values at a time
-ROUNDING = 2.0**-22  # of a bound, relative to it: twice that of single precision
+CHUNK = 1 << 20  # values held in double precision at a time
+ROUNDING = 2.0**-22  # relative rounding error of a bound: twice that of single precision
 
 
-def improbable_count(found: Any, n: Any, probability: Any, tests: int, few: bool = False) -> np.ndarray:
-    """Whether so many (or so few) of n independent values have at most `LEVEL` over `tests` as their probability.
+def improbable_count(count: Any, n: Array, probability: Array, tests: int, few: bool = False) -> np.ndarray:
+    """Whether a count of n independent values at least as large has a probability below `LEVEL` / `tests`.
 
-    Parameters
-    ----------
-    found : array_like
-        How many values something is true of.
-    n : array_like
-        How many values there are.
-    probability : array_like
-        Of it being true, on average over the values: at most, or with `few` at least.
-    tests : int
-        How many such questions are asked of the release.
-    few : bool
-        Whether to ask for too few.
-
-    Returns
-    -------
-    ndarray of bool
+    With `few`, a count at most as large. `probability` is that of one value, on average over the values: at most, or
+    with `few` at least.
     """
-    found, n, p = (np.asarray(a, float) for a in (found, n, probability))
-    beyond_mean = found <= n * p - 1 if few else found >= n * p + 1
-    # P(at most k successes) and P(at least k) are incomplete beta functions; where `beyond_mean` is false they are not
-    # looked at, and k is only kept valid
-    k = np.clip(found, 0.0, n - 1) if few else np.clip(found, 1.0, n)
+    count, n, p = (np.asarray(a, float) for a in (count, n, probability))
+    beyond_mean = count <= n * p - 1 if few else count >= n * p + 1
+    # P(at most k successes) and P(at least k) are incomplete beta functions, unused where `beyond_mean` is false:
+    # there k only has to be valid
+    k = np.clip(count, 0.0, n - 1) if few else np.clip(count, 1.0, n)
     tail = special.betainc(n - k, k + 1, 1 - p) if few else special.betainc(k, n - k + 1, p)
     return beyond_mean & (tail * tests < LEVEL)
 
 
 def implausible_numbers(
-    z: np.ndarray, lower: Any, upper: Any, scale: Any, share: Any, depth: Callable[[Any], Any], columns: int = 1
+    z: np.ndarray,
+    lower: Array,
+    upper: Array,
+    standard_deviation: Array,
+    share: Array,
+    depth: Callable[[Array], Array],
+    columns: int = 1,
 ) -> list[str]:
-    """What additive noise on a clipped number could hardly have made of any numbers.
+    """Sentences on numbers that additive noise on a clipped number could hardly have made of any numbers.
 
     However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t, and
-    the same below; and wherever x is between the bounds, z lies outside them with at least twice the tail probability
-    at half their distance (the tail being convex).
-
-    Parameters
-    ----------
-    z : array (N,)
-        Released numbers.
-    lower, upper, scale, share : array_like
-        Bounds, scale of the noise (0 for a public record) and probability that there is noise: numbers, or one a value.
-    depth : callable
-        Distance in scales, at least 0 → minus the binary logarithm of the noise's tail probability.
-    columns : int
-        How many columns of the release are looked at.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing of which there is too much or too little.
+    correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice the
+    tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
+    noise; public records have a standard deviation of 0. `depth` takes a distance in standard deviations, at least 0,
+    to minus the binary logarithm of the noise's tail probability. `columns` of the release are tested.
     """
     tests, n = columns * (2 * LEVELS + 1), len(z)
-    parameters = [np.broadcast_to(a, n) if np.size(a) > 1 else np.reshape(a, 1) for a in (lower, upper, scale, share)]
+    parameters = [
+        np.broadcast_to(a, n) if np.size(a) > 1 else np.reshape(a, 1) for a in (lower, upper, standard_deviation, share)
+    ]
 
     def chunks() -> Iterator[tuple]:
-        """A chunk's distances below and above the bounds, what rounding may change, its scales, and two probabilities.
+        """Distances below and above the bounds, their rounding errors, standard deviations, and two probabilities.
 
-        The probabilities are that there is noise, and that a value with noise lies outside the bounds, at least.
+        The probabilities: that there is noise, and at least that a value with noise lies outside the bounds.
         """
         for start in range(0, n, CHUNK):
             rows = slice(start, start + CHUNK)
             x, *mine = np.asarray(z[rows], float), *(a if len(a) == 1 else a[rows] for a in parameters)
-            if not mine[2].all():  # public records, of scale 0, are left out
+            if not mine[2].all():  # public records are left out
                 kept = np.broadcast_to(mine[2] > 0, len(x))
                 x, *mine = (a if len(a) == 1 < len(x) else a[kept] for a in (x, *mine))
             if len(x):
@@ -97,7 +78,7 @@ def implausible_numbers(
                 yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
 
     def deep(beyond: np.ndarray, near: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of the values beyond their bound, and these as binary logarithms of the noise's tail."""
+        """Distances of the values beyond their bound, and minus the binary logarithms of the noise's tails there."""
         out = beyond > near
         return beyond[out], np.clip(depth(beyond[out] / (width if len(width) == 1 else width[out])), 1, LEVELS)
 
@@ -113,7 +94,7 @@ def implausible_numbers(
         return []
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
-    said = []
+    sentences = []
     for side, (name, bound) in enumerate((("below the lower", lower), ("above the upper", upper))):
         wrong = improbable_count(counts[side], total, most / total, tests)
         wrong[0] = False  # values within the bounds have no depth and are not counted
@@ -122,57 +103,61 @@ def implausible_numbers(
             level = int(np.argmax(np.where(wrong, surprise, -np.inf)))
             tails = (deep(sides[side], near, width) for sides, near, width, *_ in chunks())
             nearest = min(np.min(beyond[depths >= level], initial=np.inf) for beyond, depths in tails)
-            said.append(
+            sentences.append(
                 f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {name} bound{_shown(bound)}, where at "
                 f"most {most[level]:.3g} are expected"
             )
     if improbable_count(outside, total, least / total, tests, few=True):
-        said.append(
+        sentences.append(
             f"{outside:,} of {total:,} lie outside the bounds{_shown(lower)} and{_shown(upper)}, where at least "
             f"{least:,.1f} are expected: there is less noise in them than stated"
         )
-    return said
+    return sentences
+
+
+def implausible_columns(
+    names: Sequence[str],
+    columns: Sequence[np.ndarray] | np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    standard_deviations: np.ndarray,
+    share: Array,
+    depth: Callable[[Array], Array],
+) -> list[str]:
+    """`implausible_numbers` of each column, with its name; bounds and standard deviations are (columns, ...)."""
+    sentences = []
+    for name, z, low, high, deviation in zip(names, columns, lower, upper, standard_deviations, strict=True):
+        problems = implausible_numbers(z, low, high, deviation, share, depth, len(columns))
+        sentences += [f"{name}: {problem}" for problem in problems]
+    return sentences
 
 
 def implausible_support(
-    counts: np.ndarray, n: float, most: float, least: float, total: tuple[float, float] | None = None
+    counts: np.ndarray, n: float, most: float, least: float, bits: tuple[float, float] | None = None
 ) -> list[str]:
-    """What a pure protocol could hardly have made of any categories.
+    """Sentences on categories that too many or too few of n values of a pure protocol support.
 
-    Parameters
-    ----------
-    counts : array (categories,)
-        How many released values support each category.
-    n : float
-        How many values there are.
-    most, least : float
-        Probability that a category is supported, if it is the record's own and if it is not, on average over the
-        records.
-    total : tuple of float, optional
-        Number of independent bits and how many of them are ones on average, where that does not depend on the records.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing of which there is too much or too little.
+    `most` and `least` are the probabilities that a category is supported, if it is the record's own and if it is not,
+    on average over the records. `bits`, where they do not depend on the records: the number of independent bits and
+    the expected number of ones.
     """
-    tests, said = 2 * len(counts) + 2, []
+    tests, sentences = 2 * len(counts) + 2, []
     for few, probability, bound in ((False, most, "most"), (True, least, "least")):
         wrong = improbable_count(counts, n, probability, tests, few)
         if wrong.any():
             code = int(np.argmax(np.where(wrong, np.abs(counts - n * probability), -1.0)))
             others = f" (and {wrong.sum() - 1} categories more)" if wrong.sum() > 1 else ""
-            said.append(
+            sentences.append(
                 f"{counts[code]:,.0f} of {n:,.0f} support category {code}{others}, where at {bound} "
                 f"{n * probability:,.1f} are expected"
             )
-    if total is not None:
-        bits, ones = total
-        found = counts.sum()
-        if any(improbable_count(found, bits, ones / bits, tests, few) for few in (False, True)):
-            said.append(f"{found:,.0f} bits are set, where {ones:,.1f} are expected")
-    return said
+    if bits is not None:
+        number, expected = bits
+        ones = counts.sum()
+        if any(improbable_count(ones, number, expected / number, tests, few) for few in (False, True)):
+            sentences.append(f"{ones:,.0f} bits are set, where {expected:,.1f} are expected")
+    return sentences
 
 
-def _shown(bound: Any) -> str:
+def _shown(bound: Array) -> str:
     return "" if np.ndim(bound) else f" {float(bound):g}"
