@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant
 from ldpbayes.mechanisms.registry import register
@@ -48,46 +49,38 @@ class LaplaceMechanism(Additive):
     Raises
     ------
     ValueError
-        If a parameter is out of range or the shapes do not broadcast.
+        If a parameter is out of range or of the wrong shape.
     """
 
-    epsilon: Any
-    lower: Any = None
-    upper: Any = None
+    epsilon: Array
+    lower: Array = None
+    upper: Array = None
     columns: Any = static(default=None, omitted=True)
     perturbed: Any = static(default=None, omitted=True)
-    sensitivity: Any = optional()
+    sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check_positive("epsilon")
         self._check_columns_and_bounds()
         self._check_noise()
 
     @classmethod
     def from_scale(
         cls,
-        scale: Any,
-        lower: Any = None,
-        upper: Any = None,
+        scale: Array,
+        lower: Array = None,
+        upper: Array = None,
         *,
         columns: Any = None,
         perturbed: Any = None,
-        sensitivity: Any = None,
+        sensitivity: Array = None,
     ) -> AdditiveMechanism:
-        """Laplace noise of a stated scale, whose guarantee follows from it.
-
-        Parameters
-        ----------
-        scale : array_like
-            Laplace's b, in the unit of the data: the standard deviation over √2.
-        lower, upper, columns, perturbed, sensitivity
-            As for `AdditiveMechanism`.
-        """
+        """Laplace noise of a stated scale b, the standard deviation over √2; the guarantee follows from it."""
         return AdditiveMechanism(Laplace(scale), lower, upper, columns, perturbed, sensitivity)
 
     @property
-    def scale(self) -> Any:
-        """Scale of the noise: sensitivity over epsilon, where that of a record is (upper - lower)."""
+    def scale(self) -> Array:
+        """Laplace's b: sensitivity over epsilon. The sensitivity of a record is its range, of a row the sum."""
         if not self.bounded:
             return self.sensitivity / self.epsilon
         if self.columns is None:
@@ -96,7 +89,6 @@ class LaplaceMechanism(Additive):
 
     @property
     def noise(self) -> Laplace:  # type: ignore[override]
-        """Laplace noise of this scale."""
         with np.errstate(over="ignore"):
             return unchecked(Laplace, self.scale)
 
@@ -110,11 +102,11 @@ class LaplaceMechanism(Additive):
 
 @dataclasses.dataclass(frozen=True)
 class ScaledMechanism(Additive):
-    """Noise whose standard deviation is stated and may be 0, for public records; the fields are those of both names."""
+    """Noise whose standard deviation `scale` is stated and may be 0, for public records."""
 
-    scale: Any
-    lower: Any
-    upper: Any
+    scale: Array
+    lower: Array
+    upper: Array
     columns: Any = static(default=None)
     perturbed: Any = static(default=None)
 
@@ -137,11 +129,8 @@ class SymmetricLaplaceMechanism(ScaledMechanism):
     lower, upper : array_like
         Clipping bounds of the perturbed columns, numbers or arrays (d,) in the order in which `perturbed` names them.
         Choose them without looking at the data.
-    columns : int or sequence of str, optional
-        How many columns a row has, or what they are called. By default a record is one number.
-    perturbed : sequence of int or str, optional
-        The columns that get noise; the others are released as they are. By default all. They are kept in the order of
-        the row, and arrays of bounds with them.
+    columns, perturbed
+        As for `AdditiveMechanism`.
 
     Raises
     ------
@@ -151,7 +140,6 @@ class SymmetricLaplaceMechanism(ScaledMechanism):
 
     @property
     def noise(self) -> WithPublicRecords:  # type: ignore[override]
-        """The noise of records whose scale is positive."""
         return unchecked(WithPublicRecords, unchecked(SymmetricLaplace, self.scale))
 
 
@@ -160,14 +148,14 @@ class SymmetricLaplaceMechanism(ScaledMechanism):
 class IndependentLaplaceMechanism(ScaledMechanism):
     """Independent Laplace noise in every perturbed column.
 
-    The guarantee for an attribute is the exact curve; that for a record of several columns is what its epsilon alone
-    implies, the curve of randomized response, which is a little below the exact one.
+    The guarantee for an attribute is the exact curve. For a record of several columns it is the curve of randomized
+    response with the record's epsilon, which is a little below the exact one.
 
     Parameters
     ----------
     scale : array_like
-        λ, the standard deviation of the noise in each column (the Laplace scale is λ/√2), in the unit of the data; an
-        array holds one a record. A record of scale 0 is public: released as it is.
+        λ, the standard deviation of the noise in each column (Laplace's b is λ/√2), in the unit of the data; an array
+        holds one a record. A record of scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `SymmetricLaplaceMechanism`.
 
@@ -179,7 +167,6 @@ class IndependentLaplaceMechanism(ScaledMechanism):
 
     @property
     def noise(self) -> WithPublicRecords:  # type: ignore[override]
-        """The noise of records whose scale is positive."""
         return unchecked(WithPublicRecords, unchecked(Laplace, self.scale / math.sqrt(2)))
 
 
@@ -189,16 +176,16 @@ class ZeroInflatedLaplaceMechanism(Additive):
     """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
     With probability `zero_probability` a record is released exactly as it is, all its columns together. In many
-    dimensions, or where the bounds are narrow against the scale, whoever sees the release can often tell which records
-    those are.
+    dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which records
+    those are. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
 
     Parameters
     ----------
     zero_probability : array_like
         δ, between 0 and 1, exclusive; an array holds one a record.
     scale : array_like
-        λ, the standard deviation of the noise in each column where there is noise, in the unit of the data; an
-        array holds one a record. A record of scale 0 is public: released as it is.
+        λ, the standard deviation in each column where there is noise, in the unit of the data; an array holds one a
+        record. A record of scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `SymmetricLaplaceMechanism`.
 
@@ -206,28 +193,23 @@ class ZeroInflatedLaplaceMechanism(Additive):
     ------
     ValueError
         If a parameter is out of range or of the wrong shape.
-
-    See Also
-    --------
-    ldpbayes.privacy.zil_parameters : the scale for a privacy target.
     """
 
-    zero_probability: Any
-    scale: Any
-    lower: Any
-    upper: Any
+    zero_probability: Array
+    scale: Array
+    lower: Array
+    upper: Array
     columns: Any = static(default=None)
     perturbed: Any = static(default=None)
 
     def __post_init__(self) -> None:
-        self._check("zero_probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check_probability("zero_probability")
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
         self._check_columns_and_bounds()
         self._check_noise()
 
     @property
     def noise(self) -> ZeroInflated:  # type: ignore[override]
-        """The noise, where there is some, and the probability that there is none."""
         return unchecked(ZeroInflated, unchecked(SymmetricLaplace, self.scale), self.zero_probability)
 
 
@@ -246,11 +228,8 @@ class GaussianMechanism(Additive):
         Positive and finite; an array holds personal budgets, one a record.
     delta : array_like
         Between 0 and 1, exclusive.
-    lower, upper : array_like
-        Clipping bounds in the unit of the data, finite, lower < upper; for a statistic, neither. Choose them without
-        looking at the data.
-    columns, perturbed, sensitivity
-        As for `AdditiveMechanism`.
+    lower, upper, columns, perturbed, sensitivity
+        As for `LaplaceMechanism`.
 
     Attributes
     ----------
@@ -261,22 +240,22 @@ class GaussianMechanism(Additive):
     Raises
     ------
     ValueError
-        If a parameter is out of range or the shapes do not broadcast, or if epsilon or delta is being traced:
-        calibration solves an equation on the host.
+        If a parameter is out of range or of the wrong shape, or if epsilon or delta is being traced: calibration solves
+        an equation on the host.
     """
 
-    epsilon: Any
-    delta: Any
-    lower: Any = None
-    upper: Any = None
+    epsilon: Array
+    delta: Array
+    lower: Array = None
+    upper: Array = None
     columns: Any = static(default=None, omitted=True)
     perturbed: Any = static(default=None, omitted=True)
-    sensitivity: Any = optional()
-    scale: Any = dataclasses.field(init=False)
+    sensitivity: Array = optional()
+    scale: Array = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        self._check("delta", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check_positive("epsilon")
+        self._check_probability("delta")
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError(
@@ -284,89 +263,67 @@ class GaussianMechanism(Additive):
                 "make the mechanism outside the traced function and pass it in as an argument"
             )
         with np.errstate(over="ignore"):
-            object.__setattr__(self, "scale", _euclidean(self) * gaussian_scale(self.epsilon, self.delta))
+            object.__setattr__(self, "scale", _diameter(self) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()
 
     @classmethod
     def from_standard_deviation(
         cls,
-        standard_deviation: Any,
-        lower: Any = None,
-        upper: Any = None,
+        standard_deviation: Array,
+        lower: Array = None,
+        upper: Array = None,
         *,
         columns: Any = None,
         perturbed: Any = None,
-        sensitivity: Any = None,
+        sensitivity: Array = None,
     ) -> AdditiveMechanism:
-        """Gaussian noise of a stated standard deviation, whose guarantee follows from it.
-
-        Parameters
-        ----------
-        standard_deviation : array_like
-            In the unit of the data.
-        lower, upper, columns, perturbed, sensitivity
-            As for `AdditiveMechanism`.
-        """
+        """Gaussian noise of a stated standard deviation; the guarantee follows from it."""
         return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, columns, perturbed, sensitivity)
 
     @classmethod
     def classical(
         cls,
-        epsilon: Any,
-        delta: Any,
-        lower: Any = None,
-        upper: Any = None,
+        epsilon: Array,
+        delta: Array,
+        lower: Array = None,
+        upper: Array = None,
         *,
         columns: Any = None,
         perturbed: Any = None,
-        sensitivity: Any = None,
+        sensitivity: Array = None,
     ) -> AdditiveMechanism:
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
-        For comparison with what was released so. It is proven for ε < 1, where it adds more noise than the pair of ε
-        and δ asks for; for large ε it adds too little. The guarantee is the exact curve of the noise that is added, so
-        ask it what holds: ``mechanism.guarantee.delta(epsilon)``.
-
-        Parameters
-        ----------
-        epsilon : array_like
-            Positive and finite; an array holds personal budgets, one a record.
-        delta : array_like
-            Between 0 and 1, exclusive.
-        lower, upper, columns, perturbed, sensitivity
-            As for `AdditiveMechanism`; Δ is the range (of a row, the length of the box's diagonal), or the sensitivity.
-
-        Raises
-        ------
-        ValueError
-            If a parameter is out of range or the shapes do not broadcast.
+        For comparison with releases of that calibration. It is proven for ε < 1, where it adds more noise than (ε, δ)
+        needs; for large ε it adds too little. The guarantee is the exact curve of the noise, so ask it for the δ that
+        holds: ``mechanism.guarantee.delta(epsilon)``. Δ is the range (of a row, the length of the box's diagonal), or
+        the sensitivity of a statistic.
         """
         epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
         delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-        of_unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, columns, perturbed, sensitivity)
+        unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, columns, perturbed, sensitivity)
         with np.errstate(over="ignore"):
-            scale = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _euclidean(of_unit_noise) / epsilon
-        # bounds in the order of the names have been brought into that of the row
-        return dataclasses.replace(of_unit_noise, noise=Gaussian(scale))
+            deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise) / epsilon
+        # `unit_noise` has its bounds in the order of the row already
+        return dataclasses.replace(unit_noise, noise=Gaussian(deviation))
 
     @property
     def noise(self) -> Gaussian:  # type: ignore[override]
-        """Gaussian noise of this standard deviation."""
         return unchecked(Gaussian, self.scale)
 
     @property
     def guarantee(self) -> Guarantee:
-        """Approximate differential privacy, with the trade-off curve of inputs that are as far apart as they can be."""
+        """Approximate differential privacy, with the trade-off curve of inputs as far apart as they can be."""
         return Guarantee(
-            GaussianTradeoff(np.divide(_euclidean(self), self.scale)),
+            GaussianTradeoff(np.divide(_diameter(self), self.scale)),
             trust_model="local" if self.bounded else "central",
             stated_delta=self.delta,
             exposed=self._exposed,
         )
 
 
-def _euclidean(mechanism: Additive) -> Any:
-    """How far apart two inputs can be: numbers, rows of columns, or a statistic."""
+def _diameter(mechanism: Additive) -> Array:
+    """Largest Euclidean distance of two inputs: numbers, rows of columns, or a statistic of two data sets."""
     if not mechanism.bounded:
         return mechanism.sensitivity
     if mechanism.columns is None:
@@ -379,8 +336,8 @@ def _euclidean(mechanism: Additive) -> Any:
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a budget, on a clipped number ([GV]).
 
-    Its step is the range of the numbers. No other noise that keeps the budget has a smaller variance, or a smaller mean
-    absolute value, as γ is chosen; against Laplace noise that is much for large budgets and nothing for small ones.
+    Its step is the range of the numbers. With the right γ no other noise that keeps the budget has a smaller variance,
+    or a smaller mean absolute value; the gain over Laplace noise is large for large budgets, none for small ones.
 
     Parameters
     ----------
@@ -389,25 +346,24 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     lower, upper : array_like
         Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
     gamma : array_like, optional
-        γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma` for squared error:
-        released numbers are regressed on, and averaged, where what counts is the variance of the noise.
+        γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma`, of least variance.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or the shapes do not broadcast.
+        If a parameter is out of range or of the wrong shape.
     """
 
-    epsilon: Any
-    lower: Any
-    upper: Any
-    gamma: Any = optional()
+    epsilon: Array
+    lower: Array
+    upper: Array
+    gamma: Array = optional()
 
     columns: ClassVar[None] = None  # type: ignore[misc]
     perturbed: ClassVar[None] = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check_positive("epsilon")
         for name in ("lower", "upper"):
             self._check(name, "finite", np.isfinite)
         if self.gamma is not None:
@@ -420,28 +376,26 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
 
     @property
     def noise(self) -> Staircase:  # type: ignore[override]
-        """Staircase noise whose step is the range."""
         gamma = optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
         return unchecked(Staircase, self.upper - self.lower, self.epsilon, gamma)
 
-    def pieces(self, z: ArrayLike) -> tuple[Any, Any]:
-        """Two cuts and three levels; NumPy in, NumPy out. See `PiecewiseConstant.pieces`."""
+    def pieces(self, z: ArrayLike) -> tuple[Array, Array]:
         return self.noise.pieces(z, self.lower, self.upper)
 
 
 @dataclasses.dataclass(frozen=True)
 class _WholeNumbers(Additive):
-    """The fields of both mechanisms, with the sensitivity of a count: 1."""
+    """Noise of whole numbers; without bounds and sensitivity it is for a count, which one record moves by 1."""
 
-    scale: Any
-    lower: Any = None
-    upper: Any = None
+    scale: Array
+    lower: Array = None
+    upper: Array = None
     columns: Any = static(default=None, omitted=True)
     perturbed: Any = static(default=None, omitted=True)
-    sensitivity: Any = optional()
+    sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
-        self._check("scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check_positive("scale")
         if self.lower is None and self.upper is None and self.sensitivity is None:
             object.__setattr__(self, "sensitivity", 1.0)
         self._check_columns_and_bounds()
@@ -451,33 +405,32 @@ class _WholeNumbers(Additive):
 @register("discrete_laplace")
 @dataclasses.dataclass(frozen=True)
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
-    Without bounds what is released is a statistic of many records, such as a count, and the guarantee is that of one of
-    them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds it is each record's own
-    number, clipped. Sources: [GRS]; `scale` is OpenDP's.
+    Without bounds the released value is a statistic of many records, such as a count, and the guarantee is that of one
+    of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds it is each record's own
+    number, clipped.
 
     Parameters
     ----------
     scale : array_like
-        Of the noise, positive; an array holds one a released value.
+        Of the noise, positive, as OpenDP's; an array holds one a released value.
     lower, upper : array_like, optional
         Clipping bounds of a record, whole numbers; neither for a statistic.
     columns, perturbed
         As for `AdditiveMechanism`.
     sensitivity : float, optional
-        Of a statistic: how far adding, removing or changing one record can move it, a whole number; 1 by default, that
-        of a count.
+        How far adding, removing or changing one record can move a statistic, a whole number; by default 1, as for a
+        count.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or not a whole number where it must be one.
+        If a parameter is out of range or of the wrong shape.
     """
 
     @property
     def noise(self) -> DiscreteLaplace:  # type: ignore[override]
-        """Discrete Laplace noise of this scale."""
         return unchecked(DiscreteLaplace, self.scale)
 
 
@@ -496,10 +449,9 @@ class DiscreteGaussianMechanism(_WholeNumbers):
     Raises
     ------
     ValueError
-        If a parameter is out of range, or not a whole number where it must be one.
+        If a parameter is out of range or of the wrong shape.
     """
 
     @property
     def noise(self) -> DiscreteGaussian:  # type: ignore[override]
-        """Discrete Gaussian noise of this scale."""
         return unchecked(DiscreteGaussian, self.scale)
