@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import LARGEST_CODE, at_least, checked
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.plausibility import implausible_support
 from ldpbayes.mechanisms.protocol import DiscreteMechanism
 from ldpbayes.mechanisms.registry import register
@@ -28,7 +29,7 @@ class PureProtocol(DiscreteMechanism):
     whose code is not perturbed) and ``categories`` (a static integer; records are the codes 0, ..., categories - 1).
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int
 
     _independent_bits: ClassVar[bool] = False
@@ -36,72 +37,47 @@ class PureProtocol(DiscreteMechanism):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether the code x is in S(z), in the broadcast shape of x and the batch shape of z.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values.
-        x : array_like
-            Codes, integers or floats.
-        """
+        """Whether the code x, integer or float, is in S(z), in the broadcast shape of x and the batch shape of z."""
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log p(z | x) for the codes x in S(z), in the batch shape of z; nothing of the model enters it.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values.
-        """
+        """Log p(z | x) for the codes x in S(z), in the batch shape of z; it is free of the model's parameters."""
 
     @property
     @abc.abstractmethod
-    def support_probabilities(self) -> tuple[Any, Any]:
+    def support_probabilities(self) -> tuple[Array, Array]:
         """P(k in S(z) | x) for k = x and for any k other than x, as floats or arrays in the shape of the budget."""
 
     @property
     @abc.abstractmethod
-    def separation(self) -> Any:
+    def separation(self) -> Array:
         """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
 
-    def _check_budget_and_categories(self) -> None:
+    def __post_init__(self) -> None:
         self._check("epsilon", "positive", lambda a: a > 0)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Which codes are in S(z): zeros and ones, the codes along a new last axis.
-
-        Parameters
-        ----------
-        z : array_like
-            Released values.
-        """
+        """Which codes are in S(z): zeros and ones, the codes along a new last axis."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """The released values themselves; see `DiscreteMechanism.equivalence`.
-
-        It is worth a method of its own where several released values have the same S(z): a sketch then keeps one.
-        """
+        """The released values; an override pays where several have one S(z), of which a sketch then keeps one."""
         return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log probability of z given x; codes may be integers or floats. See `Mechanism.log_prob`."""
         dtype = jnp.result_type(x, float)
         penalty = jnp.where(self.supports(z, x), 0.0, -jnp.asarray(self.epsilon, dtype))
         return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """NaN, as for NumPyro's Categorical: released values are labels; see `Mechanism.moments`."""
-        nothing = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
-        return nothing, nothing
+        """NaN, as for NumPyro's Categorical: released values are labels."""
+        nan = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
+        return nan, nan
 
     @property
     def domain(self) -> constraints.Constraint:
-        """The codes 0, ..., categories - 1."""
         return constraints.integer_interval(0, self.categories - 1)
 
     @property
@@ -110,7 +86,7 @@ class PureProtocol(DiscreteMechanism):
         return Guarantee(PureProtocolTradeoff(self.epsilon, self.separation))
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Categories that too many or too few values support; see `Mechanism.implausible`."""
+        """Categories that too many or too few values support."""
         counts, n = self._support_counts(values), len(values)
         if counts is None:
             return []
@@ -119,62 +95,68 @@ class PureProtocol(DiscreteMechanism):
         return implausible_support(counts, n, p, q, bits)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
-        """How many of the released values (NumPy) support each code; None where that takes too long to look at."""
+        """Number of the released values (NumPy) that support each code; None where counting would take too long."""
         return None
 
     def _codes(self, x: ArrayLike) -> jax.Array:
-        """Records as an integer array; ValueError for other codes, where they can be seen."""
+        """Records as an integer array; ValueError for other codes, if they are concrete."""
         last = self.categories - 1
         if is_concrete(x) and np.asarray(x).dtype != bool:
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
 
-    def _check_possible(self, possible: Any, what: str) -> None:
+    def _check_possible(self, possible: np.ndarray, allowed: str) -> None:
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
         if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
             return
         wrong = np.isinf(self.epsilon) & ~possible
         if wrong.any():
             raise ValueError(
-                f"a record of infinite budget is released as {what}; {wrong.sum()} are not, the first in row "
+                f"a record of infinite budget is released as {allowed}; {wrong.sum()} are not, the first in row "
                 f"{np.argmax(wrong)}"
             )
 
     @property
+    def _budget(self) -> jax.Array:
+        """Epsilon in JAX's default floating dtype."""
+        return jnp.asarray(self.epsilon, jnp.result_type(float))
+
+    def _one_a_value(self, constant: jax.Array, z: ArrayLike) -> jax.Array:
+        """A number, or one a budget, in the batch shape of z."""
+        batch = jnp.shape(z)[: jnp.ndim(z) - len(self.event_shape)]
+        return jnp.broadcast_to(constant, jnp.broadcast_shapes(batch, constant.shape))
+
+    @property
     def _keep(self) -> np.ndarray:
-        """exp(-epsilon) in double precision, for what is computed on the host."""
+        """exp(-epsilon) in double precision, for computations on the host."""
         return np.exp(-np.asarray(self.epsilon))
 
 
 class BitVectorProtocol(PureProtocol):
-    """A pure protocol that releases the membership of S(z) itself."""
+    """A pure protocol that releases the membership of S(z) itself, one bit a category."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """One bit a category."""
         return (self.categories,)
 
     @property
     def support(self) -> constraints.Constraint:
-        """Zeros and ones."""
         return constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether bit x of z is 1; see `PureProtocol.supports`."""
         z, x = jnp.asarray(z), jnp.asarray(x).astype(jnp.int32)
         rows = z.reshape(-1, self.categories)
         return rows[jnp.arange(len(rows)).reshape(z.shape[:-1]), x] != 0
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Return z; see `PureProtocol.membership`."""
         return jnp.asarray(z) != 0
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return the bits, eight to a byte; see `Mechanism.equivalence`."""
+        """The bits, eight to a byte."""
         return np.packbits(z != 0, axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of the bits given x; see `Mechanism.moments`."""
+        """Mean and variance of the bits given x."""
         dtype = jnp.result_type(x, float)
         p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
         own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
@@ -199,14 +181,8 @@ class BitVectorProtocol(PureProtocol):
         return values.view(np.uint8) if values.dtype == bool else values.astype(np.uint8, copy=False)
 
 
-def row_sums(z: Any) -> Any:
-    """Number of ones along the last axis: of NumPy arrays in NumPy, of JAX arrays in JAX.
-
-    Parameters
-    ----------
-    z : array (..., categories)
-        Bits.
-    """
+def row_sums(z: Array) -> Array:
+    """Number of ones along the last axis (..., categories): of NumPy arrays in NumPy, of JAX arrays in JAX."""
     if isinstance(z, np.ndarray):
         return z.sum(axis=-1, dtype=np.int32)
     # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
@@ -237,11 +213,8 @@ class RandomizedResponse(PureProtocol):
         If a parameter is out of range.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static(default=2)
-
-    def __post_init__(self) -> None:
-        self._check_budget_and_categories()
 
     def _log_flip_odds(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
         """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
@@ -249,11 +222,7 @@ class RandomizedResponse(PureProtocol):
         return epsilon, float(np.log(self.categories - 1)) - epsilon
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Keep or replace each code; codes outside 0, ..., k - 1 raise ValueError where they can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
-        The result has the dtype of `x` where that holds all codes, and is of integers where it does not.
-        """
+        """Keep or replace each code; the result has the dtype of `x` if that holds all codes, else integers."""
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
             exact = 2 / float(jnp.finfo(dtype).eps)
@@ -273,27 +242,22 @@ class RandomizedResponse(PureProtocol):
         return np.bincount(values, minlength=self.categories)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether z = x; see `PureProtocol.supports`."""
         return jnp.equal(z, x)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log p; see `PureProtocol.log_supported`."""
         _, log_odds = self._log_flip_odds(jnp.result_type(z, float))
-        return jnp.broadcast_to(-jax.nn.softplus(log_odds), jnp.broadcast_shapes(jnp.shape(z), log_odds.shape))
+        return self._one_a_value(-jax.nn.softplus(log_odds), z)
 
     @property
-    def support_probabilities(self) -> tuple[Any, Any]:
-        """The probabilities p and q; see `PureProtocol.support_probabilities`."""
+    def support_probabilities(self) -> tuple[Array, Array]:
         p = 1 / (1 + (self.categories - 1) * self._keep)
         return p, p * self._keep
 
     @property
-    def separation(self) -> Any:
-        """The probability p; see `PureProtocol.separation`."""
+    def separation(self) -> Array:
         return self.support_probabilities[0]
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of the code z given x; see `Mechanism.moments`."""
         dtype = jnp.result_type(x, float)
         x, k = jnp.asarray(x, dtype), self.categories
         epsilon, log_odds = self._log_flip_odds(dtype)
@@ -305,28 +269,20 @@ class RandomizedResponse(PureProtocol):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The codes 0, ..., k - 1."""
-        return constraints.integer_interval(0, self.categories - 1)
+        return self.domain
 
 
 class _UnaryEncoding(BitVectorProtocol):
-    """Each bit of the one-hot code of x is perturbed on its own: 1 stays with probability p, 0 becomes 1 with q."""
+    """Each bit of the one-hot code of x is perturbed by itself: 1 stays with probability p, 0 becomes 1 with q."""
 
     _independent_bits: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
-    def _log_odds(self) -> tuple[Any, Any]:
+    def _log_odds(self) -> tuple[Array, Array]:
         """Logits of p and of q in the shape of the budget; minus or plus infinity at an infinite budget."""
 
-    def __post_init__(self) -> None:
-        self._check_budget_and_categories()
-
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw the bits; codes outside 0, ..., categories - 1 raise ValueError where they can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
-        """
         x = self._codes(x)
         own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
         shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
@@ -334,7 +290,6 @@ class _UnaryEncoding(BitVectorProtocol):
         return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log of p times the probabilities of the other bits, when x is one of those set."""
         own, other = self._log_odds
         ones = row_sums(z).astype(other.dtype) - 1
         zeros = self.categories - 1 - ones
@@ -350,15 +305,13 @@ class _UnaryEncoding(BitVectorProtocol):
         return values
 
     @property
-    def support_probabilities(self) -> tuple[Any, Any]:
-        """The probabilities p and q; see `PureProtocol.support_probabilities`."""
+    def support_probabilities(self) -> tuple[Array, Array]:
         with jax.enable_x64(True):
             p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
         return p, q
 
     @property
-    def separation(self) -> Any:
-        """Return p (1 - q); see `PureProtocol.separation`."""
+    def separation(self) -> Array:
         p, q = self.support_probabilities
         return p * (1 - q)
 
@@ -384,13 +337,12 @@ class OptimalUnaryEncoding(_UnaryEncoding):
         If a parameter is out of range.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static()
 
     @property
     def _log_odds(self) -> tuple[jax.Array, jax.Array]:
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
-        return jnp.where(jnp.isinf(epsilon), jnp.inf, 0.0), -epsilon
+        return jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget
 
 
 @register("symmetric_unary_encoding")
@@ -402,11 +354,8 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
-        budget is released as it is.
-    categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+    epsilon, categories
+        As for `OptimalUnaryEncoding`; under an infinite budget p = 1, q = 0.
 
     Raises
     ------
@@ -414,21 +363,18 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
         If a parameter is out of range.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static()
 
     @property
     def _log_odds(self) -> tuple[jax.Array, jax.Array]:
-        half = jnp.asarray(self.epsilon, jnp.result_type(float)) / 2
-        return half, -half
+        return self._budget / 2, -self._budget / 2
 
 
 @register("subset_selection")
 @dataclasses.dataclass(frozen=True)
 class SubsetSelection(BitVectorProtocol):
-    """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
-
-    See [YB] and [WHNWXY].
+    """Release a random set of w categories, exp(epsilon) times likelier if it holds x ([YB], [WHNWXY]).
 
     Parameters
     ----------
@@ -447,12 +393,12 @@ class SubsetSelection(BitVectorProtocol):
         If a parameter is out of range, or the size is left out with personal budgets.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static()
     subset_size: int = static(default=None)  # None until it is made
 
     def __post_init__(self) -> None:
-        self._check_budget_and_categories()
+        super().__post_init__()
         size = self._optimal_size() if self.subset_size is None else self.subset_size
         object.__setattr__(self, "subset_size", at_least(1, "subset_size", size, self.categories - 1))
 
@@ -462,21 +408,17 @@ class SubsetSelection(BitVectorProtocol):
         d, around = self.categories, self.categories * float(self._keep / (1 + self._keep))
         sizes = np.clip([np.floor(around), np.ceil(around)], 1, d - 1).astype(int)
 
-        def variance(w: int) -> Any:
-            """Of the estimate of a frequency near zero, times the number of records."""
+        def variance(w: int) -> Array:
+            """Variance of the estimate of a frequency near zero, times the number of records."""
             p, q = _subset_probabilities(d, w, self._keep)
             return q * (1 - q) / (p - q) ** 2
 
         return int(min(sizes, key=variance))
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw the set as bits; codes outside 0, ..., d - 1 raise ValueError where they can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler.
-        """
         x = self._codes(x)
         d, w = self.categories, self.subset_size
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        epsilon = self._budget
         shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
         key_own, key_others = jax.random.split(key)
         held = jax.random.uniform(key_own, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon + np.log(w / (d - w)).item())
@@ -488,28 +430,22 @@ class SubsetSelection(BitVectorProtocol):
         return (rank < w).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log probability of a set that holds x; see `PureProtocol.log_supported`."""
         d, w = self.categories, self.subset_size
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
         # C(d - 1, w - 1) sets hold x and C(d - 1, w) do not
         log_sets = float(np.sum(np.log(np.arange(d - w + 1, d)) - np.log(np.arange(1, w))))
-        constant = -log_sets - jax.nn.softplus(np.log((d - w) / w).item() - epsilon)
-        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z)[:-1], epsilon.shape))
+        return self._one_a_value(-log_sets - jax.nn.softplus(np.log((d - w) / w).item() - self._budget), z)
 
     @property
-    def support_probabilities(self) -> tuple[Any, Any]:
-        """P(k in S(z) | x) for k = x and k other than x; see `PureProtocol.support_probabilities`."""
+    def support_probabilities(self) -> tuple[Array, Array]:
         return _subset_probabilities(self.categories, self.subset_size, self._keep)
 
     @property
-    def separation(self) -> Any:
-        """P(x in S(z), x' not in S(z) | x); see `PureProtocol.separation`."""
+    def separation(self) -> Array:
         d, w = self.categories, self.subset_size
         return self.support_probabilities[0] * (d - w) / (d - 1)
 
     @property
     def support(self) -> constraints.Constraint:
-        """Zeros and ones, w of them ones."""
         return _SizedSubset(self.subset_size)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -524,7 +460,7 @@ class SubsetSelection(BitVectorProtocol):
         return values
 
 
-def _subset_probabilities(d: int, w: int, keep: Any) -> tuple[Any, Any]:
+def _subset_probabilities(d: int, w: int, keep: Array) -> tuple[Array, Array]:
     p = w / (w + (d - w) * keep)
     return p, (p * (w - 1) + (1 - p) * w) / (d - 1)
 
@@ -538,27 +474,24 @@ class _SizedSubset(constraints.Constraint):
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __call__(self, z: Any) -> Any:
+    def __call__(self, z: Array) -> Any:
         bits = (z == 0) | (z == 1)
         return bits.all(axis=-1) & ((z != 0).sum(axis=-1) == self.size)
 
     def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        """The first ``size`` categories."""
         return jnp.broadcast_to(jnp.arange(prototype.shape[-1]) < self.size, prototype.shape).astype(prototype.dtype)
 
     def tree_flatten(self) -> tuple:
-        """Nothing is traced."""
         return (), ((), {"size": self.size})
 
     def eq(self, other: object, static: bool = False) -> bool:
-        """Whether the sizes are the same."""
         return isinstance(other, _SizedSubset) and self.size == other.size
 
     __eq__ = eq
     __hash__ = None  # type: ignore[assignment]
 
 
-MOST_PAIRS = 1 << 24  # pairs of a column and a category up to which `implausible` looks at them all
+MOST_PAIRS = 1 << 24  # of columns and categories: with more, `implausible` would need too much memory and tests nothing
 
 
 @register("hadamard_response")
@@ -584,11 +517,8 @@ class HadamardResponse(PureProtocol):
         If a parameter is out of range.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static()
-
-    def __post_init__(self) -> None:
-        self._check_budget_and_categories()
 
     @property
     def columns(self) -> int:
@@ -596,12 +526,8 @@ class HadamardResponse(PureProtocol):
         return 1 << self.categories.bit_length()
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw z; codes outside 0, ..., categories - 1 raise ValueError where they can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler.
-        """
         row = self._codes(x).astype(jnp.int32) + 1
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        epsilon = self._budget
         shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
         key_column, key_side = jax.random.split(key)
         column = jax.random.randint(key_column, shape, 0, self.columns)
@@ -617,35 +543,29 @@ class HadamardResponse(PureProtocol):
         return np.bincount(values, minlength=self.columns) @ ones
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether row x + 1 of the matrix has a one in column z; see `PureProtocol.supports`."""
         return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log of 2 / (K (1 + exp(-epsilon))); see `PureProtocol.log_supported`."""
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
-        constant = np.log(2 / self.columns).item() - jax.nn.softplus(-epsilon)
-        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z), epsilon.shape))
+        return self._one_a_value(np.log(2 / self.columns).item() - jax.nn.softplus(-self._budget), z)
 
     @property
-    def support_probabilities(self) -> tuple[Any, Any]:
+    def support_probabilities(self) -> tuple[Array, Array]:
         """1 / (1 + exp(-epsilon)), and one half: two rows agree in half of the columns."""
         return 1 / (1 + self._keep), 0.5 + 0 * self._keep
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        # with three categories or more, one of the first three rows has a one in any column
+        # with three categories or more every column has a one in one of the first three rows
         if self.categories == 2:
             self._check_possible(values != 3, "a column that a category has a one in")
         return values
 
     @property
-    def separation(self) -> Any:
-        """Half of the first of `support_probabilities`; see `PureProtocol.separation`."""
+    def separation(self) -> Array:
         return self.support_probabilities[0] / 2
 
     @property
     def support(self) -> constraints.Constraint:
-        """The columns 0, ..., K - 1."""
         return constraints.integer_interval(0, self.columns - 1)
 
 

@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import at_least, whole_numbers_up_to
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.mechanisms._categories import PureProtocol
 from ldpbayes.mechanisms.registry import register
 
@@ -47,16 +48,16 @@ class LocalHashing(PureProtocol):
 
     Notes
     -----
-    The stated guarantee holds for every seed, for two categories which it hashes apart; a test that cannot choose the
-    seed does worse, since some seeds hash them to the same value.
+    The stated guarantee holds for every seed, for two categories which it hashes apart. A test that cannot choose the
+    seed does worse, since some seeds hash them to one value.
     """
 
-    epsilon: Any
+    epsilon: Array
     categories: int = static()
-    hash_range: int = static(default=None)  # None until it is made
+    hash_range: int = static(default=None)
 
     def __post_init__(self) -> None:
-        self._check_budget_and_categories()
+        super().__post_init__()
         at_least(2, "categories", self.categories, MAX_CATEGORIES)
         g = self._optimal_range() if self.hash_range is None else self.hash_range
         object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
@@ -73,19 +74,15 @@ class LocalHashing(PureProtocol):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Seeds from 0 to 2^32 - 1, hashes from 0 to g - 1."""
         return constraints.independent(
             constraints.integer_interval(np.uint32(0), np.array([2**32 - 1, self.hash_range - 1], np.uint32)), 1
         )
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw seeds and hashes, (..., 2) of type uint32; codes outside 0, ..., categories - 1 raise ValueError.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler.
-        """
+        """Draw seeds and hashes, (..., 2) of type uint32."""
         x = self._codes(x)
         g = self.hash_range
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
+        epsilon = self._budget
         shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
@@ -94,32 +91,28 @@ class LocalHashing(PureProtocol):
         other = jax.random.randint(key_other, shape, 0, g - 1).astype(jnp.uint32)
         return jnp.stack([seed, jnp.where(flip, other + (other >= own), own)], axis=-1)
 
-    def _hash(self, seed: Any, x: Any) -> jax.Array:
+    def _hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether the seed hashes x to the released hash; see `PureProtocol.supports`."""
         z = jnp.asarray(z).astype(jnp.uint32)
         return self._hash(z[..., 0], x) == z[..., 1]
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log of 2^-32 / (1 + (g - 1) exp(-epsilon)); see `PureProtocol.log_supported`."""
-        epsilon = jnp.asarray(self.epsilon, jnp.result_type(float))
-        constant = -32 * np.log(2).item() - jax.nn.softplus(np.log(self.hash_range - 1).item() - epsilon)
-        return jnp.broadcast_to(constant, jnp.broadcast_shapes(jnp.shape(z)[:-1], epsilon.shape))
+        log_keep = -jax.nn.softplus(np.log(self.hash_range - 1).item() - self._budget)
+        return self._one_a_value(-32 * np.log(2).item() + log_keep, z)
 
     @property
-    def support_probabilities(self) -> tuple[Any, Any]:
-        """1 / (1 + (g - 1) exp(-epsilon)), and 1/g, as for an ideal hash; see `PureProtocol.support_probabilities`."""
+    def support_probabilities(self) -> tuple[Array, Array]:
+        """1 / (1 + (g - 1) exp(-epsilon)), and 1/g, as for an ideal hash."""
         return self.separation, 1 / self.hash_range + 0 * self._keep
 
     @property
-    def separation(self) -> Any:
-        """Probability that the hash is kept; see `PureProtocol.separation`."""
+    def separation(self) -> Array:
         return 1 / (1 + (self.hash_range - 1) * self._keep)
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Membership of the categories, eight to a byte; see `Mechanism.equivalence`."""
+        """Membership of the categories, eight to a byte."""
         rows = max(1, (1 << 22) // self.categories)
         parts = [_packed(self, z[start : start + rows]) for start in range(0, len(z), rows)]
         return np.concatenate([np.asarray(part) for part in parts])
@@ -137,7 +130,7 @@ class LocalHashing(PureProtocol):
                 )
         values = values.astype(np.uint32, copy=False)
         if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
-            # the released values are there, even if this is reached while something else is being traced
+            # the released values are concrete, even while something else is being traced
             with jax.ensure_compile_time_eval():
                 supported = np.asarray(self.equivalence(values))
             self._check_possible(supported.any(axis=1), "a seed with the hash of a category")
@@ -154,26 +147,12 @@ _PRIME_4, _PRIME_5 = np.uint32(668265263), np.uint32(374761393)
 
 
 def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
-    """XxHash32 of the decimal digits of x in ASCII.
+    """XxHash32 ([xxHash], inputs of less than 16 bytes) of the decimal digits of x in ASCII, in the broadcast shape.
 
-    It follows the hash's specification [xxHash] for inputs of less than 16 bytes.
-
-    Parameters
-    ----------
-    x : array_like of int
-        From 0 to `largest`.
-    seed : array_like of uint32
-        Broadcasts with `x`.
-    largest : int
-        Below 10^7: it fixes how many digits are looked at.
-
-    Returns
-    -------
-    jax.Array of uint32
-        In the broadcast shape.
+    x are integers from 0 to `largest`, which is below 10^7 and fixes the number of digits that are computed.
     """
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(seed))
-    xp: Any = np if is_concrete(x) else jnp  # what follows from codes that are there becomes a constant
+    xp: Any = np if is_concrete(x) else jnp  # digits of concrete codes are constants of a trace
     codes = xp.atleast_1d(xp.asarray(x)).astype(np.int32)  # a hash wraps around, of which NumPy warns in scalars
     width = len(str(largest))
     length = 1 + sum((codes >= 10**i).astype(np.int32) for i in range(1, width)) if width > 1 else xp.ones_like(codes)
