@@ -9,10 +9,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import at_least, check_order, checked, is_integer
+from ldpbayes._core.checks import at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes.mechanisms.design import Histogram, checked_histogram, optimal_bins, optimal_unbiased
+from ldpbayes._core.types import Array
+from ldpbayes.mechanisms.design import Histogram, checked_histogram, checked_interval, optimal_bins, optimal_unbiased
 from ldpbayes.mechanisms.finite_outputs import (
     FiniteOutputs,
     PiecewiseConstant,
@@ -27,8 +28,8 @@ from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff
 
-MOST_CELLS = 512
-LEAST_CELLS = 64  # bins of a prior: the optimum is found in less than a second, of as many as differ visibly
+MOST_CELLS = 512  # of a prior: the optimum takes less than a second
+LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
 @register("rr_on_bins")
@@ -37,7 +38,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     """Randomized response between d bins of the labels, each released as a number of its own ([GKKLMVZ] Algorithm 1).
 
     A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
-    probability q = 1/(exp(epsilon) + d − 1). What is released are the outputs themselves, noisy labels, not codes.
+    probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs themselves, noisy labels, not codes.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         to [edges[0], edges[d]], and a label at edges[0] is in the first bin. Choose edges and outputs without looking
         at the labels, or by `RROnBins.optimal` from a private histogram of them.
     outputs : array_like (d,)
-        What is released for each bin, strictly increasing, in the unit of the labels.
+        The released number of each bin, strictly increasing, in the unit of the labels.
 
     Raises
     ------
@@ -56,14 +57,14 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         If a parameter is out of range, unsorted or of the wrong shape.
     """
 
-    epsilon: Any
-    edges: Any
-    outputs: Any
+    epsilon: Array
+    edges: Array
+    outputs: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check_positive("epsilon")
         for name, least in (("edges", 3), ("outputs", 2)):
             self._check(name, "finite numbers", np.isfinite)
             increasing(name, getattr(self, name), least)
@@ -89,10 +90,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             prior's bins, cut into 64 cells or more where there are fewer, or 512 equally wide cells of its range where
             there are more. Time grows as their number cubed: half a second for 500 of them.
 
-        Returns
-        -------
-        RROnBins
-
         Raises
         ------
         ValueError
@@ -116,21 +113,11 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return p, p * keep
 
     def bin(self, x: ArrayLike) -> jax.Array:
-        """Which bin labels are in, from 0 to d − 1.
-
-        Parameters
-        ----------
-        x : array_like
-            Labels, clipped or not.
-        """
-        x = jnp.asarray(x, jnp.result_type(x, float))
+        """The bin of each label, clipped or not: from 0 to d − 1."""
+        x = floating(x)
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw outputs; NaN raises where it can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
-        """
         x = checked_labels(x)
         own, (p, _), d = self.bin(x), self._probabilities(x.dtype), np.shape(self.outputs)[0]
         shape = jnp.broadcast_shapes(x.shape, p.shape)
@@ -142,8 +129,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return jnp.asarray(self.outputs, x.dtype)[jnp.where(flip, other, own)]
 
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """See `PiecewiseConstant.pieces`: steps at the ends of the bin that z stands for; labels beyond are clipped."""
-        z = jnp.asarray(z, jnp.result_type(z, float))
+        z = floating(z)
         code, (p, q), edges = self.place(z), self._probabilities(z.dtype), jnp.asarray(self.edges, z.dtype)
         below = jnp.where(code == 0, p, q)
         above = jnp.where(code == np.shape(self.outputs)[0] - 1, p, q)
@@ -151,16 +137,14 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         levels = jnp.broadcast_arrays(below, p, above)
         return jnp.stack([edges[code], edges[code + 1]], axis=-1), jnp.stack(levels, axis=-1)
 
-    def breakpoints(self, z: ArrayLike) -> Any:
-        """The steps; see `NumericMechanism.breakpoints`."""
-        at = array_of(z)
-        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self) else jnp
-        code, edges = xp.asarray(self.place(at)), xp.asarray(self.edges)
+    def breakpoints(self, z: ArrayLike) -> Array:
+        z = array_of(z)
+        xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
+        code, edges = xp.asarray(self.place(z)), xp.asarray(self.edges)
         return xp.stack([edges[code], edges[code + 1]], axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of z given x."""
-        x = jnp.asarray(x, jnp.result_type(x, float))
+        x = floating(x)
         (p, q), outputs = self._probabilities(x.dtype), jnp.asarray(self.outputs, x.dtype)
         own, middle = outputs[self.bin(x)], outputs.mean()
         # around the outputs' mean, so that little cancels
@@ -169,26 +153,26 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return middle + mean, second - mean**2
 
     @property
-    def output_probabilities(self) -> tuple[Any, Any]:
-        """The probabilities q and p; see `FiniteOutputs.output_probabilities`."""
+    def output_probabilities(self) -> tuple[Array, Array]:
         keep = np.exp(-np.asarray(self.epsilon))[..., None]
         p = 1 / (1 + (len(self.outputs) - 1) * keep)
         return p * keep, p
 
     @property
     def domain(self) -> constraints.Constraint:
-        """From the first to the last edge."""
         return constraints.interval(self.edges[0], self.edges[-1])
 
     @property
     def guarantee(self) -> Guarantee:
-        """Pure differential privacy of labels, with the exact curve of two labels in different bins: all are alike."""
+        """Pure differential privacy of labels, with the exact curve of any two labels in different bins."""
         _, p = self.output_probabilities
         return Guarantee(PureProtocolTradeoff(self.epsilon, p[..., 0]), unit="label")
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
-    """Ends of cells of a prior's bins, or of its range where these are too many."""
+    """Ends of cells: a prior's bins, cut into parts, or equal cells of its range where it has more than `MOST_CELLS`
+    bins.
+    """
     bins = len(nodes) - 1
     if bins > MOST_CELLS:
         return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
@@ -196,8 +180,7 @@ def _cells(nodes: np.ndarray) -> np.ndarray:
     return np.interp(np.arange(parts * bins + 1) / parts, np.arange(bins + 1), nodes)
 
 
-RULES = {"projection": True, "uniform": False}
-"""What becomes of a label outside the interval, and whether it is that of the interval's nearest end."""
+RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 @register("rp_with_prior")
@@ -227,34 +210,24 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         If a parameter is out of range or the rule is unknown.
     """
 
-    epsilon: Any
-    interval: Any
-    half_width: Any
+    epsilon: Array
+    interval: tuple[Array, Array]
+    half_width: Array
     outside: str = static(default="projection")
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        self._check("half_width", "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        try:
-            lower, upper = self.interval
-        except (TypeError, ValueError):
-            raise ValueError(f"interval must be a pair of numbers, lower < upper, got {self.interval!r}") from None
-        if is_concrete(lower, upper):
-            if np.ndim(lower) or np.ndim(upper):
-                raise ValueError(f"interval must be a pair of numbers, one for all labels, got {self.interval!r}")
-            lower, upper = (checked("interval", end, "finite", np.isfinite) for end in (lower, upper))
-            check_order(lower, upper)
-        object.__setattr__(self, "interval", (lower, upper))
+        self._check_positive("epsilon", "half_width")
+        object.__setattr__(self, "interval", checked_interval(self.interval))
         if self.outside not in RULES:
             raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
 
     @property
     def _projects(self) -> bool:
-        return RULES[self.outside]
+        return self.outside == "projection"
 
     @property
-    def _ends(self) -> tuple[Any, Any]:
-        """Of the released labels, a − ζ and b + ζ."""
+    def _ends(self) -> tuple[Array, Array]:
+        """Ends of the released labels, a − ζ and b + ζ."""
         return self.interval[0] - self.half_width, self.interval[1] + self.half_width
 
     def _law(self, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -264,7 +237,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
     def _near(self, dtype: Any) -> jax.Array:
-        """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ, and not anywhere."""
+        """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ of itself only."""
         *_, half, total = self._law(dtype)
         return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
 
@@ -276,14 +249,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw labels near to themselves or anywhere; NaN raises where it can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
-        floating point.
-        """
-        if is_concrete(x):
-            checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-        x = floating(x)
+        x = checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
@@ -294,7 +260,6 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return jnp.minimum(start + length * place, upper + half)
 
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """See `PiecewiseConstant.pieces`: steps at z − ζ and z + ζ; under the uniform rule at the ends."""
         z = floating(z)
         keep, lower, upper, half, total = self._law(z.dtype)
         z = jnp.broadcast_to(z, jnp.broadcast_shapes(z.shape, total.shape))
@@ -310,15 +275,13 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         cuts = jnp.stack(jnp.broadcast_arrays(start, *near, upper), axis=-1)
         return cuts, jnp.stack([flat, low, high, low, flat], axis=-1)
 
-    def breakpoints(self, z: ArrayLike) -> Any:
-        """See `NumericMechanism.breakpoints`: the steps."""
-        at = array_of(z)
-        xp: Any = jnp if isinstance(at, jax.Array) or not is_concrete(self) else np
+    def breakpoints(self, z: ArrayLike) -> Array:
+        z = array_of(z)
+        xp: Any = jnp if isinstance(z, jax.Array) or not is_concrete(self) else np
         ends = () if self._projects else self.interval
-        return xp.stack(xp.broadcast_arrays(at - self.half_width, at + self.half_width, *ends), axis=-1)
+        return xp.stack(xp.broadcast_arrays(z - self.half_width, z + self.half_width, *ends), axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of z given x: those of two uniform laws, mixed."""
         x = floating(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         near = self._near(x.dtype)
@@ -328,12 +291,8 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """See `Mechanism.unbiased`: the mean of z is linear in the projected label.
-
-        Raises
-        ------
-        ValueError
-            Under the uniform rule: a label outside the interval tells nothing of where it is.
+        """The mean of z is linear in the projected label. ValueError under the uniform rule, which forgets labels
+        outside.
         """
         if not self._projects:
             raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
@@ -343,30 +302,27 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
 
     @property
     def domain(self) -> constraints.Constraint:
-        """The interval; under the uniform rule with a margin, in which labels are released as any others outside it."""
+        """The interval; under the uniform rule with a margin, which stands for all labels outside it."""
         return constraints.interval(*(self.interval if self._projects else self._ends))
 
     @property
     def support(self) -> constraints.Constraint:
-        """The interval, widened by ζ."""
         return constraints.interval(*self._ends)
 
     linear_tails = False
 
     @property
     def resolution(self) -> float:
-        """Infinite: between its steps p(z | x) is constant."""
         return float("inf")
 
     @property
-    def released_range(self) -> tuple[Any, Any]:
-        """The ends of the support."""
+    def released_range(self) -> tuple[Array, Array]:
         low, high = self._ends
         return extreme("min", low), extreme("max", high)
 
     @property
     def released_breakpoints(self) -> np.ndarray:
-        """Where the labels at the interval's ends come into reach, or go; see `NumericMechanism`."""
+        """Where the labels at the interval's ends come into reach of z, or leave it."""
         lower, upper = self.interval
         return np.ravel(np.add.outer([lower, upper], np.multiply.outer([-1.0, 1.0], self.half_width)))
 
@@ -375,7 +331,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         """Pure differential privacy of labels, with the exact trade-off curve of the interval's two ends.
 
         Their neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ under the one, exp(−ε)/γ under the
-        other. No pair of labels is told apart better, one that is released uniformly included.
+        other. No pair of labels is easier to tell apart, labels that are released uniformly included.
         """
         width = self.interval[1] - self.interval[0]
         total = 2 * self.half_width + np.exp(-self.epsilon) * width
@@ -384,12 +340,11 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         )
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Numbers in the support, its ends included as other precisions round them."""
         return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
 
 
-NODES = 25
-PRECISION = 1e-9  # to which rows sum to one, have their nodes as means and keep the budget
+NODES = 25  # labels with a row of their own: a second's work
+MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
 @register("unbiased_randomizer")
@@ -397,8 +352,8 @@ PRECISION = 1e-9  # to which rows sum to one, have their nodes as means and keep
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
 
-    A label at a node is released as one of the outputs with the probabilities in the node's row. One between two nodes
-    is taken to be one of these at random, the nearer with the larger probability, so that its mean stays what it is;
+    A label at a node is released as one of the outputs with the probabilities in the node's row. A label between two
+    nodes is first rounded to one of them at random, the nearer with the larger probability, so that its mean stays;
     labels beyond the nodes are clipped.
 
     Parameters
@@ -408,8 +363,8 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     nodes : array_like (k,)
         Labels, strictly increasing, k at least 2.
     outputs : array_like (m,)
-        What is released, strictly increasing, m at least 2, in the unit of the labels. Outputs lie beyond the labels on
-        both sides.
+        The numbers that are released, strictly increasing, m at least 2, in the unit of the labels. They reach beyond
+        the labels on both sides.
     matrix : array_like (k, m)
         p(output | node), positive. Rows sum to one and have their nodes as means, to 1e-9. `UnbiasedRandomizer.optimal`
         makes one.
@@ -417,13 +372,13 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     Raises
     ------
     ValueError
-        If a parameter is out of range, unsorted or of the wrong shape, or the matrix does not keep what it has to.
+        If a parameter is out of range, unsorted or of the wrong shape, or the matrix violates a condition above.
     """
 
-    epsilon: Any
-    nodes: Any
-    outputs: Any
-    matrix: Any
+    epsilon: Array
+    nodes: Array
+    outputs: Array
+    matrix: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
 
@@ -442,13 +397,15 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             return
         bias = (self.matrix @ self.outputs - self.nodes) / (self.nodes[-1] - self.nodes[0])
         excess = np.max(np.log(self.matrix.max(axis=0) / self.matrix.min(axis=0))) - self.epsilon
-        for wrong, what in (
+        for error, condition in (
             (np.max(np.abs(self.matrix.sum(axis=1) - 1)), "rows that sum to one"),
             (np.max(np.abs(bias)), "rows whose means are the nodes"),
             (excess, f"columns in which no entry is more than exp({self.epsilon:g}) times another"),
         ):
-            if wrong > PRECISION:
-                raise ValueError(f"matrix must have {what}, to {PRECISION:g}; it misses that by {wrong:.3g}")
+            if error > MATRIX_TOLERANCE:
+                raise ValueError(
+                    f"matrix must have {condition}, to {MATRIX_TOLERANCE:g}; it misses that by {error:.3g}"
+                )
 
     @classmethod
     def optimal(cls, prior: Any, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
@@ -461,10 +418,10 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         epsilon : float
             Privacy budget, positive and finite.
         nodes : int or array_like
-            Labels that get a row of their own, strictly increasing; or how many, equally spaced from the prior's first
-            node to its last, by default 25. The others are rounded to these at random, which adds at most a quarter of
-            the squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
-            quarter of a minute.
+            Labels that get a row of their own, strictly increasing; or their number, equally spaced from the prior's
+            first node to its last, by default 25. The others are rounded to these at random, which adds at most a
+            quarter of the squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a
+            second, 100 a quarter of a minute.
 
         Returns
         -------
@@ -486,17 +443,13 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The node at or above labels, never the first, and how near they are to it: 0 at the node before, 1 at it."""
+        """The node at or above labels, never the first, and their share of the way to it from the node below."""
         nodes = jnp.asarray(self.nodes, x.dtype)
         x = jnp.clip(x, nodes[0], nodes[-1])
         above = jnp.clip(jnp.searchsorted(nodes, x), 1, len(nodes) - 1)
         return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Draw outputs; NaN raises where it can be seen.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler, such as OpenDP's.
-        """
         x = checked_labels(x)
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
@@ -510,26 +463,24 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.outputs, x.dtype)[place]
 
     def levels(self, z: ArrayLike) -> jax.Array:
-        """See `PiecewiseLinear.levels`: the column of each released value."""
-        z = jnp.asarray(z, jnp.result_type(z, float))
+        z = floating(z)
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.log_prob`; no array has more entries than the result, which `levels` would have."""
+        """No array has more entries than the result, unlike `levels`."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)
         return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
 
-    def breakpoints(self, z: ArrayLike) -> Any:
-        """The nodes; see `NumericMechanism.breakpoints`."""
-        at = array_of(z)
-        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.nodes) else jnp
-        return xp.broadcast_to(xp.asarray(self.nodes), (*at.shape, np.shape(self.nodes)[0]))
+    def breakpoints(self, z: ArrayLike) -> Array:
+        z = array_of(z)
+        xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self.nodes) else jnp
+        return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, np.shape(self.nodes)[0]))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the mean of z given x, the label as clipped, and the variance."""
-        x = jnp.asarray(x, jnp.result_type(x, float))
+        """The mean of z given x is the label as clipped."""
+        x = floating(x)
         nodes, outputs, matrix = (jnp.asarray(part, x.dtype) for part in (self.nodes, self.outputs, self.matrix))
         above, share = self._neighbour(x)
         spread = jnp.sum(matrix * (outputs - nodes[:, None]) ** 2, axis=1)
@@ -538,17 +489,15 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.clip(x, nodes[0], nodes[-1]), variance
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """See `Mechanism.unbiased`: the released value itself."""
-        return jnp.asarray(z, jnp.result_type(z, float))
+        return floating(z)
 
     @property
-    def output_probabilities(self) -> tuple[Any, Any]:
-        """Over the nodes: between them there is nothing more extreme; see `FiniteOutputs.output_probabilities`."""
+    def output_probabilities(self) -> tuple[Array, Array]:
+        """Over the nodes: between two nodes p(z | x) is a mixture, never more extreme."""
         return self.matrix.min(axis=0), self.matrix.max(axis=0)
 
     @property
     def domain(self) -> constraints.Constraint:
-        """From the first to the last node."""
         return constraints.interval(self.nodes[0], self.nodes[-1])
 
     @property

@@ -9,6 +9,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import check_order, checked
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.finite_outputs import increasing
 
 
@@ -20,115 +22,77 @@ class Histogram(NamedTuple):
     nodes : array (k + 1,)
         Ends of the bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Of each bin, non-negative, per unit of the data; they integrate to one where a function of this package made
-        the histogram. Where one is taken, any pair of nodes and densities will do, and it is normalised.
+        Of each bin, non-negative, per unit of the data. They integrate to one in results of this package; arguments may
+        be any pair of nodes and densities, which is normalised.
     """
 
-    nodes: Any
+    nodes: Array
     densities: Any
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Of each bin: density times width."""
+        """Probability of each bin: density times width."""
         return np.asarray(self.densities) * np.diff(self.nodes)
 
     @property
     def midpoints(self) -> np.ndarray:
-        """Of each bin."""
         return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
 
     @property
     def mean(self) -> float:
-        """Mean of the density."""
         return float(self.probabilities @ self.midpoints)
 
     @property
     def standard_deviation(self) -> float:
-        """Standard deviation of the density."""
         squares = (self.midpoints - self.mean) ** 2 + np.diff(self.nodes) ** 2 / 12
         return float(np.sqrt(self.probabilities @ squares))
 
     def quantiles(self, probabilities: Any) -> np.ndarray:
-        """Points below which the density has these probabilities.
-
-        Parameters
-        ----------
-        probabilities : array_like
-            In [0, 1].
-        """
+        """Points below which the density has these probabilities."""
         cumulative = np.concatenate([[0.0], np.cumsum(self.probabilities)])
         return np.interp(probabilities, cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """The interval that spans the bins of highest density, as many as it takes to have some probability.
+        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1].
 
-        Bins of one density are in it or are not together: of a uniform density it is the whole range.
-
-        Parameters
-        ----------
-        probability : float
-            In (0, 1].
+        Bins of equal density are all in it or none is: of a uniform density it is the whole range.
         """
         densities, mass = np.asarray(self.densities), np.append(0.0, np.cumsum(self.probabilities))
 
         def span(level: float) -> tuple[int, int]:
-            # densities that are equal but for rounding are taken to be
+            # densities that differ by rounding count as equal
             high = np.flatnonzero(densities >= level * (1 - 1e-9))
             return int(high[0]), int(high[-1]) + 1
 
-        def held(level: float) -> float:
+        def spanned(level: float) -> float:
             first, last = span(level)
             return mass[last] - mass[first]
 
         levels = np.unique(densities[densities > 0])[::-1]
-        wanted = min(probability, held(levels[-1]))
-        first, last = span(levels[bisect.bisect_left(levels, wanted, key=held)])
+        target = min(probability, spanned(levels[-1]))
+        first, last = span(levels[bisect.bisect_left(levels, target, key=spanned)])
         return float(self.nodes[first]), float(self.nodes[last])
 
     def within(self, lower: float, upper: float) -> "Histogram":
-        """The density given that it is between two numbers.
-
-        Parameters
-        ----------
-        lower, upper : float
-            lower < upper.
-
-        Raises
-        ------
-        ValueError
-            If nothing of it is.
-        """
+        """The density conditional on lower < y < upper; ValueError if that has no probability."""
         inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
         nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
-        which = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
-        outside = (which < 0) | (which >= len(self.densities))
-        densities = np.where(outside, 0.0, np.asarray(self.densities)[np.clip(which, 0, len(self.densities) - 1)])
+        bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
+        outside = (bins < 0) | (bins >= len(self.densities))
+        densities = np.where(outside, 0.0, np.asarray(self.densities)[np.clip(bins, 0, len(self.densities) - 1)])
         return checked_histogram((nodes, densities))
 
 
-def checked_histogram(given: Any) -> Histogram:
-    """A pair of nodes and densities as a histogram that integrates to one.
+def checked_histogram(histogram: Any) -> Histogram:
+    """A pair of nodes and densities as a histogram of float64 arrays that integrates to one.
 
-    Parameters
-    ----------
-    given : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,), which need not integrate to one.
-
-    Returns
-    -------
-    Histogram
-        Of float64 arrays.
-
-    Raises
-    ------
-    ValueError
-        If it is no such pair, the nodes are unsorted, a density is negative, all are zero, or anything is not finite.
+    ValueError if it is no such pair, the nodes are unsorted, a density is negative, all are zero, or one is not finite.
     """
     try:
-        nodes, densities = given
+        nodes, densities = histogram
     except (TypeError, ValueError):
         raise ValueError(
-            f"a histogram must be a pair (nodes, densities), got {type(given).__name__} {given!r:.60}"
+            f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
         ) from None
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, "finite numbers", np.isfinite))
     densities = np.atleast_1d(
@@ -157,23 +121,16 @@ def checked_histogram(given: Any) -> Histogram:
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 MAX_BINS = 256  # finer histograms are merged to as many bins of equal probability
 GRID = 30  # half-widths tried before the best of them is refined
-LEAST = 1e-6  # of the interval: a smaller half-width would explain 1e-12 more, which is lost in rounding
+LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 more, which is lost in rounding
 
 Interval = tuple[float, float]
-ChoiceOfInterval = Callable[[Histogram, float, float], Interval]
+IntervalRule = Callable[[Histogram, float, float], Interval]
 
 
-class OptimalHalfWidth(NamedTuple):
-    """What `optimal_half_width` found: ``RPWithPrior(epsilon, found.interval, found.half_width)``.
+class HalfWidthDesign(NamedTuple):
+    """A half-width and an interval for ``RPWithPrior(epsilon, design.interval, design.half_width)``.
 
-    Attributes
-    ----------
-    half_width : float
-        ζ, in the unit of the labels.
-    interval : tuple of float
-        a < b, in the unit of the labels.
-    explained : float
-        Share of the variance of a label that its release explains, from 0 to 1; see `explained_variance`.
+    `half_width` ζ and `interval` a < b are in the unit of the labels; `explained` is the `explained_variance`, 0 to 1.
     """
 
     half_width: float
@@ -186,8 +143,8 @@ def explained_variance(histogram: Any, epsilon: float, interval: Any, half_width
 
     It is the Fisher information about the mean of the labels in one release, relative to that in a label, where the
     law of the labels is the prior, tilted by exp(η y), since the covariance of Y and 1{Z = z} is the derivative of
-    P(Z = z) with respect to η. So it measures what is learnt of a mean, counts labels that lie far out for what they
-    matter to squared error, and needs no law but the prior.
+    P(Z = z) with respect to η. So it measures the information about a mean, weighs labels far out as squared error
+    does, and needs no law but the prior.
 
     Parameters
     ----------
@@ -200,44 +157,39 @@ def explained_variance(histogram: Any, epsilon: float, interval: Any, half_width
     half_width : float
         ζ, positive and finite.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     ValueError
         If a number is out of range or the histogram is none.
     """
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-    half_width = checked("half_width", half_width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-    return _explained(_merged(checked_histogram(histogram)), epsilon, _checked_interval(interval), half_width)
+    epsilon, half_width = _positive("epsilon", epsilon), _positive("half_width", half_width)
+    return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
 
 
 def optimal_half_width(
-    histogram: Any, epsilon: float, *, interval: Interval | ChoiceOfInterval | None = None
-) -> OptimalHalfWidth:
+    histogram: Any, epsilon: float, *, interval: Interval | IntervalRule | None = None
+) -> HalfWidthDesign:
     """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
 
     [LH] chooses ζ by hand. Here it maximizes `explained_variance`. As ε → 0 that is a constant share of the interval,
     which depends on the prior only: 0.39 of it for a uniform one. (The variance of the unbiased value of a label is
-    then least at half of the interval.) As ε grows, ζ falls like exp(−ε/3). The maximum
-    is flat.
+    then least at half of the interval.) As ε grows, ζ falls like exp(−ε/3). The maximum is flat.
 
     Parameters
     ----------
     histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label: public knowledge, or estimated from released values
-        (`ldpbayes.estimation.label_prior`); never computed from the labels themselves.
+        Nodes (k + 1,) and densities (k,) of the prior of a label. Public knowledge, or estimated from released
+        values (`ldpbayes.estimation.label_prior`); never computed from the labels themselves.
     epsilon : float
         Privacy budget, positive and finite.
     interval : pair of float or callable, optional
-        a < b; or what chooses them from the histogram, ε and ζ, such as `optimal_interval`. By default the support
-        of the histogram.
+        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the support of the
+        histogram.
 
     Returns
     -------
-    OptimalHalfWidth
+    HalfWidthDesign
+        With half_width, interval and explained, the share of the variance.
 
     Raises
     ------
@@ -246,35 +198,33 @@ def optimal_half_width(
 
     Notes
     -----
-    The interval is not chosen by the same criterion, since that would shrink it to a point: the release is then one
-    bit, whether a label is above a threshold. A bit tells most of a mean if the law of the labels is known, and fails
-    where it is not: for ε from 0.5 to 2, on two public data sets, it raised the test error of a linear model by 12 %
-    to 67 %.
-    Labels outside the interval are told apart by nothing; keep the public range unless it is several times wider than
-    where labels lie.
+    The interval is not chosen by this criterion, which would shrink it to a point: the release is then one bit, whether
+    a label is above a threshold. A bit tells most about a mean if the law of the labels is known, and fails otherwise:
+    for ε from 0.5 to 2, on two public data sets, it raised the test error of a linear model by 12 % to 67 %. Labels
+    outside the interval are indistinguishable; keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    epsilon = _positive("epsilon", epsilon)
     support = np.flatnonzero(prior.densities)
     ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
     if not callable(interval):
-        ends = ends if interval is None else _checked_interval(interval)
+        ends = ends if interval is None else checked_interval(interval)
     merged = _merged(prior)
 
-    def at(log_width: float) -> OptimalHalfWidth:
-        half_width = float(np.exp(log_width))
-        chosen = interval(prior, epsilon, half_width) if callable(interval) else ends
-        return OptimalHalfWidth(half_width, chosen, _explained(merged, epsilon, chosen, half_width))
+    def design(log_half_width: float) -> HalfWidthDesign:
+        half_width = float(np.exp(log_half_width))
+        choice = interval(prior, epsilon, half_width) if callable(interval) else ends
+        return HalfWidthDesign(half_width, choice, _explained(merged, epsilon, choice, half_width))
 
     widest = np.log(ends[1] - ends[0])
     # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
-    least = max(-epsilon / 3 - np.log(100), np.log(LEAST))
-    tried = [at(x) for x in np.linspace(widest + least, widest, GRID)]
-    best = max(range(GRID), key=lambda i: tried[i].explained)
-    around = [float(np.log(tried[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
-    refined = scipy.optimize.minimize_scalar(lambda x: -at(x).explained, bounds=around, method="bounded")
+    least = max(-epsilon / 3 - np.log(100), np.log(LEAST_HALF_WIDTH))
+    grid = [design(x) for x in np.linspace(widest + least, widest, GRID)]
+    best = max(range(GRID), key=lambda i: grid[i].explained)
+    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
+    refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
     # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
-    return max(at(float(refined.x)), tried[best], key=lambda found: found.explained)
+    return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
 
 
 def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
@@ -307,7 +257,7 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
     density = keep + more * (high[0] - low[0])
     covariance = more * (high[1] - low[1])
     total = 2 * half_width + keep * (upper - lower)
-    # rounding must not make it more than all
+    # rounding must not make it larger than 1
     return min(float(weights @ (covariance**2 / density) / total / prior.standard_deviation**2), 1.0)
 
 
@@ -320,15 +270,22 @@ def _merged(prior: Histogram) -> Histogram:
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
-def _checked_interval(interval: Any) -> Interval:
-    """Two finite numbers, or ValueError."""
+def checked_interval(interval: Any) -> Interval:
+    """A pair lower < upper of finite numbers, ValueError for anything else; tracers are left alone."""
     try:
         lower, upper = interval
     except (TypeError, ValueError):
         raise ValueError(f"interval must be a pair of numbers, lower < upper, got {interval!r}") from None
-    lower, upper = (checked("interval", end, "finite", np.isfinite) for end in (lower, upper))
-    check_order(lower, upper)
+    if is_concrete(lower, upper):
+        if np.ndim(lower) or np.ndim(upper):
+            raise ValueError(f"interval must be a pair of numbers, one for all labels, got {interval!r}")
+        lower, upper = (checked("interval", end, "finite", np.isfinite) for end in (lower, upper))
+        check_order(lower, upper)
     return lower, upper
+
+
+def _positive(name: str, value: Any) -> Any:
+    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
 
 
 def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple[float, float]:
@@ -338,7 +295,7 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself.
 
     Within a bin the objective is a ratio of linear functions of a, and of b, hence monotone: the best interval has its
-    ends at nodes. Among those, Dinkelbach's method finds it: for a ratio λ, the pair that maximizes
+    ends at nodes. Dinkelbach's method finds it: for a ratio λ, the pair that maximizes
     P(a ≤ Y ≤ b) − λ (2ζ + e^−ε (b − a)) is the best difference of two entries of one array, which takes a cumulative
     minimum; then λ is the ratio at that pair, until it grows no more. That takes O(k) a step and a few steps ([LH]'s
     own search is O(k²), and its interior points never improve on nodes).
@@ -346,7 +303,7 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     Parameters
     ----------
     histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label; they need not integrate to one.
+        Nodes (k + 1,) and densities (k,) of the prior of a label. They need not integrate to one.
     epsilon : float
         Privacy budget, positive; may be infinite, which gives the histogram's support.
     half_width : float
@@ -360,10 +317,11 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     Raises
     ------
     ValueError
-        If the histogram is none (see `checked_histogram`), or a number is out of range.
+        If the histogram is none, or a number is out of range.
     """
     nodes, densities = checked_histogram(histogram)
-    epsilon, half_width = _checked_numbers(epsilon, half_width)
+    epsilon = checked("epsilon", epsilon, "a positive number", lambda a: a > 0)
+    half_width = _positive("half_width", half_width)
     support = np.flatnonzero(densities)
     first, last = support[0], support[-1] + 1
     nodes = nodes[first : last + 1]
@@ -371,37 +329,22 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     length = np.exp(-epsilon) * (nodes - nodes[0])
     low, high = best = 0, len(nodes) - 1
     ratio = 0.0
-    while (found := (cumulative[high] - cumulative[low]) / (2 * half_width + (length[high] - length[low]))) > ratio:
-        ratio, best = found, (low, high)
+    while (new := (cumulative[high] - cumulative[low]) / (2 * half_width + (length[high] - length[low]))) > ratio:
+        ratio, best = new, (low, high)
         gain = cumulative - ratio * length
         high = int(np.argmax(gain - np.minimum.accumulate(gain)))
         low = int(np.argmin(gain[: high + 1]))
     return float(nodes[best[0]]), float(nodes[best[1]])
 
 
-def _checked_numbers(epsilon: float, half_width: float) -> tuple[float, float]:
-    """Both, or ValueError."""
-    return (
-        checked("epsilon", epsilon, "a positive number", lambda a: a > 0),
-        checked("half_width", half_width, "positive and finite", lambda a: (a > 0) & (a < np.inf)),
-    )
+LOSS_ROUNDING = 1e-13  # of a loss, relative to the labels' variance
+EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the distance of two values
 
 
-CANCELLED = 1e-13  # of the labels' variance: by how much rounding may move a loss
-APART = 1e-6  # of the distance of two values: how near an edge may be to one of them
+class BinDesign(NamedTuple):
+    """Ends of the bins `edges` (d + 1,), increasing `outputs` (d,) and the `loss` E[(z − x)²] over the labels' law.
 
-
-class OptimalBins(NamedTuple):
-    """Bins, what is released for each, and the mean squared error of it.
-
-    Attributes
-    ----------
-    edges : array (d + 1,)
-        Ends of the bins: the first and the last label, and between two outputs their middle.
-    outputs : array (d,)
-        In ascending order.
-    loss : float
-        E[(z − x)²] over the labels' law.
+    Edges are the first and the last label, and between two outputs their middle.
     """
 
     edges: np.ndarray
@@ -409,18 +352,18 @@ class OptimalBins(NamedTuple):
     loss: float
 
 
-def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> OptimalBins:
+def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
     """Optimal bins for labels that take finitely many values ([GKKLMVZ]), in O(k²) a number of bins.
 
     A label whose bin's output is o_i is released as o_i with probability p = exp(ε) q, and as each other output with
     probability q = 1/(exp(ε) + d − 1). A bin of mass P and mean m has, among all labels with mean μ, the best output
-    (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P); what bins lose adds up, so a shortest path over their ends finds the
-    best ones of each number d. No mechanism of this budget has a smaller mean squared error.
+    (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). The losses of bins add up, so a shortest path over their ends finds the
+    best bins of each number d. No mechanism of this budget has a smaller mean squared error.
 
     Parameters
     ----------
     values : array_like (k,)
-        What labels may be, strictly increasing.
+        The labels' values, strictly increasing.
     probabilities : array_like (k,)
         Of each value, non-negative; they are normalised.
     epsilon : float
@@ -428,15 +371,15 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 
     Returns
     -------
-    OptimalBins
-        With the fewest bins that attain the smallest loss, to rounding.
+    BinDesign
+        Edges, outputs and loss, with the fewest bins that attain the smallest loss, to rounding.
 
     Raises
     ------
     ValueError
         If the budget is not positive, the values are unsorted, a probability is negative, or only one value has any.
     """
-    values, probabilities = checked_law(values, probabilities)
+    values, probabilities = _checked_law(values, probabilities)
     budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
     first, last = values[0], values[-1]
     values, probabilities = values[probabilities > 0], probabilities[probabilities > 0]
@@ -446,31 +389,31 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     costs, outputs = _bins(centred, probabilities, budget)
     k = len(values)
     # costs of the first i values in one bin, in two, ...; infinite where there are too few of them
-    best, came_from, found = costs[0], [], []
+    best, predecessors, totals = costs[0], [], []
     for d in range(2, k + 1):
         # costs[r, i] is infinite unless r < i, so no bin is empty
         through = best[:, None] + costs
-        came = np.argmin(through, axis=0)
-        best = np.take_along_axis(through, came[None], axis=0)[0]
-        came_from.append(came)
-        found.append(best[k] / (1 + (d - 1) * np.exp(-budget)))
-    losses = np.array(found)
-    fewest = int(np.argmax(losses <= losses.min() + CANCELLED))
+        predecessor = np.argmin(through, axis=0)
+        best = np.take_along_axis(through, predecessor[None], axis=0)[0]
+        predecessors.append(predecessor)
+        totals.append(best[k] / (1 + (d - 1) * np.exp(-budget)))
+    losses = np.array(totals)
+    fewest = int(np.argmax(losses <= losses.min() + LOSS_ROUNDING))
     ends = [k]
-    for came in reversed(came_from[: fewest + 1]):
-        ends.append(int(came[ends[-1]]))
+    for predecessor in reversed(predecessors[: fewest + 1]):
+        ends.append(int(predecessor[ends[-1]]))
     ends.append(0)
     starts, stops = np.array(ends[:0:-1]), np.array(ends[-2::-1])
     released = mean + scale * outputs[starts, stops]
-    # the best output of a label is the nearest one, so this clips what is a tie, or rounding
+    # the best output of a label is the nearest one, so only ties and rounding errors are clipped here
     below, above = values[stops[:-1] - 1], values[stops[:-1]]
-    off = APART * (above - below)
-    middles = np.clip((released[1:] + released[:-1]) / 2, below + off, above - off)
-    return OptimalBins(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * scale**2))
+    margin = EDGE_MARGIN * (above - below)
+    middles = np.clip((released[1:] + released[:-1]) / 2, below + margin, above - margin)
+    return BinDesign(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * scale**2))
 
 
 def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
-    """What each bin of values r, ..., i − 1 costs, exp(−ε) times, and its best output; arrays (k + 1, k + 1)."""
+    """exp(−ε) times the cost of each bin of values r, ..., i − 1, and its best output; arrays (k + 1, k + 1)."""
     keep, gain = np.exp(-budget), -np.expm1(-budget)
     sums = np.concatenate(
         [np.zeros((3, 1)), np.cumsum(probabilities * values ** np.arange(3)[:, None], axis=1)], axis=1
@@ -483,21 +426,8 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
     return np.where(bins[:, None] < bins, costs, np.inf), outputs
 
 
-def checked_law(values: Any, probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A law on finitely many numbers, as float64 arrays, its probabilities normalised.
-
-    Parameters
-    ----------
-    values : array_like (k,)
-        Strictly increasing.
-    probabilities : array_like (k,)
-        Of each value, non-negative.
-
-    Raises
-    ------
-    ValueError
-        If they are not that, or fewer than two values have a probability.
-    """
+def _checked_law(values: Array, probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A law on increasing numbers as float64 arrays, normalised; ValueError unless two values have a probability."""
     values = np.atleast_1d(checked("values", values, "finite numbers", np.isfinite))
     allowed = "finite and not negative"
     probabilities = np.atleast_1d(checked("probabilities", probabilities, allowed, lambda a: (a >= 0) & (a < np.inf)))
@@ -512,24 +442,18 @@ def checked_law(values: Any, probabilities: Any) -> tuple[np.ndarray, np.ndarray
     return values, probabilities / probabilities.sum()
 
 
-WIDTH = 1.75  # of the default outputs' range: how many times the narrowest possible one; what is used is below 1.5
-STEPS = 40  # of the default outputs in half the narrowest possible range
-SLACK = 1e-8  # by how much further than the labels means reach under two outputs that can help
-ROUNDING = 2e-14  # of half the labels' range
-TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: probabilities below it are none
+GRID_REACH = 1.75  # range of the default outputs, in units of the narrowest possible one; optima need less than 1.5
+GRID_STEPS = 40  # of the default outputs in half the narrowest possible range
+LEAST_SPARE_REACH = 1e-8  # beyond the labels, in half their range: two outputs whose means reach less far cannot help
+REACH_ROUNDING = 2e-14  # of half the labels' range
+TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
 
 
 class UnbiasedLaws(NamedTuple):
-    """What is released for each of some labels, with which probabilities, and the mean squared error of it.
+    """Increasing `outputs` (m,), the `matrix` p(output | label) (k, m), and the `loss` E[(z − x)²] over the labels'
+    law.
 
-    Attributes
-    ----------
-    outputs : array (m,)
-        In ascending order; all have a probability.
-    matrix : array (k, m)
-        p(output | label): each row sums to one and has its label as mean.
-    loss : float
-        E[(z − x)²] over the labels' law.
+    All outputs have a probability. Each row of the matrix sums to one and has its label as mean.
     """
 
     outputs: np.ndarray
@@ -537,25 +461,12 @@ class UnbiasedLaws(NamedTuple):
     loss: float
 
 
-def wide_outputs(values: np.ndarray, budget: float) -> np.ndarray:
-    """Outputs among which good ones are found: an even grid wider than is needed, and the labels themselves.
-
-    Parameters
-    ----------
-    values : array (k,)
-        Labels, increasing.
-    budget : float
-        Epsilon.
-
-    Returns
-    -------
-    ndarray
-        Increasing.
-    """
+def _default_outputs(values: np.ndarray, budget: float) -> np.ndarray:
+    """Increasing outputs among which good ones are found: an even grid wider than needed, and the labels themselves."""
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
-    steps = np.arange(-round(WIDTH * STEPS), round(WIDTH * STEPS) + 1) / STEPS
+    steps = np.arange(-round(GRID_REACH * GRID_STEPS), round(GRID_REACH * GRID_STEPS) + 1) / GRID_STEPS
     grid = centre + half / np.tanh(budget / 2) * steps
-    # of two outputs that rounding alone keeps apart one is enough
+    # of two outputs that differ by rounding only, one is enough
     far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
     return np.sort(np.concatenate([grid[far], values]))
 
@@ -568,20 +479,20 @@ def optimal_unbiased(
     Parameters
     ----------
     values : array_like (k,)
-        What labels may be, strictly increasing.
+        The labels' values, strictly increasing.
     probabilities : array_like (k,)
         Of each value, non-negative; they are normalised.
     epsilon : float
         Privacy budget, positive and finite.
     outputs : array_like, optional
-        What may be released, strictly increasing. It must reach (exp(ε) + 1)/(exp(ε) − 1) times half the labels' range
-        on both sides of their centre, and further (up to 1.5 times that has been seen) for the optimum. By default an
-        even grid of 141 numbers to 1.75 times that, and the labels themselves.
+        Numbers that may be released, strictly increasing. They must reach (exp(ε) + 1)/(exp(ε) − 1) times half the
+        labels' range on both sides of their centre, and further (up to 1.5 times that has been seen) for the optimum.
+        By default an even grid of 141 numbers to 1.75 times that, and the labels themselves.
 
     Returns
     -------
     UnbiasedLaws
-        With the outputs that have a probability.
+        The outputs that have a probability, the matrix p(output | label) and the loss.
 
     Raises
     ------
@@ -591,10 +502,10 @@ def optimal_unbiased(
     RuntimeError
         If the solver gives up.
     """
-    values, probabilities = checked_law(values, probabilities)
+    values, probabilities = _checked_law(values, probabilities)
     budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
-    given = wide_outputs(values, budget) if outputs is None else outputs
-    outputs = np.atleast_1d(checked("outputs", given, "finite numbers", np.isfinite))
+    outputs = _default_outputs(values, budget) if outputs is None else outputs
+    outputs = np.atleast_1d(checked("outputs", outputs, "finite numbers", np.isfinite))
     increasing("outputs", outputs, 2)
     # labels from -1 to 1
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
@@ -618,13 +529,13 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
     k, m = len(labels), len(places)
     keep = 1 / np.expm1(budget)
     cost = probabilities[:, None] * (places - labels[:, None]) ** 2 / np.max(places**2)
-    rows, every = scipy.sparse.eye_array(k), np.ones((k, 1))
+    rows, ones = scipy.sparse.eye_array(k), np.ones((k, 1))
     sums, means = scipy.sparse.kron(rows, np.ones((1, m))), scipy.sparse.kron(rows, places[None])
-    shared = scipy.sparse.csr_array(np.concatenate([keep * every * np.ones(m), keep * every * places]))
-    found = scipy.optimize.linprog(
+    shared = scipy.sparse.csr_array(np.concatenate([keep * ones * np.ones(m), keep * ones * places]))
+    solution = scipy.optimize.linprog(
         np.concatenate([cost.ravel(), keep * cost.sum(axis=0)]),
         A_ub=scipy.sparse.hstack(
-            [scipy.sparse.eye_array(k * m), -scipy.sparse.kron(every, scipy.sparse.eye_array(m))], format="csr"
+            [scipy.sparse.eye_array(k * m), -scipy.sparse.kron(ones, scipy.sparse.eye_array(m))], format="csr"
         ),
         b_ub=np.zeros(k * m),
         A_eq=scipy.sparse.hstack([scipy.sparse.vstack([sums, means]), shared], format="csr"),
@@ -633,20 +544,20 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
         method="highs",
         options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
     )
-    if found.x is None:
-        raise RuntimeError(f"the linear programme was not solved: {found.message}")
-    return found.x[k * m :]
+    if solution.x is None:
+        raise RuntimeError(f"the linear programme was not solved: {solution.message}")
+    return solution.x[k * m :]
 
 
 def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
-    """What is nearest to a solution, in the direction of two outputs, and makes both extreme labels possible exactly.
+    """The mixture of a solution and a law of two outputs under which both extreme labels are possible exactly.
 
     The means that are possible under a mixture of two solutions reach at least as far as the mixed ends, so the share
-    of the second one follows from how much the first one lacks: it is of the order of the solver's tolerance.
+    of the second one follows from the shortfall of the first one: it is of the order of the solver's tolerance.
     """
     low, high = _reach(places, spare, budget)
-    lacking = max(low + 1, 1 - high)
-    if lacking <= ROUNDING:
+    shortfall = max(low + 1, 1 - high)
+    if shortfall <= REACH_ROUNDING:
         return spare
     ends = np.flatnonzero(spare)[[0, -1]]
     two = _two_outputs(places[ends], budget)
@@ -656,17 +567,16 @@ def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarra
     other = np.zeros_like(spare)
     other[ends] = two
     low, high = _reach(places, other, budget)
-    more = min(-1 - low, high - 1)
+    spare_reach = min(-1 - low, high - 1)
     # outputs that reach just far enough have hardly another solution
-    share = lacking / (lacking + more) if more > SLACK else 1.0
+    share = shortfall / (shortfall + spare_reach) if spare_reach > LEAST_SPARE_REACH else 1.0
     return (1 - share) * spare + share * other
 
 
 def _two_outputs(places: np.ndarray, budget: float) -> np.ndarray | None:
     """(exp(ε) − 1) c of a randomizer of labels from −1 to 1 with two outputs, as far from its limits as may be.
 
-    None where there is none, and then there is none either with more outputs between the two: it could be spread to
-    them.
+    None where there is none. Then more outputs between the two do not help: they could be spread to the two.
     """
     first, last = places
     # the first output's probability given the first label and given the last, and the last one's the other way round
@@ -689,7 +599,7 @@ def _reach(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float,
 
 
 def _windows(labels: np.ndarray, places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
-    """The law of each label: the least probabilities, and a window of what may be added whose mean is right."""
+    """The law of each label: the least probabilities, and a window of additional ones whose mean is right."""
     keep = 1 / np.expm1(budget)
     total, moments = (np.concatenate([[0.0], np.cumsum(part)]) for part in (spare, spare * places))
     rest = 1 - keep * total[-1]
@@ -698,6 +608,6 @@ def _windows(labels: np.ndarray, places: np.ndarray, spare: np.ndarray, budget: 
     moment = np.interp(starts + rest, total, moments) - np.interp(starts, total, moments)
     start = np.interp(labels - keep * moments[-1], moment, starts)[:, None]
     stop, low, high = start + rest, total[:-1], total[1:]
-    partly = np.clip(np.minimum(stop, high) - np.maximum(start, low), 0.0, spare)
-    window = np.where((start <= low) & (high <= stop), spare, partly)
+    overlap = np.clip(np.minimum(stop, high) - np.maximum(start, low), 0.0, spare)
+    window = np.where((start <= low) & (high <= stop), spare, overlap)
     return keep * spare + window
