@@ -11,149 +11,15 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.pytrees import static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes.mechanisms.additive import Additive, Columns, checked_columns
-from ldpbayes.mechanisms.plausibility import implausible_numbers
+from ldpbayes._core.types import Array
+from ldpbayes.mechanisms.additive import Additive, Columns, Columnwise, checked_columns
+from ldpbayes.mechanisms.plausibility import implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, WorstTradeoff
-
-ROUNDING = 1e-6  # of the radius: rows scaled to the radius in single precision may lie this far beyond it
-LABELS = "0 and 1 (or -1 and 1)"
-
-
-def checked_regression_columns(columns: Any) -> Any:
-    """Columns of rows (x, y) as they are kept: a number, or a tuple of names.
-
-    Parameters
-    ----------
-    columns : int or sequence of str
-        At least two, the response last.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
-    kept, _ = checked_columns(columns, None)
-    if kept.columns is None or kept.width < 2:
-        raise ValueError(f"columns must be covariates and a response, two at least, the response last; got {columns!r}")
-    return kept.columns
-
-
-def projected(x: Any, radius: Any) -> Any:
-    """Covariates (*batch, d), those outside the ball drawn back to its surface; NumPy in, NumPy out.
-
-    Parameters
-    ----------
-    x : array (*batch, d)
-        Covariates.
-    radius : float
-        Of the ball around 0.
-    """
-    xp: Any = np if is_concrete(x, radius) else jnp
-    square = xp.sum(x * x, axis=-1, keepdims=True)
-    outside = square > radius**2
-    return x * xp.where(outside, radius / xp.sqrt(xp.where(outside, square, 1.0)), 1.0)
-
-
-def rows_in_ball(rows: Any, columns: Any, radius: Any, clip: bool) -> tuple[Any, Any]:
-    """Covariates inside the ball, and responses as they are.
-
-    Parameters
-    ----------
-    rows : array or data frame (*batch, d + 1)
-        Covariates and response.
-    columns : int or tuple of str
-        As kept by `checked_regression_columns`.
-    radius : float
-        Of the ball.
-    clip : bool
-        Whether covariates outside are drawn back to the ball's surface. If not they are refused, where they can be
-        seen; traced ones pass as they are.
-
-    Returns
-    -------
-    tuple of array (*batch, d) and array (*batch,)
-
-    Raises
-    ------
-    ValueError
-        For rows of another width, missing values, or covariates outside the ball that are not to be clipped.
-    """
-    whole = Columns(columns, None)
-    rows = whole.in_order(rows)
-    rows = np.asarray(rows) if is_concrete(rows) else jnp.asarray(rows)
-    rows = rows if rows.dtype.kind == "f" else rows.astype(float)
-    if rows.ndim < 1 or rows.shape[-1] != whole.width:
-        raise ValueError(f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}")
-    x, y = rows[..., :-1], rows[..., -1]
-    if is_concrete(rows):
-        if np.isnan(rows).any():
-            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
-        if not clip and is_concrete(radius):
-            norms = np.linalg.norm(x, axis=-1)
-            beyond = norms > radius * (1 + ROUNDING)
-            if beyond.any():
-                raise ValueError(
-                    f"{int(beyond.sum())} of {beyond.size} rows have covariates of norm above radius = {radius:g}, the "
-                    f"largest {norms.max():g}: scale them, or say clip=True to have them drawn back to the ball"
-                )
-        x = projected(x, radius)
-    elif clip:
-        x = projected(x, radius)
-    return x, y
-
-
-def responses_in_range(y: Any, bound: Any, clip: bool) -> Any:
-    """Responses between −bound and bound.
-
-    Parameters
-    ----------
-    y : array (*batch,)
-        Responses.
-    bound : float
-        Largest absolute value.
-    clip : bool
-        Whether others are clipped; if not they are refused, where they can be seen.
-
-    Raises
-    ------
-    ValueError
-        For responses outside that are not to be clipped.
-    """
-    if is_concrete(y, bound):
-        beyond = np.abs(y) > bound * (1 + ROUNDING)
-        if beyond.any() and not clip:
-            raise ValueError(
-                f"{int(beyond.sum())} of {beyond.size} responses lie beyond response_bound = {bound:g}, the largest in "
-                f"absolute value {np.abs(y).max():g}: scale them, or say clip=True"
-            )
-        return np.clip(y, -bound, bound)
-    return jnp.clip(y, -bound, bound) if clip else y
-
-
-def signs(y: Any) -> Any:
-    """Labels as −1 and 1.
-
-    Parameters
-    ----------
-    y : array (*batch,)
-        0 and 1, or −1 and 1.
-
-    Raises
-    ------
-    ValueError
-        For other values, where they can be seen.
-    """
-    if is_concrete(y):
-        zero_one, plus_minus = np.isin(y, (0, 1)), np.isin(y, (-1, 1))
-        if not (zero_one.all() or plus_minus.all()):
-            raise ValueError(f"labels must be {LABELS}, got {np.unique(y)[:5].tolist()}")
-        return np.where(y > 0, 1.0, -1.0).astype(y.dtype)
-    return jnp.where(y > 0, 1.0, -1.0).astype(y.dtype)
 
 
 @register("linear_records")
@@ -177,7 +43,7 @@ class LinearRecordsMechanism(Additive):
     response_bound : float
         Largest absolute value of a response.
     columns : int or sequence of str
-        How many columns a row has, or what they are called; the response is the last.
+        The number of columns of a row, or their names; the response is the last.
     split : float
         Share c of the budget (of μ²) that goes to the response, between 0 and 1, exclusive.
     clip : bool
@@ -194,14 +60,14 @@ class LinearRecordsMechanism(Additive):
         If a parameter is out of range, or epsilon or delta is being traced: calibration solves an equation on the host.
     """
 
-    epsilon: Any
-    delta: Any
-    radius: Any
-    response_bound: Any
+    epsilon: Array
+    delta: Array
+    radius: Array
+    response_bound: Array
     columns: Any = static()
-    split: Any = 0.5
+    split: Array = 0.5
     clip: bool = static(default=False)
-    scale: Any = dataclasses.field(init=False)
+    scale: Array = dataclasses.field(init=False)
 
     perturbed = None
     sensitivity = None
@@ -209,17 +75,15 @@ class LinearRecordsMechanism(Additive):
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
         object.__setattr__(self, "clip", bool(self.clip))
-        for name in ("epsilon", "radius", "response_bound"):
-            self._check(name, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        for name in ("delta", "split"):
-            self._check(name, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check_positive("epsilon", "radius", "response_bound")
+        self._check_probability("delta", "split")
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
         object.__setattr__(self, "scale", gaussian_scale(self.epsilon, self.delta))
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        """The same in all covariates, another in the response."""
+        """Of one standard deviation in all covariates and of another in the response."""
         xp: Any = np if is_concrete(self.scale, self.split, self.radius, self.response_bound) else jnp
         covariate = 2 * self.radius * self.scale / xp.sqrt(1 - self.split)
         response = 2 * self.response_bound * self.scale / xp.sqrt(self.split)
@@ -228,19 +92,19 @@ class LinearRecordsMechanism(Additive):
         return unchecked(IndependentGaussian, each)
 
     @property
-    def _far(self) -> Any:
+    def _largest(self) -> Array:
+        """Largest absolute value of each column."""
         xp: Any = np if is_concrete(self.radius, self.response_bound) else jnp
         return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
 
     @property
-    def lower(self) -> Any:  # type: ignore[override]
-        """Of each column: the smallest that it can be, whatever the others are."""
-        return -self._far
+    def lower(self) -> Array:  # type: ignore[override]
+        """Of each column: its smallest value, for any values of the others."""
+        return -self._largest
 
     @property
-    def upper(self) -> Any:  # type: ignore[override]
-        """Of each column: the largest that it can be."""
-        return self._far
+    def upper(self) -> Array:  # type: ignore[override]
+        return self._largest
 
     def _clip(self, part: jax.Array) -> jax.Array:
         if not self.clip:
@@ -249,19 +113,12 @@ class LinearRecordsMechanism(Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Add noise to rows; see `Additive.randomize`.
-
-        Raises
-        ------
-        ValueError
-            For records outside the ball or the range where ``clip`` is False and they can be seen.
-        """
+        """Add noise; ValueError for concrete records outside the ball or the range, unless ``clip``."""
         covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
         y = responses_in_range(y, self.response_bound, self.clip)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
     def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.simulate`."""
         return super().randomize(key, x)
 
     @property
@@ -271,14 +128,14 @@ class LinearRecordsMechanism(Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the response only, or only in a covariate, whichever is worse."""
+        """The curve of two records that differ in the response only, or in a covariate only, the worse of both."""
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         return Guarantee(GaussianTradeoff((share / self.scale)[()]), unit="attribute", stated_delta=self.delta)
 
 
 @register("logistic_records")
 @dataclasses.dataclass(frozen=True)
-class LogisticRecordsMechanism(NumericMechanism):
+class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     """Gaussian noise on covariates in a ball, randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
     The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
@@ -291,10 +148,8 @@ class LogisticRecordsMechanism(NumericMechanism):
         Positive and finite.
     delta : float
         Between 0 and 1, exclusive.
-    radius : float
-        Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
-    columns : int or sequence of str
-        How many columns a row has, or what they are called; the label is the last.
+    radius, columns
+        As for `LinearRecordsMechanism`; the label is the last column.
     split : float
         Share of epsilon that goes to the label, between 0 and 1, exclusive.
     clip : bool
@@ -311,13 +166,13 @@ class LogisticRecordsMechanism(NumericMechanism):
         If a parameter is out of range, or a budget is being traced: calibration solves an equation on the host.
     """
 
-    epsilon: Any
-    delta: Any
-    radius: Any
+    epsilon: Array
+    delta: Array
+    radius: Array
     columns: Any = static()
-    split: Any = 0.5
+    split: Array = 0.5
     clip: bool = static(default=False)
-    scale: Any = dataclasses.field(init=False)
+    scale: Array = dataclasses.field(init=False)
 
     perturbed = None
     linear_tails = False
@@ -335,7 +190,7 @@ class LogisticRecordsMechanism(NumericMechanism):
         object.__setattr__(self, "scale", 2 * self.radius / float(apart))
 
     @property
-    def response_epsilon(self) -> Any:
+    def response_epsilon(self) -> Array:
         """Budget of the label's randomized response."""
         return self.epsilon * self.split
 
@@ -345,72 +200,37 @@ class LogisticRecordsMechanism(NumericMechanism):
         return unchecked(Gaussian, self.scale)
 
     @property
-    def resolution(self) -> Any:
-        """The standard deviation of the noise in a covariate."""
+    def resolution(self) -> Array:
         return self.scale
 
     @property
     def released_range(self) -> None:
-        """Rows are not compressed on panels."""
+        """None: rows are not compressed on panels."""
         return None
 
-    def breakpoints(self, z: ArrayLike) -> Any:
-        """None: normal densities are smooth."""
+    def breakpoints(self, z: ArrayLike) -> Array:
         return array_of(z)[..., None][..., :0]
 
     @property
-    def index(self) -> tuple[int, ...]:
-        """Positions of the covariates in a row."""
-        return tuple(range(self._width - 1))
-
-    @property
-    def dimension(self) -> int:
-        """Number of covariates."""
-        return self._width - 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns: x0, x1, ... where they were not given any."""
-        return Columns(self.columns, None).names
-
-    @property
-    def _width(self) -> int:
-        return Columns(self.columns, None).width
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """(columns,)."""
-        return (self._width,)
-
-    @property
-    def record_shape(self) -> tuple[int, ...]:
-        """As the released value's."""
-        return self.event_shape
+    def _columns(self) -> Columns:
+        """Of the covariates, which get noise."""
+        columns = self.columns if isinstance(self.columns, tuple) else range(self.columns)
+        return Columns(self.columns, tuple(columns[:-1]))
 
     @property
     def domain(self) -> constraints.Constraint:
         """Rows of numbers, of which the last is a label."""
         return constraints.real_vector
 
-    @property
-    def support(self) -> constraints.Constraint:
-        """Rows of numbers, of which the last is a label."""
-        return constraints.real_vector
+    support = domain
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.randomize`; labels 0 and 1 (or −1 and 1), released as 0 and 1.
-
-        Raises
-        ------
-        ValueError
-            For covariates outside the ball where ``clip`` is False, and other labels, where they can be seen.
-        """
+        """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
         covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
         y = (signs(y) > 0).astype(covariates.dtype)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
     def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.simulate`."""
         x = jnp.asarray(x)
         x = x.astype(jnp.result_type(x, float))
         keys = jax.random.split(key)
@@ -423,14 +243,13 @@ class LogisticRecordsMechanism(NumericMechanism):
         return projected(rows[..., :-1], self.radius) if self.clip else rows[..., :-1]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """See `Mechanism.log_prob`; the reference measure counts labels."""
+        """The reference measure counts labels."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
         epsilon = jnp.asarray(self.response_epsilon)
         return noise + jax.nn.log_sigmoid(jnp.where(z[..., -1] == x[..., -1], epsilon, -epsilon))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """See `Mechanism.moments`."""
         x = jnp.asarray(x)
         flip = jax.nn.sigmoid(-jnp.asarray(self.response_epsilon))
         one = flip + (1 - 2 * flip) * x[..., -1:]
@@ -446,15 +265,11 @@ class LogisticRecordsMechanism(NumericMechanism):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in one covariate only, or only in the label, whichever is worse."""
+        """The curve of two records that differ in the label only, or in a covariate only, the worse of both."""
         response = self.response_epsilon
         label = PureProtocolTradeoff(response, 1 / (1 + np.exp(-response)))
         tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.scale), label])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
-
-    def validated(self, values: ArrayLike) -> np.ndarray:
-        """See `Mechanism.validated`; a data frame's columns are taken by their names, where there are some."""
-        return super().validated(Columns(self.columns, None).in_order(values))
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         wrong = ~np.isin(values[:, -1], (0, 1))
@@ -466,10 +281,77 @@ class LogisticRecordsMechanism(NumericMechanism):
         return values.astype(float) if values.dtype.kind != "f" else values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Numbers too far outside the ball, or too few; see `Mechanism.implausible`."""
-        said = []
-        for j in self.index:
-            bounds = -self.radius, self.radius
-            problems = implausible_numbers(values[:, j], *bounds, self.scale, 1.0, self.noise.depth, self.dimension)
-            said += [f"column {self.names[j]}: {what}" for what in problems]
-        return said
+        """Numbers too far outside the ball, or too few."""
+        d = self.dimension
+        bounds, deviations = np.full(d, self.radius), np.full(d, self.scale)
+        names = [f"column {name}" for name in self.names[:d]]
+        return implausible_columns(names, values[:, :d].T, -bounds, bounds, deviations, 1.0, self.noise.depth)
+
+
+ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
+
+
+def checked_regression_columns(columns: Any) -> Any:
+    """Columns of rows (x, y) as they are kept; ValueError unless there are two at least, the response last."""
+    kept, _ = checked_columns(columns, None)
+    if kept.columns is None or kept.width < 2:
+        raise ValueError(f"columns must be covariates and a response, two at least, the response last; got {columns!r}")
+    return kept.columns
+
+
+def projected(x: Array, radius: Array) -> Array:
+    """Covariates (*batch, d), those outside the ball drawn back to its surface; NumPy in, NumPy out."""
+    xp: Any = np if is_concrete(x, radius) else jnp
+    square = xp.sum(x * x, axis=-1, keepdims=True)
+    outside = square > radius**2
+    return x * xp.where(outside, radius / xp.sqrt(xp.where(outside, square, 1.0)), 1.0)
+
+
+def rows_in_ball(rows: Array, columns: Any, radius: Array, clip: bool) -> tuple[Array, Array]:
+    """Covariates (*batch, d) inside the ball, and responses (*batch,) as they are, of rows or a data frame.
+
+    With `clip`, covariates outside are drawn back to the ball's surface; else they are refused if they are concrete.
+    ValueError also for rows of another width and missing values.
+    """
+    whole = Columns(columns, None)
+    rows = whole.in_order(rows)
+    rows = np.asarray(rows) if is_concrete(rows) else jnp.asarray(rows)
+    rows = rows if rows.dtype.kind == "f" else rows.astype(float)
+    if rows.ndim < 1 or rows.shape[-1] != whole.width:
+        raise ValueError(f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}")
+    x, y = rows[..., :-1], rows[..., -1]
+    if is_concrete(rows):
+        if np.isnan(rows).any():
+            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
+        if not clip and is_concrete(radius):
+            norms = np.linalg.norm(x, axis=-1)
+            beyond = norms > radius * (1 + ROUNDING)
+            if beyond.any():
+                raise ValueError(
+                    f"{int(beyond.sum())} of {beyond.size} rows have covariates of norm above radius = {radius:g}, the "
+                    f"largest {norms.max():g}: scale them, or say clip=True to have them drawn back to the ball"
+                )
+    return projected(x, radius) if clip or is_concrete(rows) else x, y
+
+
+def responses_in_range(y: Array, bound: Array, clip: bool) -> Array:
+    """Responses between −bound and bound; others are clipped, or refused with ValueError if they are concrete."""
+    if is_concrete(y, bound):
+        beyond = np.abs(y) > bound * (1 + ROUNDING)
+        if beyond.any() and not clip:
+            raise ValueError(
+                f"{int(beyond.sum())} of {beyond.size} responses lie beyond response_bound = {bound:g}, the largest in "
+                f"absolute value {np.abs(y).max():g}: scale them, or say clip=True"
+            )
+        return np.clip(y, -bound, bound)
+    return jnp.clip(y, -bound, bound) if clip else y
+
+
+def signs(y: Array) -> Array:
+    """Labels 0 and 1 (or −1 and 1) as −1 and 1; ValueError for other concrete values."""
+    if is_concrete(y):
+        zero_one, plus_minus = np.isin(y, (0, 1)), np.isin(y, (-1, 1))
+        if not (zero_one.all() or plus_minus.all()):
+            raise ValueError(f"labels must be 0 and 1 (or -1 and 1), got {np.unique(y)[:5].tolist()}")
+        return np.where(y > 0, 1.0, -1.0).astype(y.dtype)
+    return jnp.where(y > 0, 1.0, -1.0).astype(y.dtype)
