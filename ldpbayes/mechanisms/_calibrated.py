@@ -65,18 +65,12 @@ class LaplaceMechanism(Additive):
         self._check_noise()
 
     @classmethod
-    def from_scale(
-        cls,
-        scale: Array,
-        lower: Array = None,
-        upper: Array = None,
-        *,
-        columns: Any = None,
-        perturbed: Any = None,
-        sensitivity: Array = None,
-    ) -> AdditiveMechanism:
-        """Laplace noise of a stated scale b, the standard deviation over √2; the guarantee follows from it."""
-        return AdditiveMechanism(Laplace(scale), lower, upper, columns, perturbed, sensitivity)
+    def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
+        """Laplace noise of a stated scale b, the standard deviation over √2; the guarantee follows from it.
+
+        `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
+        """
+        return AdditiveMechanism(Laplace(scale), lower, upper, **options)
 
     @property
     def scale(self) -> Array:
@@ -268,40 +262,28 @@ class GaussianMechanism(Additive):
 
     @classmethod
     def from_standard_deviation(
-        cls,
-        standard_deviation: Array,
-        lower: Array = None,
-        upper: Array = None,
-        *,
-        columns: Any = None,
-        perturbed: Any = None,
-        sensitivity: Array = None,
+        cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Gaussian noise of a stated standard deviation; the guarantee follows from it."""
-        return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, columns, perturbed, sensitivity)
+        """Gaussian noise of a stated standard deviation; the guarantee follows from it.
+
+        `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
+        """
+        return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
     def classical(
-        cls,
-        epsilon: Array,
-        delta: Array,
-        lower: Array = None,
-        upper: Array = None,
-        *,
-        columns: Any = None,
-        perturbed: Any = None,
-        sensitivity: Array = None,
+        cls, epsilon: Array, delta: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
         For comparison with releases of that calibration. It is proven for ε < 1, where it adds more noise than (ε, δ)
         needs; for large ε it adds too little. The guarantee is the exact curve of the noise, so ask it for the δ that
         holds: ``mechanism.guarantee.delta(epsilon)``. Δ is the range (of a row, the length of the box's diagonal), or
-        the sensitivity of a statistic.
+        the sensitivity of a statistic. `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
         delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-        unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, columns, perturbed, sensitivity)
+        unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, **options)
         with np.errstate(over="ignore"):
             deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise) / epsilon
         # `unit_noise` has its bounds in the order of the row already

@@ -105,7 +105,7 @@ class PureProtocol(DiscreteMechanism):
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
 
-    def _check_possible(self, possible: np.ndarray, allowed: str) -> None:
+    def _check_possible(self, possible: Array, allowed: str) -> None:
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
         if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
             return

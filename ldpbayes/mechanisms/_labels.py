@@ -476,7 +476,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def breakpoints(self, z: ArrayLike) -> Array:
         z = array_of(z)
         xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self.nodes) else jnp
-        return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, np.shape(self.nodes)[0]))
+        return xp.broadcast_to(xp.asarray(self.nodes), (*np.shape(z), np.shape(self.nodes)[0]))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """The mean of z given x is the label as clipped."""

@@ -62,11 +62,12 @@ class StatisticsMechanism(Additive):
         if not is_concrete(self.epsilon, self.delta, self.radius):
             raise ValueError("budget and bounds must be concrete; make the mechanism outside the traced function")
         units = np.asarray(self._units)
-        ratios = units / units[0] if self.ratios is None else self.ratios
-        ratios = np.atleast_1d(checked("ratios", ratios, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
-        if ratios.shape != units.shape:
+        if self.ratios is None:
+            object.__setattr__(self, "ratios", units / units[0])
+        ratios = checked("ratios", self.ratios, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        if np.shape(np.atleast_1d(ratios)) != units.shape:
             raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
-        object.__setattr__(self, "ratios", tuple(ratios.tolist()))
+        object.__setattr__(self, "ratios", tuple(np.atleast_1d(ratios).tolist()))
         object.__setattr__(self, "scale", float(self.sensitivity * gaussian_scale(self.epsilon, self.delta)))
 
     @abc.abstractmethod

@@ -493,9 +493,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             return implausible_numbers(values, self.lower, self.upper, deviation, noisy, self.noise.depth)
         deviations = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
         deviations = np.moveaxis(np.broadcast_to(deviations, (*deviations.shape[:-1], self.dimension)), -1, 0)
-        bounds = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
+        lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
         names, columns = [f"column {self.names[j]}" for j in self.index], values.T[list(self.index)]
-        return implausible_columns(names, columns, *bounds, deviations, noisy, self.noise.depth)
+        return implausible_columns(names, columns, lower, upper, deviations, noisy, self.noise.depth)
 
 
 @register("additive")
