@@ -21,9 +21,10 @@ from ldpbayes.mechanisms._categories import (
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, UnbiasedRandomizer
 from ldpbayes.mechanisms._local_hashing import LocalHashing
-from ldpbayes.mechanisms._regression_records import LinearRecordsMechanism, LogisticRecordsMechanism
-from ldpbayes.mechanisms._regression_statistics import (
+from ldpbayes.mechanisms._regression import (
+    LinearRecordsMechanism,
     LinearStatisticsMechanism,
+    LogisticRecordsMechanism,
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
