@@ -40,10 +40,7 @@ class LaplaceMechanism(Additive):
     ----------
     epsilon : array_like
         Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
-    lower, upper : array_like
-        Clipping bounds in the unit of the data, finite, lower < upper; for a statistic, neither. Choose them without
-        looking at the data.
-    columns, perturbed, sensitivity
+    lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
 
     Raises
@@ -120,11 +117,8 @@ class SymmetricLaplaceMechanism(ScaledMechanism):
     scale : array_like
         λ, the standard deviation of the noise in each column, in the unit of the data; an array holds one a
         record. A record of scale 0 is public: released as it is.
-    lower, upper : array_like
-        Clipping bounds of the perturbed columns, numbers or arrays (d,) in the order in which `perturbed` names them.
-        Choose them without looking at the data.
-    columns, perturbed
-        As for `AdditiveMechanism`.
+    lower, upper, columns, perturbed
+        As for `AdditiveMechanism`; bounds are required.
 
     Raises
     ------
@@ -177,11 +171,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
     ----------
     zero_probability : array_like
         δ, between 0 and 1, exclusive; an array holds one a record.
-    scale : array_like
-        λ, the standard deviation in each column where there is noise, in the unit of the data; an array holds one a
-        record. A record of scale 0 is public: released as it is.
-    lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`.
+    scale, lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`, where there is noise.
 
     Raises
     ------
@@ -213,8 +204,7 @@ class GaussianMechanism(Additive):
     """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
 
     With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
-    diagonal). Without, it is that of a person in a statistic of many records, which one of them can move by its
-    `sensitivity`.
+    diagonal). Without, it is that of a person in a statistic of many records, which one can move by its `sensitivity`.
 
     Parameters
     ----------
@@ -223,19 +213,18 @@ class GaussianMechanism(Additive):
     delta : array_like
         Between 0 and 1, exclusive.
     lower, upper, columns, perturbed, sensitivity
-        As for `LaplaceMechanism`.
+        As for `AdditiveMechanism`.
 
     Attributes
     ----------
     scale : float or ndarray
-        Standard deviation of the noise, calibrated when the mechanism is made. It is a leaf of the pytree, so a
-        function that is to differentiate or map over budgets maps over `scale` with them.
+        Calibrated standard deviation of the noise, a leaf of the pytree: to differentiate or map over budgets, map over
+        it as well.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or of the wrong shape, or if epsilon or delta is being traced: calibration solves
-        an equation on the host.
+        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -387,7 +376,7 @@ class _WholeNumbers(Additive):
 @register("discrete_laplace")
 @dataclasses.dataclass(frozen=True)
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
+    """Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
     Without bounds the released value is a statistic of many records, such as a count, and the guarantee is that of one
     of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds it is each record's own
@@ -397,13 +386,8 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
     ----------
     scale : array_like
         Of the noise, positive, as OpenDP's; an array holds one a released value.
-    lower, upper : array_like, optional
-        Clipping bounds of a record, whole numbers; neither for a statistic.
-    columns, perturbed
-        As for `AdditiveMechanism`.
-    sensitivity : float, optional
-        How far adding, removing or changing one record can move a statistic, a whole number; by default 1, as for a
-        count.
+    lower, upper, columns, perturbed, sensitivity
+        As for `AdditiveMechanism`, whole numbers; the sensitivity of a statistic is 1 by default, that of a count.
 
     Raises
     ------

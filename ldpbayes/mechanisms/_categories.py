@@ -325,11 +325,8 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
-        budget is released as it is: p = 1, q = 0.
-    categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+    epsilon, categories
+        As for `RandomizedResponse`; under an infinite budget p = 1, q = 0.
 
     Raises
     ------
@@ -355,7 +352,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     Parameters
     ----------
     epsilon, categories
-        As for `OptimalUnaryEncoding`; under an infinite budget p = 1, q = 0.
+        As for `RandomizedResponse`; under an infinite budget p = 1, q = 0.
 
     Raises
     ------
@@ -378,14 +375,11 @@ class SubsetSelection(BitVectorProtocol):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
-        leaves a set that holds x for certain.
-    categories : int
-        Number of categories d, at least 2. Records are the codes 0, ..., d - 1.
+    epsilon, categories
+        As for `RandomizedResponse`; an infinite budget leaves a set that holds x for certain.
     subset_size : int, optional
-        Size w of the set, from 1 to d - 1. Default: of the two integers around d / (exp(epsilon) + 1) the one whose
-        frequency estimates have the smaller variance; with personal budgets it must be given.
+        Size w of the set, from 1 to categories - 1. Default: of the two integers around categories / (exp(epsilon) + 1)
+        the one whose frequency estimates have the smaller variance; with personal budgets it must be given.
 
     Raises
     ------
@@ -505,11 +499,8 @@ class HadamardResponse(PureProtocol):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
-        leaves z uniform over the K/2 columns that x has a one in.
-    categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+    epsilon, categories
+        As for `RandomizedResponse`; an infinite budget leaves z uniform over the K/2 columns that x has a one in.
 
     Raises
     ------

@@ -45,9 +45,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     epsilon : array_like
         Privacy budget of each label, positive and finite; an array holds personal budgets, one a label.
     edges : array_like (d + 1,)
-        Ends of the bins, strictly increasing, d at least 2. Bin i is edges[i] < x ≤ edges[i + 1]; labels are clipped
-        to [edges[0], edges[d]], and a label at edges[0] is in the first bin. Choose edges and outputs without looking
-        at the labels, or by `RROnBins.optimal` from a private histogram of them.
+        Ends of the d ≥ 2 bins, strictly increasing. Bin i is edges[i] < x ≤ edges[i + 1], the first with its lower end;
+        labels are clipped to the bins. Choose edges and outputs without looking at the labels, or by `optimal`.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
 
@@ -87,8 +86,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             Privacy budget, positive and finite.
         nodes : array_like, optional
             Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default the
-            prior's bins, cut into 64 cells or more where there are fewer, or 512 equally wide cells of its range where
-            there are more. Time grows as their number cubed: half a second for 500 of them.
+            prior's bins, each cut so that there are 64 cells or more, or 512 equally wide cells where there are more
+            bins. Time grows as their number cubed: half a second for 500 of them.
 
         Raises
         ------
@@ -363,11 +362,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     nodes : array_like (k,)
         Labels, strictly increasing, k at least 2.
     outputs : array_like (m,)
-        The numbers that are released, strictly increasing, m at least 2, in the unit of the labels. They reach beyond
-        the labels on both sides.
+        The released numbers, strictly increasing, m at least 2; they reach beyond the labels on both sides.
     matrix : array_like (k, m)
-        p(output | node), positive. Rows sum to one and have their nodes as means, to 1e-9. `UnbiasedRandomizer.optimal`
-        makes one.
+        p(output | node), positive; rows sum to one and have their nodes as means, to 1e-9. `optimal` makes one.
 
     Raises
     ------
@@ -413,20 +410,13 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
         Parameters
         ----------
-        prior : Histogram or pair of array_like
-            Nodes (k + 1,) and densities (k,) of the labels' law, known without looking at the labels, or private.
-        epsilon : float
-            Privacy budget, positive and finite.
+        prior, epsilon
+            As for `RROnBins.optimal`.
         nodes : int or array_like
             Labels that get a row of their own, strictly increasing; or their number, equally spaced from the prior's
-            first node to its last, by default 25. The others are rounded to these at random, which adds at most a
-            quarter of the squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a
-            second, 100 a quarter of a minute.
-
-        Returns
-        -------
-        UnbiasedRandomizer
-            With the outputs that have a probability.
+            first node to its last. The others are rounded to these at random, which adds at most a quarter of the
+            squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
+            quarter of a minute. Outputs without a probability are left out.
 
         Raises
         ------

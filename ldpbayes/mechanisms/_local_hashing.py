@@ -28,16 +28,15 @@ class LocalHashing(PureProtocol):
 
     These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
     4.3. The hash is xxHash32 of the code's decimal digits modulo g, as in the package pure-ldp, whose releases can be
-    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it, and is
-    computed from the seed whenever it is needed.
+    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it, computed
+    whenever it is needed. The guarantee holds for every seed and two categories which it hashes apart; a test that
+    cannot choose the seed does worse.
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. An infinite budget
-        leaves the hash as it is, which still hides the category among those of equal hash.
-    categories : int
-        Number of categories, from 2 to 10^7. Records are the codes 0, ..., categories - 1.
+    epsilon, categories
+        As for `RandomizedResponse`, up to 10^7 categories. An infinite budget leaves the hash as it is, which still
+        hides the category among those of equal hash.
     hash_range : int, optional
         g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
 
@@ -45,11 +44,6 @@ class LocalHashing(PureProtocol):
     ------
     ValueError
         If a parameter is out of range, or the hash range is left out with personal or infinite budgets.
-
-    Notes
-    -----
-    The stated guarantee holds for every seed, for two categories which it hashes apart. A test that cannot choose the
-    seed does worse, since some seeds hash them to one value.
     """
 
     epsilon: Array

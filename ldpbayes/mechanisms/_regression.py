@@ -39,16 +39,14 @@ class LinearRecordsMechanism(Additive):
 
     Parameters
     ----------
-    epsilon : array_like
-        Positive and finite; an array holds personal budgets, one a record.
-    delta : array_like
-        Between 0 and 1, exclusive.
+    epsilon, delta : array_like
+        Of the guarantee: positive and finite; between 0 and 1, exclusive. Arrays hold one a record.
     radius : float
         Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
     response_bound : float
         Largest absolute value of a response.
     columns : int or sequence of str
-        The number of columns of a row, or their names; the response is the last.
+        The number of columns of a row (x, y), or their names; the response is the last.
     split : float
         Share c of the budget (of μ²) that goes to the response, between 0 and 1, exclusive.
     clip : bool
@@ -62,7 +60,7 @@ class LinearRecordsMechanism(Additive):
     Raises
     ------
     ValueError
-        If a parameter is out of range, or epsilon or delta is being traced: calibration solves an equation on the host.
+        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -149,16 +147,10 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
 
     Parameters
     ----------
-    epsilon : float
-        Positive and finite.
-    delta : float
-        Between 0 and 1, exclusive.
-    radius, columns
-        As for `LinearRecordsMechanism`; the label is the last column.
+    epsilon, delta, radius, columns, clip
+        As for `LinearRecordsMechanism`, the budget as numbers; the label is the last column.
     split : float
         Share of epsilon that goes to the label, between 0 and 1, exclusive.
-    clip : bool
-        Whether covariates outside the ball are drawn back to it; if not, such records are refused.
 
     Attributes
     ----------
@@ -168,7 +160,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     Raises
     ------
     ValueError
-        If a parameter is out of range, or a budget is being traced: calibration solves an equation on the host.
+        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -343,8 +335,8 @@ class StatisticsMechanism(Additive):
 
     @abc.abstractmethod
     def statistics(self, rows: Array) -> Array:
-        """Statistics (*batch, statistics) of records (*batch, columns), the response last: one summand of a released
-        sum.
+        """Statistics (*batch, statistics) of records (*batch, columns), the response last, which are released or
+        summed.
 
         NumPy in, NumPy out; JAX in, JAX out. ValueError for concrete labels that are none, and for concrete records
         outside the bounds unless ``clip``.
@@ -454,36 +446,26 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 
     It is calibrated exactly: the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for
     records that are replaced), which is below the bound of [KJKH] Lemma 3.1 (by 20 % at a response bound of twice the
-    radius).
-
-    A released value is the statistics of one record, locally perturbed; or their sum over `count` records, each of
-    which was perturbed; or, under central trust, a sum to which noise was added once. `randomize` takes statistics
-    (`statistics`) or their sums and adds the noise.
+    radius). A released value is the statistics of one record, locally perturbed; or their sum over `count` records,
+    each of which was perturbed; or, under central trust, a sum to which noise was added once. `randomize` takes
+    `statistics` or their sums and adds the noise.
 
     Parameters
     ----------
-    epsilon, delta : float
-        Of the guarantee: positive and finite; between 0 and 1, exclusive.
-    radius : float
-        Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
-    response_bound : float
-        Largest absolute value of a response.
-    columns : int or sequence of str
-        The number of columns of a row (x, y), or their names; the response is the last.
+    epsilon, delta, radius, response_bound, columns, clip
+        As for `LinearRecordsMechanism`, the budget as numbers.
     ratios : sequence of float
         Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
         response), as ratios to each other: σ₁ : σ₂ : σ₃. By default those of their units, R² : R R_y : R_y², so that
         the units of x and y do not matter; [KJKH] takes them equal.
     off_diagonal : {"scaled", "once"}
-        Whether s is √2 or 1. The sensitivity is equal for both with two covariates or more, and so is the noise:
-        scaled, these statistics have half the relative variance of the noise.
+        Whether s is √2 or 1. With two covariates or more sensitivity and noise are equal for both: scaled, these
+        statistics have half the relative variance of the noise.
     trust_model : {"local", "central"}
         Whether every record's statistics get noise, or their sum does, from a trusted curator.
     count : int, optional
         The number of records that are summed in a released value. By default values are of one record each; or, under
         central trust, of an unknown number of records.
-    clip : bool
-        Whether records outside the bounds are clipped; if not, they are refused.
 
     Attributes
     ----------
@@ -493,7 +475,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     Raises
     ------
     ValueError
-        If a parameter is out of range, or a budget is being traced: calibration solves an equation on the host.
+        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -535,21 +517,19 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
     These are the statistics of a logistic likelihood expanded to second order ([HAB]); labels are 0 and 1, or −1 and 1.
-    Everything else, `scale` included, is as for `LinearStatisticsMechanism`; the sensitivity is that of [KJKH] Lemma
-    13.1, where its maximiser is possible.
+    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible.
 
     Parameters
     ----------
     epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As for `LinearStatisticsMechanism`.
+        As for `LinearStatisticsMechanism`, and so is the attribute `scale`.
     ratios : sequence of float
-        Standard deviations of the noise in the two blocks (products of covariates, covariates times label), as ratios
-        to each other; by default those of their units, R² : R.
+        As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or a budget is being traced: calibration solves an equation on the host.
+        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array

@@ -143,19 +143,14 @@ def explained_variance(histogram: Any, epsilon: float, interval: Any, half_width
 
     It is the Fisher information about the mean of the labels in one release, relative to that in a label, where the
     law of the labels is the prior, tilted by exp(η y), since the covariance of Y and 1{Z = z} is the derivative of
-    P(Z = z) with respect to η. So it measures the information about a mean, weighs labels far out as squared error
-    does, and needs no law but the prior.
+    P(Z = z) with respect to η. It needs no law but the prior, and weighs labels far out as squared error does.
 
     Parameters
     ----------
     histogram : Histogram or pair of array_like
         Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged.
-    epsilon : float
-        Privacy budget, positive and finite.
-    interval : pair of float
-        a < b, of `RPWithPrior`; labels outside are projected to the nearest end.
-    half_width : float
-        ζ, positive and finite.
+    epsilon, interval, half_width
+        Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
 
     Raises
     ------
@@ -171,9 +166,9 @@ def optimal_half_width(
 ) -> HalfWidthDesign:
     """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
 
-    [LH] chooses ζ by hand. Here it maximizes `explained_variance`. As ε → 0 that is a constant share of the interval,
-    which depends on the prior only: 0.39 of it for a uniform one. (The variance of the unbiased value of a label is
-    then least at half of the interval.) As ε grows, ζ falls like exp(−ε/3). The maximum is flat.
+    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0 it is a constant share
+    of the interval, which depends on the prior only: 0.39 of it for a uniform one. (The variance of the unbiased value
+    of a label is then least at half of the interval.) As ε grows, ζ falls like exp(−ε/3).
 
     Parameters
     ----------
@@ -183,8 +178,7 @@ def optimal_half_width(
     epsilon : float
         Privacy budget, positive and finite.
     interval : pair of float or callable, optional
-        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the support of the
-        histogram.
+        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
 
     Returns
     -------
@@ -198,10 +192,10 @@ def optimal_half_width(
 
     Notes
     -----
-    The interval is not chosen by this criterion, which would shrink it to a point: the release is then one bit, whether
-    a label is above a threshold. A bit tells most about a mean if the law of the labels is known, and fails otherwise:
-    for ε from 0.5 to 2, on two public data sets, it raised the test error of a linear model by 12 % to 67 %. Labels
-    outside the interval are indistinguishable; keep the public range unless it is several times wider than the labels.
+    This criterion would shrink the interval to a point, and the release to one bit: whether a label is above a
+    threshold. A bit tells most about a mean if the law of the labels is known, and fails otherwise: for ε from 0.5 to
+    2, on two public data sets, it raised the test error of a linear model by 12 % to 67 %. Labels outside the interval
+    are indistinguishable; keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
     epsilon = _positive("epsilon", epsilon)
@@ -294,16 +288,10 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     It maximizes F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a label Y, whose density is the
     histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself.
 
-    Within a bin the objective is a ratio of linear functions of a, and of b, hence monotone: the best interval has its
-    ends at nodes. Dinkelbach's method finds it: for a ratio λ, the pair that maximizes
-    P(a ≤ Y ≤ b) − λ (2ζ + e^−ε (b − a)) is the best difference of two entries of one array, which takes a cumulative
-    minimum; then λ is the ratio at that pair, until it grows no more. That takes O(k) a step and a few steps ([LH]'s
-    own search is O(k²), and its interior points never improve on nodes).
-
     Parameters
     ----------
     histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label. They need not integrate to one.
+        Nodes (k + 1,) and densities (k,) of the prior of a label.
     epsilon : float
         Privacy budget, positive; may be infinite, which gives the histogram's support.
     half_width : float
@@ -327,6 +315,10 @@ def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple
     nodes = nodes[first : last + 1]
     cumulative = np.concatenate([[0.0], np.cumsum(densities[first:last] * np.diff(nodes))])
     length = np.exp(-epsilon) * (nodes - nodes[0])
+    # Within a bin F is a ratio of linear functions of a, and of b, so monotone: the best ends are nodes. Dinkelbach's
+    # method: for a ratio λ, the pair that maximizes P(a ≤ Y ≤ b) − λ (2ζ + e^−ε (b − a)) is the best difference of two
+    # entries of one array; then λ is the ratio at that pair, until it grows no more. That takes O(k) a step and a few
+    # steps ([LH]'s own search is O(k²), and its interior points never improve on nodes).
     low, high = best = 0, len(nodes) - 1
     ratio = 0.0
     while (new := (cumulative[high] - cumulative[low]) / (2 * half_width + (length[high] - length[low]))) > ratio:
@@ -478,12 +470,8 @@ def optimal_unbiased(
 
     Parameters
     ----------
-    values : array_like (k,)
-        The labels' values, strictly increasing.
-    probabilities : array_like (k,)
-        Of each value, non-negative; they are normalised.
-    epsilon : float
-        Privacy budget, positive and finite.
+    values, probabilities, epsilon
+        As for `optimal_bins`.
     outputs : array_like, optional
         Numbers that may be released, strictly increasing. They must reach (exp(ε) + 1)/(exp(ε) − 1) times half the
         labels' range on both sides of their centre, and further (up to 1.5 times that has been seen) for the optimum.
@@ -497,8 +485,8 @@ def optimal_unbiased(
     Raises
     ------
     ValueError
-        If the budget is not positive, the values or outputs are unsorted, a probability is negative, only one value has
-        any, or the outputs do not reach far enough.
+        If an argument is out of range or unsorted, only one value has a probability, or the outputs do not reach far
+        enough.
     RuntimeError
         If the solver gives up.
     """
