@@ -253,10 +253,7 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Gaussian noise of a stated standard deviation; the guarantee follows from it.
-
-        `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
-        """
+        """Gaussian noise of a stated standard deviation; `options` as for `LaplaceMechanism.from_scale`."""
         return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
@@ -268,7 +265,7 @@ class GaussianMechanism(Additive):
         For comparison with releases of that calibration. It is proven for ε < 1, where it adds more noise than (ε, δ)
         needs; for large ε it adds too little. The guarantee is the exact curve of the noise, so ask it for the δ that
         holds: ``mechanism.guarantee.delta(epsilon)``. Δ is the range (of a row, the length of the box's diagonal), or
-        the sensitivity of a statistic. `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
+        the sensitivity of a statistic; `options` as for `LaplaceMechanism.from_scale`.
         """
         epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
         delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))

@@ -22,15 +22,26 @@ from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
+@dataclasses.dataclass(frozen=True)
 class PureProtocol(DiscreteMechanism):
     """p(z | x) = exp(log_supported(z)) for x in S(z), and exp(-epsilon) times that for the other categories.
 
-    Subclasses have the fields ``epsilon`` (a number, or an array with one budget a record; infinity stands for a record
-    whose code is not perturbed) and ``categories`` (a static integer; records are the codes 0, ..., categories - 1).
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive; an array holds personal budgets, one a record. Infinity stands for a
+        record whose code is not perturbed.
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
     """
 
     epsilon: Array
-    categories: int
+    categories: int = static()
 
     _independent_bits: ClassVar[bool] = False
     """Whether codes are in S(z) independently of each other, given x."""
@@ -156,7 +167,6 @@ class BitVectorProtocol(PureProtocol):
         return np.packbits(z != 0, axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance of the bits given x."""
         dtype = jnp.result_type(x, float)
         p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
         own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
@@ -201,11 +211,8 @@ class RandomizedResponse(PureProtocol):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive; an array holds personal budgets, one a record. A record of infinite
-        budget is released as it is.
-    categories : int
-        Number of categories k, at least 2. Records are the codes 0, ..., k - 1.
+    epsilon, categories
+        As for `PureProtocol`; two categories by default. A record of infinite budget is released as it is.
 
     Raises
     ------
@@ -213,7 +220,6 @@ class RandomizedResponse(PureProtocol):
         If a parameter is out of range.
     """
 
-    epsilon: Array
     categories: int = static(default=2)
 
     def _log_flip_odds(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -280,7 +286,7 @@ class _UnaryEncoding(BitVectorProtocol):
     @property
     @abc.abstractmethod
     def _log_odds(self) -> tuple[Array, Array]:
-        """Logits of p and of q in the shape of the budget; minus or plus infinity at an infinite budget."""
+        """Logits of p and of q in the shape of the budget; infinite at an infinite budget."""
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
@@ -326,16 +332,13 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`; under an infinite budget p = 1, q = 0.
+        As for `PureProtocol`; under an infinite budget p = 1, q = 0.
 
     Raises
     ------
     ValueError
         If a parameter is out of range.
     """
-
-    epsilon: Array
-    categories: int = static()
 
     @property
     def _log_odds(self) -> tuple[jax.Array, jax.Array]:
@@ -352,16 +355,13 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`; under an infinite budget p = 1, q = 0.
+        As for `PureProtocol`; under an infinite budget p = 1, q = 0.
 
     Raises
     ------
     ValueError
         If a parameter is out of range.
     """
-
-    epsilon: Array
-    categories: int = static()
 
     @property
     def _log_odds(self) -> tuple[jax.Array, jax.Array]:
@@ -376,7 +376,7 @@ class SubsetSelection(BitVectorProtocol):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`; an infinite budget leaves a set that holds x for certain.
+        As for `PureProtocol`; an infinite budget leaves a set that holds x for certain.
     subset_size : int, optional
         Size w of the set, from 1 to categories - 1. Default: of the two integers around categories / (exp(epsilon) + 1)
         the one whose frequency estimates have the smaller variance; with personal budgets it must be given.
@@ -387,9 +387,7 @@ class SubsetSelection(BitVectorProtocol):
         If a parameter is out of range, or the size is left out with personal budgets.
     """
 
-    epsilon: Array
-    categories: int = static()
-    subset_size: int = static(default=None)  # None until it is made
+    subset_size: int = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -500,16 +498,13 @@ class HadamardResponse(PureProtocol):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`; an infinite budget leaves z uniform over the K/2 columns that x has a one in.
+        As for `PureProtocol`; an infinite budget leaves z uniform over the K/2 columns that x has a one in.
 
     Raises
     ------
     ValueError
         If a parameter is out of range.
     """
-
-    epsilon: Array
-    categories: int = static()
 
     @property
     def columns(self) -> int:

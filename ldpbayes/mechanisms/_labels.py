@@ -20,6 +20,7 @@ from ldpbayes.mechanisms.finite_outputs import (
     PiecewiseLinear,
     checked_labels,
     increasing,
+    interpolation,
 )
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import register
@@ -169,9 +170,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
-    """Ends of cells: a prior's bins, cut into parts, or equal cells of its range where it has more than `MOST_CELLS`
-    bins.
-    """
+    """Ends of cells: a prior's bins, cut into parts, or `MOST_CELLS` equal cells of its range instead of more bins."""
     bins = len(nodes) - 1
     if bins > MOST_CELLS:
         return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
@@ -290,9 +289,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """The mean of z is linear in the projected label. ValueError under the uniform rule, which forgets labels
-        outside.
-        """
+        """The mean of z is linear in the projected label. Under the uniform rule there is none: ValueError."""
         if not self._projects:
             raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
         z = floating(z)
@@ -433,11 +430,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The node at or above labels, never the first, and their share of the way to it from the node below."""
-        nodes = jnp.asarray(self.nodes, x.dtype)
-        x = jnp.clip(x, nodes[0], nodes[-1])
-        above = jnp.clip(jnp.searchsorted(nodes, x), 1, len(nodes) - 1)
-        return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+        return interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
         x = checked_labels(x)
@@ -503,9 +496,6 @@ def _rounded_prior(histogram: Histogram, nodes: np.ndarray) -> np.ndarray:
     """Probabilities of the nodes after clipping to them and rounding at random."""
     ends = np.unique(np.concatenate([histogram.nodes, nodes]))
     mass = np.diff(np.interp(ends, histogram.nodes, np.concatenate([[0.0], np.cumsum(histogram.probabilities)])))
-    # of a density that is constant on a cell, what is linear there takes the middle
-    middle = np.clip((ends[1:] + ends[:-1]) / 2, nodes[0], nodes[-1])
-    above = np.clip(np.searchsorted(nodes, middle), 1, len(nodes) - 1)
-    share = (middle - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
-    k = len(nodes)
+    # under a density that is constant on a cell, the mean of a linear function is its value in the middle
+    (above, share), k = interpolation(np, nodes, (ends[1:] + ends[:-1]) / 2), len(nodes)
     return np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)

@@ -35,7 +35,7 @@ class LocalHashing(PureProtocol):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`, up to 10^7 categories. An infinite budget leaves the hash as it is, which still
+        As for `PureProtocol`, up to 10^7 categories. An infinite budget leaves the hash as it is, which still
         hides the category among those of equal hash.
     hash_range : int, optional
         g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
@@ -46,8 +46,6 @@ class LocalHashing(PureProtocol):
         If a parameter is out of range, or the hash range is left out with personal or infinite budgets.
     """
 
-    epsilon: Array
-    categories: int = static()
     hash_range: int = static(default=None)
 
     def __post_init__(self) -> None:

@@ -335,8 +335,7 @@ class StatisticsMechanism(Additive):
 
     @abc.abstractmethod
     def statistics(self, rows: Array) -> Array:
-        """Statistics (*batch, statistics) of records (*batch, columns), the response last, which are released or
-        summed.
+        """Statistics (*batch, statistics) of records (*batch, columns), the response last.
 
         NumPy in, NumPy out; JAX in, JAX out. ValueError for concrete labels that are none, and for concrete records
         outside the bounds unless ``clip``.
@@ -350,7 +349,6 @@ class StatisticsMechanism(Additive):
 
     @property
     def covariates(self) -> int:
-        """Number of covariates."""
         return Columns(self.columns, None).width - 1
 
     @property

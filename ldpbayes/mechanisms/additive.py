@@ -39,24 +39,20 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns; x0, x1, ... by default."""
         return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self.width))
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Positions of the perturbed columns in a row."""
         if self.perturbed is None:
             return tuple(range(self.width))
         return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
 
     @property
     def dimension(self) -> int:
-        """Number of perturbed columns."""
         return self.width if self.perturbed is None else len(self.perturbed)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """() for a number, (columns,) for a row."""
         return () if self.columns is None else (self.width,)
 
     @property
@@ -152,12 +148,10 @@ class Columnwise(Mechanism):
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """() for a number, (columns,) for a row."""
         return self._columns.event_shape
 
     @property
     def record_shape(self) -> tuple[int, ...]:
-        """As the released value's."""
         return self.event_shape
 
     def validated(self, values: ArrayLike) -> np.ndarray:
@@ -233,7 +227,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
     def clipped(self, x: ArrayLike) -> jax.Array:
-        """Records with their perturbed columns clipped to the bounds."""
         x = jnp.asarray(x)
         x = x.astype(jnp.result_type(x, float))
         return self._columns.join(x, self._clip(self._columns.split(x)))
@@ -448,7 +441,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def _statistic_tradeoff(self) -> Tradeoff:
-        """The curve of two data sets that differ in one record."""
         if np.isinf(self.sensitivity):
             return PureProtocolTradeoff(np.inf, 1.0)
         return self.noise.tradeoff_within(self.sensitivity, self.dimension)

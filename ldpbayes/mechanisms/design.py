@@ -128,10 +128,7 @@ IntervalRule = Callable[[Histogram, float, float], Interval]
 
 
 class HalfWidthDesign(NamedTuple):
-    """A half-width and an interval for ``RPWithPrior(epsilon, design.interval, design.half_width)``.
-
-    `half_width` ζ and `interval` a < b are in the unit of the labels; `explained` is the `explained_variance`, 0 to 1.
-    """
+    """The `half_width` ζ and the `interval` a < b of `RPWithPrior`, and the share of the variance `explained`."""
 
     half_width: float
     interval: Interval
@@ -334,10 +331,7 @@ EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the di
 
 
 class BinDesign(NamedTuple):
-    """Ends of the bins `edges` (d + 1,), increasing `outputs` (d,) and the `loss` E[(z − x)²] over the labels' law.
-
-    Edges are the first and the last label, and between two outputs their middle.
-    """
+    """Ends of bins `edges` (d + 1,), midway between the increasing `outputs` (d,), and the `loss` E[(z − x)²]."""
 
     edges: np.ndarray
     outputs: np.ndarray
@@ -442,8 +436,7 @@ TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabil
 
 
 class UnbiasedLaws(NamedTuple):
-    """Increasing `outputs` (m,), the `matrix` p(output | label) (k, m), and the `loss` E[(z − x)²] over the labels'
-    law.
+    """Increasing `outputs` (m,), the `matrix` p(output | label) (k, m), and the `loss` E[(z − x)²].
 
     All outputs have a probability. Each row of the matrix sums to one and has its label as mean.
     """
@@ -576,11 +569,16 @@ def _two_outputs(places: np.ndarray, budget: float) -> np.ndarray | None:
     return np.expm1(budget) * (lowest + highest) / 2
 
 
-def _reach(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float, float]:
-    """Least and largest mean that a label's law can have: the window is at the one end or at the other."""
+def _cumulative(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """1/(exp(ε) − 1), the mass of a window, and the sums of `spare` and its moments up to each output."""
     keep = 1 / np.expm1(budget)
     total, moments = (np.concatenate([[0.0], np.cumsum(part)]) for part in (spare, spare * places))
-    rest = 1 - keep * total[-1]
+    return keep, 1 - keep * total[-1], total, moments
+
+
+def _reach(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float, float]:
+    """Least and largest mean that a label's law can have: the window is at the one end or at the other."""
+    keep, rest, total, moments = _cumulative(places, spare, budget)
     within = np.interp([rest, total[-1] - rest], total, moments)
     low, high = keep * moments[-1] + within[0], keep * moments[-1] + moments[-1] - within[1]
     return float(low), float(high)
@@ -588,9 +586,7 @@ def _reach(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float,
 
 def _windows(labels: np.ndarray, places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
     """The law of each label: the least probabilities, and a window of additional ones whose mean is right."""
-    keep = 1 / np.expm1(budget)
-    total, moments = (np.concatenate([[0.0], np.cumsum(part)]) for part in (spare, spare * places))
-    rest = 1 - keep * total[-1]
+    keep, rest, total, moments = _cumulative(places, spare, budget)
     # the moment of a window grows with its start, linearly between those where an end passes from output to output
     starts = np.unique(np.clip(np.concatenate([total, total - rest]), 0.0, total[-1] - rest))
     moment = np.interp(starts + rest, total, moments) - np.interp(starts, total, moments)

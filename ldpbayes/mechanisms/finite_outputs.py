@@ -117,13 +117,19 @@ class PiecewiseLinear(Mechanism):
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z, x = array_of(z), array_of(x)
         dtype = jnp.result_type(z, x, float)
-        levels, nodes = self.levels(jnp.asarray(z, dtype)), jnp.asarray(self.nodes, dtype)
-        x = jnp.clip(jnp.asarray(x, dtype), nodes[0], nodes[-1])
-        last = jnp.clip(jnp.searchsorted(nodes, x), 1, len(nodes) - 1)
-        share = (x - nodes[last - 1]) / (nodes[last] - nodes[last - 1])
-        levels, last, share = jnp.broadcast_arrays(levels, last[..., None], share[..., None])
-        left, right = (jnp.take_along_axis(levels, at[..., :1], axis=-1)[..., 0] for at in (last - 1, last))
+        above, share = interpolation(jnp, jnp.asarray(self.nodes, dtype), jnp.asarray(x, dtype))
+        levels, above, share = jnp.broadcast_arrays(
+            self.levels(jnp.asarray(z, dtype)), above[..., None], share[..., None]
+        )
+        left, right = (jnp.take_along_axis(levels, at[..., :1], axis=-1)[..., 0] for at in (above - 1, above))
         return log_or_nothing(left + (right - left) * share[..., 0])
+
+
+def interpolation(xp: Any, nodes: Array, x: Array) -> tuple[Array, Array]:
+    """The node at or above x (clipped), never the first, and the share of the way to it from the node below."""
+    x = xp.clip(x, nodes[0], nodes[-1])
+    above = xp.clip(xp.searchsorted(nodes, x), 1, len(nodes) - 1)
+    return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
 
 
 def checked_labels(x: ArrayLike) -> jax.Array:

@@ -137,7 +137,7 @@ class Mechanism(Called, abc.ABC):
         mechanism = self.of_records(shape, which)
         return mechanism, mechanism.validated(rows[which])
 
-    def of_records(self, shape: tuple[int, ...], rows: Any = slice(None)) -> "Mechanism":
+    def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
         """The mechanism of some records of a batch: personal parameters broadcast to `shape`, flattened and indexed."""
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
@@ -269,8 +269,7 @@ class DiscreteMechanism(Mechanism):
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:
-    """One mechanism of the records of several of one kind, whose tree structures are equal; `counts` default to one
-    each.
+    """One mechanism of the records of several of one kind and structure; `counts` of records default to 1 each.
 
     Numbers that agree stay one number. Arrays over bins must agree, else ValueError.
     """
@@ -293,8 +292,7 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
 
 
 def statements(mechanisms: Iterable[Mechanism]) -> str:
-    """The privacy statements of several releases: the sum of their budgets, then each promise with its number of
-    releases.
+    """The privacy statements of releases: the sum of their budgets, then each promise with its number of releases.
 
     Releases do not say whether they are about the same people, so the words hold in either case.
     """
@@ -358,9 +356,7 @@ def in_words(event_shape: tuple[int, ...]) -> str:
 
 
 def checked_integers(values: np.ndarray, kind: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
-    """Finite whole numbers from low to high, as 32-bit integers if these hold the bounds or values, else as 64-bit
-    ones.
-    """
+    """Whole numbers from low to high, as 32-bit integers if these hold the bounds or values, else as 64-bit ones."""
     values = values.astype(int) if values.dtype == bool else values
     bounded = math.isfinite(high)
     if bounded:
