@@ -54,7 +54,7 @@ class LinearRecordsMechanism(Additive):
 
     Attributes
     ----------
-    scale : float or ndarray
+    unit_standard_deviation : float or ndarray
         Standard deviation of the noise, per unit of sensitivity, that the whole budget would need: 1/μ.
 
     Raises
@@ -70,7 +70,7 @@ class LinearRecordsMechanism(Additive):
     columns: Any = static()
     split: Array = 0.5
     clip: bool = static(default=False)
-    scale: Array = dataclasses.field(init=False)
+    unit_standard_deviation: Array = dataclasses.field(init=False)
 
     perturbed = None
     sensitivity = None
@@ -82,14 +82,14 @@ class LinearRecordsMechanism(Additive):
         self._check_probability("delta", "split")
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
-        object.__setattr__(self, "scale", gaussian_scale(self.epsilon, self.delta))
+        object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """Of one standard deviation in all covariates and of another in the response."""
-        xp: Any = np if is_concrete(self.scale, self.split, self.radius, self.response_bound) else jnp
-        covariate = 2 * self.radius * self.scale / xp.sqrt(1 - self.split)
-        response = 2 * self.response_bound * self.scale / xp.sqrt(self.split)
+        xp: Any = np if is_concrete(self.unit_standard_deviation, self.split, self.radius, self.response_bound) else jnp
+        covariate = 2 * self.radius * self.unit_standard_deviation / xp.sqrt(1 - self.split)
+        response = 2 * self.response_bound * self.unit_standard_deviation / xp.sqrt(self.split)
         covariate, response = xp.broadcast_arrays(covariate, response)
         each = xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1)
         return unchecked(IndependentGaussian, each)
@@ -127,13 +127,15 @@ class LinearRecordsMechanism(Additive):
     @property
     def guarantee(self) -> Guarantee:
         """The curve of two records that differ in all covariates and in the response."""
-        return Guarantee(GaussianTradeoff(1 / np.asarray(self.scale)[()]), stated_delta=self.delta)
+        return Guarantee(GaussianTradeoff(1 / np.asarray(self.unit_standard_deviation)[()]), stated_delta=self.delta)
 
     @property
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in the response only, or in a covariate only, the worse of both."""
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
-        return Guarantee(GaussianTradeoff((share / self.scale)[()]), unit="attribute", stated_delta=self.delta)
+        return Guarantee(
+            GaussianTradeoff((share / self.unit_standard_deviation)[()]), unit="attribute", stated_delta=self.delta
+        )
 
 
 @register("logistic_records")
@@ -154,7 +156,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
 
     Attributes
     ----------
-    scale : float
+    standard_deviation : float
         Standard deviation of the noise in a covariate, in its unit.
 
     Raises
@@ -169,7 +171,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     columns: Any = static()
     split: Array = 0.5
     clip: bool = static(default=False)
-    scale: Array = dataclasses.field(init=False)
+    standard_deviation: Array = dataclasses.field(init=False)
 
     perturbed = None
     linear_tails = False
@@ -184,7 +186,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         if not is_concrete(self.epsilon, self.delta, self.split):
             raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
-        object.__setattr__(self, "scale", 2 * self.radius / float(apart))
+        object.__setattr__(self, "standard_deviation", 2 * self.radius / float(apart))
 
     @property
     def response_epsilon(self) -> Array:
@@ -194,11 +196,11 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     @property
     def noise(self) -> Gaussian:
         """Of the covariates."""
-        return unchecked(Gaussian, self.scale)
+        return unchecked(Gaussian, self.standard_deviation)
 
     @property
     def resolution(self) -> Array:
-        return self.scale
+        return self.standard_deviation
 
     @property
     def released_range(self) -> None:
@@ -250,14 +252,14 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         x = jnp.asarray(x)
         flip = jax.nn.sigmoid(-jnp.asarray(self.response_epsilon))
         one = flip + (1 - 2 * flip) * x[..., -1:]
-        variance = jnp.broadcast_to(jnp.asarray(self.scale) ** 2, x[..., :-1].shape)
+        variance = jnp.broadcast_to(jnp.asarray(self.standard_deviation) ** 2, x[..., :-1].shape)
         mean = jnp.concatenate([self._clipped(x), one], axis=-1)
         return mean, jnp.concatenate([variance, one * (1 - one)], axis=-1)
 
     @property
     def guarantee(self) -> Guarantee:
         """The exact curve of two records that differ in all covariates and in the label."""
-        tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.scale, self.response_epsilon)
+        tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.standard_deviation, self.response_epsilon)
         return Guarantee(tradeoff, stated_delta=self.delta)
 
     @property
@@ -265,7 +267,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         """The curve of two records that differ in the label only, or in a covariate only, the worse of both."""
         response = self.response_epsilon
         label = PureProtocolTradeoff(response, 1 / (1 + np.exp(-response)))
-        tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.scale), label])
+        tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.standard_deviation), label])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -280,7 +282,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     def implausible(self, values: np.ndarray) -> list[str]:
         """Numbers too far outside the ball, or too few."""
         d = self.dimension
-        bounds, deviations = np.full(d, self.radius), np.full(d, self.scale)
+        bounds, deviations = np.full(d, self.radius), np.full(d, self.standard_deviation)
         names = [f"column {name}" for name in self.names[:d]]
         return implausible_columns(names, values[:, :d].T, -bounds, bounds, deviations, 1.0, self.noise.depth)
 
@@ -300,7 +302,7 @@ class StatisticsMechanism(Additive):
     trust_model: str
     count: Array
     clip: bool
-    scale: Array
+    standard_deviation: Array
 
     lower = None
     upper = None
@@ -331,7 +333,9 @@ class StatisticsMechanism(Additive):
         if np.shape(np.atleast_1d(ratios)) != units.shape:
             raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
         object.__setattr__(self, "ratios", tuple(np.atleast_1d(ratios).tolist()))
-        object.__setattr__(self, "scale", float(self.sensitivity * gaussian_scale(self.epsilon, self.delta)))
+        object.__setattr__(
+            self, "standard_deviation", float(self.sensitivity * gaussian_scale(self.epsilon, self.delta))
+        )
 
     @abc.abstractmethod
     def statistics(self, rows: Array) -> Array:
@@ -368,9 +372,9 @@ class StatisticsMechanism(Additive):
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
-        xp: Any = np if is_concrete(self.scale, self._summed) else jnp
-        scale = self.scale * xp.sqrt(self._summed)
-        return unchecked(IndependentGaussian, xp.asarray(scale)[..., None] * each)
+        xp: Any = np if is_concrete(self.standard_deviation, self._summed) else jnp
+        first = self.standard_deviation * xp.sqrt(self._summed)
+        return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
 
     def total(self, count: int) -> Any:
         """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""
@@ -385,7 +389,7 @@ class StatisticsMechanism(Additive):
 
         Under central trust these are one record of two data sets that agree in all others.
         """
-        tradeoff = GaussianTradeoff(self.sensitivity / self.scale)
+        tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
         return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
     @property
@@ -467,7 +471,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 
     Attributes
     ----------
-    scale : float
+    standard_deviation : float
         Standard deviation of the noise in a record's first statistic (under central trust, in that of the sum).
 
     Raises
@@ -486,7 +490,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     trust_model: str = static(default="local")
     count: Array = optional()
     clip: bool = static(default=False)
-    scale: Array = dataclasses.field(init=False)
+    standard_deviation: Array = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._check("response_bound", "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
@@ -520,7 +524,7 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     Parameters
     ----------
     epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As for `LinearStatisticsMechanism`, and so is the attribute `scale`.
+        As for `LinearStatisticsMechanism`, and so is the attribute `standard_deviation`.
     ratios : sequence of float
         As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
 
@@ -539,7 +543,7 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     trust_model: str = static(default="local")
     count: Array = optional()
     clip: bool = static(default=False)
-    scale: Array = dataclasses.field(init=False)
+    standard_deviation: Array = dataclasses.field(init=False)
 
     @property
     def _units(self) -> tuple[float, ...]:

@@ -209,7 +209,7 @@ def test_gradients_are_finite_without_slopes_and_far_out(name):
             assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients(MEAN, spread, slopes, batches)))
     if name == "records":  # slopes of 0 leave the covariates, and a response of one probability
         value = float(gradients(MEAN, root, np.zeros(3), jnp.asarray(ROWS))[0])
-        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, np.zeros(3), np.full(3, PRIVATE.scale**2))
+        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, np.zeros(3), np.full(3, PRIVATE.standard_deviation**2))
         flip, p = special.expit(-PRIVATE.response_epsilon), special.expit(0.1)
         one = flip + (1 - 2 * flip) * p
         assert value == pytest.approx(np.sum(density + np.log([one, 1 - one, one])), abs=1e-9)
@@ -255,7 +255,7 @@ def test_an_expansion_is_the_mean_of_its_polynomial(order):
         assert bool(np.any((p < 0) | (p > 1))) == clipped
         np.testing.assert_allclose(known[0], density + np.log(np.clip(p, 1e-6, 1 - 1e-6)), atol=1e-9)
         np.testing.assert_allclose(np.exp(known[0] - density) + np.exp(known[1] - density), 1.0, atol=1e-12)
-        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, SLOPES, np.full(3, PRIVATE.scale**2))
+        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, SLOPES, np.full(3, PRIVATE.standard_deviation**2))
         shares = np.exp(np.asarray(private) - density)
         np.testing.assert_allclose(shares.sum(axis=0), 1.0, atol=1e-12)
         assert np.all(shares >= special.expit(-PRIVATE.response_epsilon) * (1 - 1e-12))

@@ -82,7 +82,7 @@ def test_a_split_budget_keeps_the_promise_exactly_for_the_farthest_records():
 def test_gaussian_noise_beside_randomized_response_keeps_the_promise_exactly():
     # the hockey stick of the released row, integrated over the covariate in which the records differ and both labels
     e, p = 1.5, 1 / (1 + np.exp(-LOGISTIC.response_epsilon))
-    far = stats.norm([[2.0], [-2.0]], LOGISTIC.scale)
+    far = stats.norm([[2.0], [-2.0]], LOGISTIC.standard_deviation)
 
     def excess(z, label):
         first, second = far.pdf(z)[:, 0]
@@ -91,12 +91,12 @@ def test_gaussian_noise_beside_randomized_response_keeps_the_promise_exactly():
     # excess is positive beyond the point where the likelihood ratio is exp(e)
     delta = 0.0
     for label in (0, 1):
-        start = (e + (1 - 2 * label) * LOGISTIC.response_epsilon) * LOGISTIC.scale**2 / 4
-        delta += integrate.quad(excess, start, start + 40 * LOGISTIC.scale, (label,), epsabs=1e-15, limit=200)[0]
+        start = (e + (1 - 2 * label) * LOGISTIC.response_epsilon) * LOGISTIC.standard_deviation**2 / 4
+        delta += integrate.quad(excess, start, start + 40 * LOGISTIC.standard_deviation, (label,), epsabs=1e-15, limit=200)[0]
     assert delta == pytest.approx(1e-4, rel=1e-7)
     assert LOGISTIC.guarantee.delta(e) == pytest.approx(1e-4, rel=1e-9)
     # less noise than where the parts are composed as if their worst outcomes coincided
-    assert LOGISTIC.scale < 4 * gaussian_scale(1.5 - LOGISTIC.response_epsilon, 1e-4)
+    assert LOGISTIC.standard_deviation < 4 * gaussian_scale(1.5 - LOGISTIC.response_epsilon, 1e-4)
 
 
 def test_an_attribute_is_hidden_as_its_worst_one_is():
@@ -108,7 +108,7 @@ def test_an_attribute_is_hidden_as_its_worst_one_is():
         label = alarms * keep / (1 - keep) + (0.05 - alarms) * (1 - keep) / keep
         power = 1 - attribute.tradeoff(0.05)  # 36.9 % and 97.4 %; covariates give 1e-6 away at an epsilon of 4
         assert label - 1e-12 < power < label + 1e-5
-        covariate = normal_delta(2 / mechanism.scale, 3.9)
+        covariate = normal_delta(2 / mechanism.standard_deviation, 3.9)
         assert attribute.delta(3.9) == pytest.approx(covariate, rel=1e-9)
         assert attribute.delta(0.0) >= 2 * keep - 1
         assert attribute.epsilon(0.0) == np.inf and mechanism.guarantee.tradeoff(0.05) < attribute.tradeoff(0.05)
@@ -136,10 +136,10 @@ def test_statistics_are_products_in_the_order_of_their_names():
 
 def test_noise_of_statistics_is_that_of_the_exact_sensitivity():
     unit = gaussian_scale(1.5, 1e-4)
-    assert SUMS.scale == pytest.approx(linear_sensitivity(2, 2.0, 3.0, (1, 2, 3)) * unit)
-    np.testing.assert_allclose(SUMS.noise.standard_deviations, SUMS.scale * np.array([1, 1, 1, 2, 2, 3]))
-    assert LABELLED.scale == pytest.approx(logistic_sensitivity(2, 2.0, (2, 1)) * unit)
-    np.testing.assert_allclose(LABELLED.noise.standard_deviations, LABELLED.scale * np.array([1, 1, 1, 0.5, 0.5]))
+    assert SUMS.standard_deviation == pytest.approx(linear_sensitivity(2, 2.0, 3.0, (1, 2, 3)) * unit)
+    np.testing.assert_allclose(SUMS.noise.standard_deviations, SUMS.standard_deviation * np.array([1, 1, 1, 2, 2, 3]))
+    assert LABELLED.standard_deviation == pytest.approx(logistic_sensitivity(2, 2.0, (2, 1)) * unit)
+    np.testing.assert_allclose(LABELLED.noise.standard_deviations, LABELLED.standard_deviation * np.array([1, 1, 1, 0.5, 0.5]))
 
 
 def test_the_trust_model_says_whose_noise_is_in_a_sum():

@@ -521,7 +521,7 @@ def explicit_linear_rows():
 def explicit_logistic_rows():
     slopes = numpyro.sample("slopes", dist.Normal(0, HALF["slope"]).expand([2]))
     x = explicit_covariates()
-    numpyro.sample("z", dist.Normal(x, logistic_rows()[1].mechanism.scale), obs=PAIRS)
+    numpyro.sample("z", dist.Normal(x, logistic_rows()[1].mechanism.standard_deviation), obs=PAIRS)
     true = special.expit(1.6)
     yes = jax.nn.sigmoid(x @ slopes)
     numpyro.sample("zy", dist.Bernoulli(true * yes + (1 - true) * (1 - yes)), obs=LABELS)

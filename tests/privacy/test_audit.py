@@ -503,7 +503,7 @@ def linear_records(rng):
 def logistic_records(rng):
     d = int(rng.integers(1, 3))
     mechanism = ldp.mechanisms.LogisticRecordsMechanism(**target(rng), columns=d + 1, split=rng.uniform(0.05, 0.95))
-    return records_case(mechanism, d, np.round, [mechanism.scale] * d + [None])
+    return records_case(mechanism, d, np.round, [mechanism.standard_deviation] * d + [None])
 
 
 def statistics_case(mechanism, d, response):
