@@ -101,8 +101,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         else:
             cells = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
         increasing("nodes", cells, 3)
-        cumulative = np.concatenate([[0.0], np.cumsum(histogram.probabilities)])
-        below = np.concatenate([[0.0], np.interp(cells[1:-1], histogram.nodes, cumulative), [cumulative[-1]]])
+        inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
+        below = np.concatenate([[0.0], inner, [histogram.cumulative[-1]]])
         edges, outputs, _ = optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
@@ -242,8 +242,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     def _inside(self, x: jax.Array) -> jax.Array:
         return (x >= jnp.asarray(self.interval[0], x.dtype)) & (x <= jnp.asarray(self.interval[1], x.dtype))
 
-    def _projected(self, x: ArrayLike) -> jax.Array:
-        x = floating(x)
+    def _projected(self, x: jax.Array) -> jax.Array:
         return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -495,7 +494,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 def _rounded_prior(histogram: Histogram, nodes: np.ndarray) -> np.ndarray:
     """Probabilities of the nodes after clipping to them and rounding at random."""
     ends = np.unique(np.concatenate([histogram.nodes, nodes]))
-    mass = np.diff(np.interp(ends, histogram.nodes, np.concatenate([[0.0], np.cumsum(histogram.probabilities)])))
+    mass = np.diff(np.interp(ends, histogram.nodes, histogram.cumulative))
     # under a density that is constant on a cell, the mean of a linear function is its value in the middle
     (above, share), k = interpolation(np, nodes, (ends[1:] + ends[:-1]) / 2), len(nodes)
     return np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)

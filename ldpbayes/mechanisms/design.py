@@ -27,12 +27,17 @@ class Histogram(NamedTuple):
     """
 
     nodes: Array
-    densities: Any
+    densities: Array
 
     @property
     def probabilities(self) -> np.ndarray:
         """Probability of each bin: density times width."""
         return np.asarray(self.densities) * np.diff(self.nodes)
+
+    @property
+    def cumulative(self) -> np.ndarray:
+        """Probability below each node (k + 1,)."""
+        return np.concatenate([[0.0], np.cumsum(self.probabilities)])
 
     @property
     def midpoints(self) -> np.ndarray:
@@ -49,15 +54,14 @@ class Histogram(NamedTuple):
 
     def quantiles(self, probabilities: Any) -> np.ndarray:
         """Points below which the density has these probabilities."""
-        cumulative = np.concatenate([[0.0], np.cumsum(self.probabilities)])
-        return np.interp(probabilities, cumulative, np.asarray(self.nodes))
+        return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
         """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1].
 
         Bins of equal density are all in it or none is: of a uniform density it is the whole range.
         """
-        densities, mass = np.asarray(self.densities), np.append(0.0, np.cumsum(self.probabilities))
+        densities, mass = np.asarray(self.densities), self.cumulative
 
         def span(level: float) -> tuple[int, int]:
             # densities that differ by rounding count as equal
@@ -118,7 +122,7 @@ def checked_histogram(histogram: Any) -> Histogram:
     return Histogram(nodes, densities / (densities @ np.diff(nodes)))
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # Gauss-Legendre rule between two cuts
 MAX_BINS = 256  # finer histograms are merged to as many bins of equal probability
 GRID = 30  # half-widths tried before the best of them is refined
 LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 more, which is lost in rounding
@@ -223,7 +227,7 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
     nodes, densities = prior
     lower, upper = interval
     centred = nodes - prior.mean
-    mass = np.concatenate([[0.0], np.cumsum(prior.probabilities)])
+    mass = prior.cumulative
     moment = np.concatenate([[0.0], np.cumsum(densities * np.diff(centred**2) / 2)])
 
     def below(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,7 +260,7 @@ def _merged(prior: Histogram) -> Histogram:
     """The histogram, or one with at most `MAX_BINS` bins whose probabilities are its own."""
     if len(prior.densities) <= MAX_BINS:
         return prior
-    mass = np.concatenate([[0.0], np.cumsum(prior.probabilities)])
+    mass = prior.cumulative
     nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), prior.nodes[[0, -1]]]))
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
@@ -370,8 +374,8 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     first, last = values[0], values[-1]
     values, probabilities = values[probabilities > 0], probabilities[probabilities > 0]
     mean = probabilities @ values
-    scale = np.max(np.abs(values - mean))
-    centred = (values - mean) / scale
+    spread = np.max(np.abs(values - mean))
+    centred = (values - mean) / spread
     costs, outputs = _bins(centred, probabilities, budget)
     k = len(values)
     # costs of the first i values in one bin, in two, ...; infinite where there are too few of them
@@ -390,12 +394,12 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
         ends.append(int(predecessor[ends[-1]]))
     ends.append(0)
     starts, stops = np.array(ends[:0:-1]), np.array(ends[-2::-1])
-    released = mean + scale * outputs[starts, stops]
+    released = mean + spread * outputs[starts, stops]
     # the best output of a label is the nearest one, so only ties and rounding errors are clipped here
     below, above = values[stops[:-1] - 1], values[stops[:-1]]
     margin = EDGE_MARGIN * (above - below)
     middles = np.clip((released[1:] + released[:-1]) / 2, below + margin, above - margin)
-    return BinDesign(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * scale**2))
+    return BinDesign(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * spread**2))
 
 
 def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
