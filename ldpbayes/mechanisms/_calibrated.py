@@ -11,7 +11,7 @@ from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
+from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.noise import (
@@ -52,8 +52,8 @@ class LaplaceMechanism(Additive):
     epsilon: Array
     lower: Array = None
     upper: Array = None
-    columns: Any = static(default=None, omitted=True)
-    perturbed: Any = static(default=None, omitted=True)
+    columns: ColumnNames = static(default=None, omitted=True)
+    perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
@@ -98,8 +98,8 @@ class ScaledMechanism(Additive):
     scale: Array
     lower: Array
     upper: Array
-    columns: Any = static(default=None)
-    perturbed: Any = static(default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
 
     def __post_init__(self) -> None:
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
@@ -184,8 +184,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
     scale: Array
     lower: Array
     upper: Array
-    columns: Any = static(default=None)
-    perturbed: Any = static(default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
 
     def __post_init__(self) -> None:
         self._check_probability("zero_probability")
@@ -231,8 +231,8 @@ class GaussianMechanism(Additive):
     delta: Array
     lower: Array = None
     upper: Array = None
-    columns: Any = static(default=None, omitted=True)
-    perturbed: Any = static(default=None, omitted=True)
+    columns: ColumnNames = static(default=None, omitted=True)
+    perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional()
     scale: Array = dataclasses.field(init=False)
 
@@ -358,8 +358,8 @@ class _WholeNumbers(Additive):
     scale: Array
     lower: Array = None
     upper: Array = None
-    columns: Any = static(default=None, omitted=True)
-    perturbed: Any = static(default=None, omitted=True)
+    columns: ColumnNames = static(default=None, omitted=True)
+    perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional()
 
     def __post_init__(self) -> None:

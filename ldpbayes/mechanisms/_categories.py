@@ -2,12 +2,12 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import LARGEST_CODE, at_least, checked
@@ -222,7 +222,7 @@ class RandomizedResponse(PureProtocol):
 
     categories: int = static(default=2)
 
-    def _log_flip_odds(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    def _log_flip_odds(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
         epsilon = jnp.asarray(self.epsilon, dtype)
         return epsilon, float(np.log(self.categories - 1)) - epsilon
@@ -466,7 +466,7 @@ class _SizedSubset(constraints.Constraint):
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __call__(self, z: Array) -> Any:
+    def __call__(self, z: Array) -> Array:
         bits = (z == 0) | (z == 1)
         return bits.all(axis=-1) & ((z != 0).sum(axis=-1) == self.size)
 

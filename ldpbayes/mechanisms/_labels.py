@@ -6,14 +6,21 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.mechanisms.design import Histogram, checked_histogram, checked_interval, optimal_bins, optimal_unbiased
+from ldpbayes.mechanisms.design import (
+    Histogram,
+    HistogramLike,
+    checked_histogram,
+    checked_interval,
+    optimal_bins,
+    optimal_unbiased,
+)
 from ldpbayes.mechanisms.finite_outputs import (
     FiniteOutputs,
     PiecewiseConstant,
@@ -74,7 +81,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             )
 
     @classmethod
-    def optimal(cls, prior: Any, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
+    def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
         """The bins and outputs of least mean squared error E[(z − x)²] under a prior of the labels.
 
         Labels within a cell count as its middle, which leaves out a constant if cells are equally wide.
@@ -106,7 +113,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         edges, outputs, _ = optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
-    def _probabilities(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    def _probabilities(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         """The probabilities p and q in the floating dtype of the data."""
         keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
         p = 1 / (1 + (np.shape(self.outputs)[0] - 1) * keep)
@@ -228,13 +235,13 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         """Ends of the released labels, a − ζ and b + ζ."""
         return self.interval[0] - self.half_width, self.interval[1] + self.half_width
 
-    def _law(self, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    def _law(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
         """exp(−ε), a, b, ζ and γ in the floating dtype of the data."""
         keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
         lower, upper, half = (jnp.asarray(part, dtype) for part in (*self.interval, self.half_width))
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
-    def _near(self, dtype: Any) -> jax.Array:
+    def _near(self, dtype: DTypeLike) -> jax.Array:
         """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ of itself only."""
         *_, half, total = self._law(dtype)
         return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
@@ -401,7 +408,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
                 )
 
     @classmethod
-    def optimal(cls, prior: Any, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
+    def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
         """The unbiased randomizer of least mean squared error E[(z − x)²] under a prior of the labels.
 
         Parameters

@@ -150,7 +150,7 @@ def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
     length = 1 + sum((codes >= 10**i).astype(np.int32) for i in range(1, width)) if width > 1 else xp.ones_like(codes)
     powers = xp.asarray([10**i for i in range(width)], dtype=np.int32)
 
-    def byte(i: int) -> Any:
+    def byte(i: int) -> Array:
         """Digit i from the left, in ASCII; any byte beyond the last digit, where it does not matter."""
         return (48 + codes // powers[xp.maximum(length - 1 - i, 0)] % 10).astype(np.uint32)
 

@@ -16,7 +16,7 @@ from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.mechanisms.additive import Additive, Columns, Columnwise, checked_columns
+from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import register
@@ -67,7 +67,7 @@ class LinearRecordsMechanism(Additive):
     delta: Array
     radius: Array
     response_bound: Array
-    columns: Any = static()
+    columns: ColumnNames = static()
     split: Array = 0.5
     clip: bool = static(default=False)
     unit_standard_deviation: Array = dataclasses.field(init=False)
@@ -168,7 +168,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     epsilon: Array
     delta: Array
     radius: Array
-    columns: Any = static()
+    columns: ColumnNames = static()
     split: Array = 0.5
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
@@ -296,7 +296,7 @@ class StatisticsMechanism(Additive):
     epsilon: Array
     delta: Array
     radius: Array
-    columns: Any
+    columns: ColumnNames
     ratios: tuple[float, ...]
     off_diagonal: str
     trust_model: str
@@ -376,7 +376,7 @@ class StatisticsMechanism(Additive):
         first = self.standard_deviation * xp.sqrt(self._summed)
         return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
 
-    def total(self, count: int) -> Any:
+    def total(self, count: int) -> "StatisticsMechanism":
         """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""
         if self.trust_model == "central" or self.count is not None:
             raise ValueError(f"only values of one record each, locally perturbed, are summed; got {self!r}")
@@ -484,8 +484,8 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     delta: Array
     radius: Array
     response_bound: Array
-    columns: Any = static()
-    ratios: Any = static(default=None)
+    columns: ColumnNames = static()
+    ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
     count: Array = optional()
@@ -537,8 +537,8 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     epsilon: Array
     delta: Array
     radius: Array
-    columns: Any = static()
-    ratios: Any = static(default=None)
+    columns: ColumnNames = static()
+    ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
     count: Array = optional()
@@ -564,7 +564,7 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
 ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
 
-def checked_regression_columns(columns: Any) -> Any:
+def checked_regression_columns(columns: ColumnNames) -> ColumnNames:
     """Columns of rows (x, y) as they are kept; ValueError unless there are two at least, the response last."""
     kept, _ = checked_columns(columns, None)
     if kept.columns is None or kept.width < 2:
@@ -580,7 +580,7 @@ def projected(x: Array, radius: Array) -> Array:
     return x * xp.where(outside, radius / xp.sqrt(xp.where(outside, square, 1.0)), 1.0)
 
 
-def rows_in_ball(rows: Array, columns: Any, radius: Array, clip: bool) -> tuple[Array, Array]:
+def rows_in_ball(rows: Array, columns: ColumnNames, radius: Array, clip: bool) -> tuple[Array, Array]:
     """Covariates (*batch, d) inside the ball, and responses (*batch,) as they are, of rows or a data frame.
 
     With `clip`, covariates outside are drawn back to the ball's surface; else they are refused if they are concrete.

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,19 @@ from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
+ColumnNames: TypeAlias = Any
+"""How many columns a row has (int), or their names (a sequence, kept as a tuple of str); None for a number."""
+
+ColumnSubset: TypeAlias = Any
+"""Positions (int) or names (str) of columns, a sequence kept as a tuple; None for all."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
     """Columns of a record: their number or names, None for a number; and the perturbed ones in order, None for all."""
 
-    columns: Any
-    perturbed: Any
+    columns: ColumnNames
+    perturbed: ColumnSubset
 
     @property
     def width(self) -> int:
@@ -86,7 +92,7 @@ class Columns:
         return frame[list(self.columns)]
 
 
-def checked_columns(columns: Any, perturbed: Any) -> tuple[Columns, np.ndarray]:
+def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
     """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones.
 
     Bounds come in the order of the names and are kept in that of the row: ``bounds[order]``. ValueError for columns
@@ -124,8 +130,8 @@ _INTEGER = constraints.integer_greater_than(-math.inf)
 class Columnwise(Mechanism):
     """A mechanism of numbers, or of rows of which it perturbs some columns."""
 
-    columns: Any
-    perturbed: Any
+    columns: ColumnNames
+    perturbed: ColumnSubset
 
     @property
     def _columns(self) -> Columns:
@@ -526,8 +532,8 @@ class AdditiveMechanism(Additive):
     noise: Noise
     lower: Array = None
     upper: Array = None
-    columns: Any = static(default=None)
-    perturbed: Any = static(default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
     sensitivity: Array = optional()
 
     def __post_init__(self) -> None:

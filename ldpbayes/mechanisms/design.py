@@ -2,7 +2,7 @@
 
 import bisect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -52,7 +52,7 @@ class Histogram(NamedTuple):
         squares = (self.midpoints - self.mean) ** 2 + np.diff(self.nodes) ** 2 / 12
         return float(np.sqrt(self.probabilities @ squares))
 
-    def quantiles(self, probabilities: Any) -> np.ndarray:
+    def quantiles(self, probabilities: Array) -> np.ndarray:
         """Points below which the density has these probabilities."""
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
@@ -87,7 +87,12 @@ class Histogram(NamedTuple):
         return checked_histogram((nodes, densities))
 
 
-def checked_histogram(histogram: Any) -> Histogram:
+Interval: TypeAlias = tuple[float, float]
+IntervalRule: TypeAlias = Callable[[Histogram, float, float], Interval]
+HistogramLike: TypeAlias = tuple[ArrayLike, ArrayLike]
+
+
+def checked_histogram(histogram: HistogramLike) -> Histogram:
     """A pair of nodes and densities as a histogram of float64 arrays that integrates to one.
 
     ValueError if it is no such pair, the nodes are unsorted, a density is negative, all are zero, or one is not finite.
@@ -127,9 +132,6 @@ MAX_BINS = 256  # finer histograms are merged to as many bins of equal probabili
 GRID = 30  # half-widths tried before the best of them is refined
 LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 more, which is lost in rounding
 
-Interval = tuple[float, float]
-IntervalRule = Callable[[Histogram, float, float], Interval]
-
 
 class HalfWidthDesign(NamedTuple):
     """The `half_width` ζ and the `interval` a < b of `RPWithPrior`, and the share of the variance `explained`."""
@@ -139,7 +141,7 @@ class HalfWidthDesign(NamedTuple):
     explained: float
 
 
-def explained_variance(histogram: Any, epsilon: float, interval: Any, half_width: float) -> float:
+def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
     """Share of the variance of a label Y that its release Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y.
 
     It is the Fisher information about the mean of the labels in one release, relative to that in a label, where the
@@ -163,7 +165,7 @@ def explained_variance(histogram: Any, epsilon: float, interval: Any, half_width
 
 
 def optimal_half_width(
-    histogram: Any, epsilon: float, *, interval: Interval | IntervalRule | None = None
+    histogram: HistogramLike, epsilon: float, *, interval: Interval | IntervalRule | None = None
 ) -> HalfWidthDesign:
     """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
 
@@ -265,7 +267,7 @@ def _merged(prior: Histogram) -> Histogram:
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
-def checked_interval(interval: Any) -> Interval:
+def checked_interval(interval: Interval) -> Interval:
     """A pair lower < upper of finite numbers, ValueError for anything else; tracers are left alone."""
     try:
         lower, upper = interval
@@ -279,11 +281,11 @@ def checked_interval(interval: Any) -> Interval:
     return lower, upper
 
 
-def _positive(name: str, value: Any) -> Any:
+def _positive(name: str, value: float) -> float:
     return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
 
 
-def optimal_interval(histogram: Any, epsilon: float, half_width: float) -> tuple[float, float]:
+def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
     """The interval in which a label most often lies and is released near the truth ([LH], 3.5 and Algorithm 1).
 
     It maximizes F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a label Y, whose density is the
@@ -416,7 +418,7 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
     return np.where(bins[:, None] < bins, costs, np.inf), outputs
 
 
-def _checked_law(values: Array, probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
+def _checked_law(values: ArrayLike, probabilities: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """A law on increasing numbers as float64 arrays, normalised; ValueError unless two values have a probability."""
     values = np.atleast_1d(checked("values", values, "finite numbers", np.isfinite))
     allowed = "finite and not negative"

@@ -139,7 +139,7 @@ def checked_labels(x: ArrayLike) -> jax.Array:
     return jnp.asarray(x, jnp.result_type(x, float))
 
 
-def increasing(name: str, value: Any, least: int) -> None:
+def increasing(name: str, value: Array, least: int) -> None:
     """ValueError unless a parameter, if concrete, is an increasing array of at least `least` finite numbers."""
     if not is_concrete(value):
         return
@@ -158,10 +158,10 @@ class _OneOf(constraints.Constraint):
 
     is_discrete = True
 
-    def __init__(self, numbers: Any) -> None:
+    def __init__(self, numbers: Array) -> None:
         self.numbers = numbers
 
-    def __call__(self, z: Array) -> Any:
+    def __call__(self, z: Array) -> Array:
         numbers = jnp.asarray(self.numbers)
         z = jnp.asarray(z)
         nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
@@ -173,6 +173,6 @@ class _OneOf(constraints.Constraint):
     def tree_flatten(self) -> tuple:
         return (self.numbers,), (("numbers",), {})
 
-    def eq(self, other: object, static: bool = False) -> Any:
+    def eq(self, other: object, static: bool = False) -> Array:
         same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
         return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]

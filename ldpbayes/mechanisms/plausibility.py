@@ -7,7 +7,6 @@ binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -23,7 +22,7 @@ CHUNK = 1 << 20  # values held in double precision at a time
 ROUNDING = 2.0**-22  # relative rounding error of a bound: twice that of single precision
 
 
-def improbable_count(count: Any, n: Array, probability: Array, tests: int, few: bool = False) -> np.ndarray:
+def improbable_count(count: Array, n: Array, probability: Array, tests: int, few: bool = False) -> np.ndarray:
     """Whether a count of n independent values at least as large has a probability below `LEVEL` / `tests`.
 
     With `few`, a count at most as large. `probability` is that of one value, on average over the values: at most, or
