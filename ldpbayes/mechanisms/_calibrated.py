@@ -92,7 +92,7 @@ class LaplaceMechanism(Additive):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaledMechanism(Additive):
+class _StatedDeviation(Additive):
     """Noise whose standard deviation `scale` is stated and may be 0, for public records."""
 
     scale: Array
@@ -109,7 +109,7 @@ class ScaledMechanism(Additive):
 
 @register("symmetric_laplace")
 @dataclasses.dataclass(frozen=True)
-class SymmetricLaplaceMechanism(ScaledMechanism):
+class SymmetricLaplaceMechanism(_StatedDeviation):
     """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row ([LCQ] sec. 3).
 
     Parameters
@@ -133,7 +133,7 @@ class SymmetricLaplaceMechanism(ScaledMechanism):
 
 @register("independent_laplace")
 @dataclasses.dataclass(frozen=True)
-class IndependentLaplaceMechanism(ScaledMechanism):
+class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise in every perturbed column.
 
     The guarantee for an attribute is the exact curve. For a record of several columns it is the curve of randomized

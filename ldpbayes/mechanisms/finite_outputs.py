@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import checked
-from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.plausibility import improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism
@@ -136,7 +136,7 @@ def checked_labels(x: ArrayLike) -> jax.Array:
     """Labels as a floating-point array; ValueError for NaN, where it can be seen."""
     if is_concrete(x):
         checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-    return jnp.asarray(x, jnp.result_type(x, float))
+    return floating(x)
 
 
 def increasing(name: str, value: Array, least: int) -> None:
