@@ -92,7 +92,9 @@ def test_gaussian_noise_beside_randomized_response_keeps_the_promise_exactly():
     delta = 0.0
     for label in (0, 1):
         start = (e + (1 - 2 * label) * LOGISTIC.response_epsilon) * LOGISTIC.standard_deviation**2 / 4
-        delta += integrate.quad(excess, start, start + 40 * LOGISTIC.standard_deviation, (label,), epsabs=1e-15, limit=200)[0]
+        delta += integrate.quad(
+            excess, start, start + 40 * LOGISTIC.standard_deviation, (label,), epsabs=1e-15, limit=200
+        )[0]
     assert delta == pytest.approx(1e-4, rel=1e-7)
     assert LOGISTIC.guarantee.delta(e) == pytest.approx(1e-4, rel=1e-9)
     # less noise than where the parts are composed as if their worst outcomes coincided
@@ -139,7 +141,9 @@ def test_noise_of_statistics_is_that_of_the_exact_sensitivity():
     assert SUMS.standard_deviation == pytest.approx(linear_sensitivity(2, 2.0, 3.0, (1, 2, 3)) * unit)
     np.testing.assert_allclose(SUMS.noise.standard_deviations, SUMS.standard_deviation * np.array([1, 1, 1, 2, 2, 3]))
     assert LABELLED.standard_deviation == pytest.approx(logistic_sensitivity(2, 2.0, (2, 1)) * unit)
-    np.testing.assert_allclose(LABELLED.noise.standard_deviations, LABELLED.standard_deviation * np.array([1, 1, 1, 0.5, 0.5]))
+    np.testing.assert_allclose(
+        LABELLED.noise.standard_deviations, LABELLED.standard_deviation * np.array([1, 1, 1, 0.5, 0.5])
+    )
 
 
 def test_the_trust_model_says_whose_noise_is_in_a_sum():
