@@ -1,4 +1,4 @@
-"""How far the statistics of one regression record can move: the sensitivities of Gaussian noise on them.
+"""Sensitivity of the statistics of regression records, for Gaussian noise.
 
 The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y². Each of
 these blocks has noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the
@@ -36,9 +36,9 @@ largest at a = v = 0, or it is (1 + v)² (A + C (1 − v)²) at a = 1, or (1 + a
 """
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least, checked
 
@@ -56,10 +56,8 @@ def linear_sensitivity(
     ----------
     covariates : int
         d, the number of entries of x, positive. From two on it makes no difference.
-    radius : float
-        R: the largest norm of x, positive and finite, in the unit of x.
-    response_bound : float
-        q: the largest absolute value of y, positive and finite, in the unit of y.
+    radius, response_bound : float
+        R and q: the largest norm of x and absolute value of y, positive and finite, in the units of x and y.
     ratios : (float, float, float)
         σ₁, σ₂, σ₃ up to a common factor, positive and finite: standard deviations of the noise on second moments, on
         y·x and on y².
@@ -67,8 +65,7 @@ def linear_sensitivity(
     Returns
     -------
     float
-        The sensitivity, in the unit of x²: noise of σ₁, σ₂, σ₃ has the privacy of unit noise at a distance of this
-        over σ₁.
+        The sensitivity Δ, in the unit of x²: the release has the privacy of two unit normal laws Δ/σ₁ apart.
 
     Raises
     ------
@@ -88,22 +85,13 @@ def linear_sensitivity_bound(
 
     Parameters
     ----------
-    radius : float
-        The largest norm of x, positive and finite.
-    response_bound : float
-        The largest absolute value of y, positive and finite.
-    ratios : (float, float, float)
-        σ₁, σ₂, σ₃ up to a common factor, as in `linear_sensitivity`.
+    radius, response_bound, ratios
+        As in `linear_sensitivity`, which raises the same errors.
 
     Returns
     -------
     float
         √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²).
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
@@ -118,10 +106,8 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
 
     Parameters
     ----------
-    covariates : int
-        d, the number of entries of x, positive. From two on it makes no difference.
-    radius : float
-        R: the largest norm of x, positive and finite, in the unit of x.
+    covariates, radius
+        As in `linear_sensitivity`.
     ratios : (float, float)
         σ₁, σ₂ up to a common factor, positive and finite: standard deviations of the noise on second moments and on
         y·x.
@@ -157,16 +143,17 @@ def _across(square: float, product: float) -> float:
     return max((1 + t) ** 2 * (square * (1 - t) ** 2 + product), 4 * product)
 
 
-def _weights(radius: float, response_bound: float, ratios: Any, blocks: int) -> tuple[float, ...]:
+def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: int) -> tuple[float, ...]:
     """A, and C where there is a third block."""
-    number, numbers = "a positive and finite number", f"{blocks} positive and finite numbers"
-    lengths = {"radius": radius, "response_bound": response_bound}
-    for name, value in lengths.items():
-        lengths[name] = checked(name, value, number, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+    numbers = f"{blocks} positive and finite numbers"
+    radius, response_bound = (
+        checked(name, value, "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        for name, value in (("radius", radius), ("response_bound", response_bound))
+    )
     scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
     if np.shape(scales) != (blocks,):
         raise ValueError(f"ratios must be {numbers}, got {ratios!r}")
-    unit = lengths["response_bound"] / lengths["radius"]
+    unit = response_bound / radius
     first, *others = map(float, scales)
     # products overflow to infinity, where powers of a float would raise an error of their own
     roots = [first / scale * size for scale, size in zip(others, (unit, unit * unit), strict=False)]

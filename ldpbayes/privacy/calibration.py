@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -10,49 +11,46 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import (
     GaussianTradeoff,
     Tradeoff,
     ZeroInflatedTradeoff,
-    _epsilon,
-    _gaussian_log_delta,
-    _positive,
-    _probability,
+    checked_epsilon,
+    checked_positive,
+    checked_probability,
+    gaussian_log_delta,
 )
 
 
-def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Any:
+def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
 
     This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon, unlike the classical
-    sqrt(2 log(1.25 / delta)) / epsilon. The equation is solved for log(sensitivity / scale) with delta in log space,
-    and of the two ends of the final bracket the one that keeps the promise is returned; the delta achieved agrees with
-    `delta` to about 1e-11 of itself.
+    sqrt(2 log(1.25 / delta)) / epsilon. The promise is always kept: the delta achieved is at most `delta`, and agrees
+    with it to about 1e-11 of itself.
 
     Parameters
     ----------
-    epsilon : array_like
-        Positive and finite; broadcasts against `delta` and `sensitivity`.
-    delta : array_like
-        Between 0 and 1, exclusive.
+    epsilon, delta : array_like
+        Target, epsilon positive and finite, delta between 0 and 1, exclusive; they broadcast with `sensitivity`.
     sensitivity : array_like
         Largest distance between the inputs, positive and finite; in the unit of the result.
 
     Returns
     -------
     float or ndarray
-        The standard deviation, in the broadcast shape.
 
     Raises
     ------
     ValueError
         If an argument is out of range.
     """
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    epsilon = checked_positive("epsilon", epsilon)
     delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-    sensitivity = checked("sensitivity", sensitivity, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    sensitivity = checked_positive("sensitivity", sensitivity)
     epsilon, delta = np.broadcast_arrays(epsilon, delta)
     # Phi(-a) > delta(mu) at a = epsilon/mu - mu/2, so the mu at which Phi(-a) = delta is too small; it is the root of
     # mu^2/2 + t mu - epsilon, written so that nothing cancels for either sign of t
@@ -63,29 +61,27 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     # most that power less exp(epsilon) times level can be, is at least delta
     log_rest = np.log1p(-delta) - np.log(2)
     high = -special.ndtri_exp(log_rest - epsilon) - special.ndtri_exp(log_rest)
-    found = find_root(
-        lambda log_mu, epsilon, target: _gaussian_log_delta(np.exp(log_mu), epsilon) - target,
-        (np.log(low) - 1e-9, np.log(high) + 1e-9),
-        args=(epsilon, np.log(delta)),
-    )
-    if not np.all(found.success):
-        raise ValueError(f"no scale found for epsilon = {epsilon[~found.success]}, delta = {delta[~found.success]}")
-    scale = sensitivity * np.exp(-np.where(found.f_x <= 0, found.x, found.bracket[0]))
+    log_mu = _largest_log_mu("scale", gaussian_log_delta, (np.log(low), np.log(high)), epsilon, delta)
+    scale = sensitivity * np.exp(-log_mu)
     return scale if np.ndim(scale) else float(scale)
 
 
-class ZILParameters(NamedTuple):
-    """Parameters of a zero-inflated Laplace mechanism, and what they achieve.
+def _largest_log_mu(
+    sought: str, log_delta: Callable, bracket: tuple[Array, Array], epsilon: Array, delta: Array, *arguments: Array
+) -> Array:
+    """Largest log mu at which `log_delta` is at most log delta: of the final bracket the end that keeps the promise."""
+    root = find_root(
+        lambda log_mu, target, *others: log_delta(np.exp(log_mu), *others) - target,
+        (bracket[0] - 1e-9, bracket[1] + 1e-9),
+        args=(np.log(delta), epsilon, *arguments),
+    )
+    if not np.all(root.success):
+        raise ValueError(f"no {sought} found for epsilon = {epsilon[~root.success]}, delta = {delta[~root.success]}")
+    return np.where(root.f_x <= 0, root.x, root.bracket[0])
 
-    Attributes
-    ----------
-    zero_probability, scale : float
-        δ and λ of the mechanism; λ is the standard deviation of the noise.
-    distance : float
-        c′: the distance between two inputs over the scale.
-    tradeoff : Tradeoff
-        The curve that the mechanism keeps.
-    """
+
+class ZILParameters(NamedTuple):
+    """δ and λ (the standard deviation of the noise) of a mechanism, c′ (diameter over λ), and the curve it keeps."""
 
     zero_probability: float
     scale: float
@@ -110,10 +106,8 @@ def zil_parameters(
 
     Parameters
     ----------
-    epsilon : float
-        Positive and finite.
-    delta : float
-        Above `zero_probability`, below 1.
+    epsilon, delta : float
+        Target: epsilon positive and finite, delta above `zero_probability` and below 1.
     zero_probability : float
         Probability that a record is released exactly as it is, between 0 and 1, exclusive.
     bounds : (array_like, array_like)
@@ -128,22 +122,21 @@ def zil_parameters(
     Returns
     -------
     ZILParameters
-        With the scale, and the curve that it keeps.
+        Fields ``zero_probability``, ``scale`` (λ: the standard deviation of the noise), ``distance`` (c′) and
+        ``tradeoff`` (the curve that the mechanism keeps).
 
     Raises
     ------
     ValueError
-        If an argument is out of range; in particular if `delta` does not exceed `zero_probability`, when no scale
-        suffices.
+        If an argument is out of range; if `delta` does not exceed `zero_probability`, no scale suffices.
     """
-    epsilon = checked(
-        "epsilon", epsilon, "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf)
-    )
-    probability = "a number between 0 and 1, exclusive"
-    delta = checked("delta", delta, probability, lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    zero_probability = checked(
-        "zero_probability", zero_probability, probability, lambda a: (a.ndim == 0) & (a > 0) & (a < 1)
-    )
+
+    def checked_number(name: str, value: float, allowed: str, most: float) -> float:
+        return checked(name, value, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < most))
+
+    epsilon = checked_number("epsilon", epsilon, "a positive and finite number", np.inf)
+    delta = checked_number("delta", delta, "a number between 0 and 1, exclusive", 1)
+    zero_probability = checked_number("zero_probability", zero_probability, "a number between 0 and 1, exclusive", 1)
     if zero_probability >= delta:
         raise ValueError(
             f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, so "
@@ -185,110 +178,75 @@ def zil_parameters(
 class GaussianWithResponseTradeoff(Tradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
 
-    It is the product of the two curves ([DRS] Definition 3.1 and Theorem 3.2), attained by records that differ most in
-    both. The log likelihood ratio of the response is ±`response_epsilon`, so that of both is a mixture of two normal
-    laws under either input, and the most powerful tests are its thresholds.
-
-    Parameters
-    ----------
-    mu : array_like
-        Sensitivity over standard deviation of the Gaussian noise, positive and finite.
-    response_epsilon : array_like
-        Budget of the response, which is true with probability 1/(1 + exp(−response_epsilon)); positive and finite.
+    The response is true with probability 1/(1 + exp(−response_epsilon)). The curve is the product of the two curves
+    ([DRS] Definition 3.1 and Theorem 3.2), attained by records that differ most in both. The log likelihood ratio of
+    the response is ±`response_epsilon`, so that of both is a mixture of two normal laws under either input, and the
+    most powerful tests are its thresholds.
     """
 
-    mu: Any
-    response_epsilon: Any
+    mu: Array
+    response_epsilon: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", _positive("mu", self.mu))
-        object.__setattr__(self, "response_epsilon", _positive("response_epsilon", self.response_epsilon))
+        object.__setattr__(self, "mu", checked_positive("mu", self.mu))
+        object.__setattr__(self, "response_epsilon", checked_positive("response_epsilon", self.response_epsilon))
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`, the threshold by root finding."""
-        alpha, mu, budget = np.broadcast_arrays(_probability("alpha", alpha), self.mu, self.response_epsilon)
+    def __call__(self, alpha: ArrayLike) -> Array:
+        alpha, mu, budget = np.broadcast_arrays(checked_probability("alpha", alpha), self.mu, self.response_epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
-            # the level is known better by its complement where it is large; that is the level at the other threshold
-            # under the other input, the type II error being the level at minus the threshold
+            # a large level is more precise as one less its complement (sign = −1 in `_log_level`)
             large = alpha > 0.5
             target, sign = np.where(large, log_rest, log_alpha), np.where(large, -1.0, 1.0)
-            # were the response known, the threshold would be that of the normal laws, plus or minus the budget
+            # given the response, the threshold is that of the normal laws, plus or minus the budget
             middle = -sign * mu * special.ndtri_exp(target) - mu**2 / 2
             margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
             inside = (alpha > 0) & (alpha < 1)
             low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
-            found = find_root(
+            threshold = find_root(
                 lambda threshold, mu, budget, sign, target: _log_level(threshold, mu, budget, sign) - target,
                 (low, high),
                 args=(mu, budget, sign, np.where(inside, target, -1.0)),
-            )
-            threshold, reached = found.x, _log_level(found.x, mu, budget, sign)
-            # the tangent there: within rounding of the curve also where rounding has moved the threshold
-            moved = -sign * np.exp(threshold + reached) * np.expm1(target - reached)
-            value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + moved
+            ).x
+            reached = _log_level(threshold, mu, budget, sign)
+            # the tangent there is within rounding of the curve, also where the threshold has an error
+            correction = -sign * np.exp(threshold + reached) * np.expm1(target - reached)
+            value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))[()]
 
-    def log_delta(self, epsilon: ArrayLike) -> Any:
-        """Log of `delta`, to nearly full relative precision also where delta itself underflows.
+    def log_delta(self, epsilon: ArrayLike) -> Array:
+        """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
+        return _log_delta(self.mu, checked_epsilon(epsilon), self.response_epsilon)[()]
 
-        Parameters
-        ----------
-        epsilon : array_like
-            Non-negative and finite.
-        """
-        return _log_delta(self.mu, self.response_epsilon, _epsilon(epsilon))[()]
-
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """Mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio."""
         return np.exp(self.log_delta(epsilon))
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0."""
-        delta, mu, budget = np.broadcast_arrays(_probability("delta", delta), self.mu, self.response_epsilon)
+    def epsilon(self, delta: ArrayLike) -> Array:
+        delta, mu, budget = np.broadcast_arrays(checked_probability("delta", delta), self.mu, self.response_epsilon)
         inside = (delta > 0) & (delta < 1)
         at = np.where(inside, delta, 0.5)
-        # the two epsilons add up to one at which delta is not larger
+        # by basic composition delta is at most `at` at the sum of both epsilons
         high = (np.asarray(GaussianTradeoff(mu).epsilon(at)) + budget) * (1 + 1e-9)
         target = np.log(at)
-        found = find_root(
-            lambda epsilon, mu, budget, target: _log_delta(mu, budget, epsilon) - target,
+        root = find_root(
+            lambda epsilon, mu, budget, target: _log_delta(mu, epsilon, budget) - target,
             (np.zeros_like(high), high),
             args=(mu, budget, target),
         )
-        enough = (delta == 1) | (inside & (target >= _log_delta(mu, budget, 0.0)))
-        return np.where(enough, 0.0, np.where(delta > 0, found.x, np.inf))[()]
+        enough = (delta == 1) | (inside & (target >= _log_delta(mu, 0.0, budget)))
+        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))[()]
 
 
-def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Any:
-    """Return the largest `mu` at which Gaussian noise beside randomized response is (epsilon, delta)-private.
+def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
+    """The largest `mu` at which `GaussianWithResponseTradeoff(mu, response_epsilon)` is (epsilon, delta)-private.
 
-    The pair is `GaussianWithResponseTradeoff(mu, response_epsilon)`, and its delta at epsilon is `delta`: more is left
-    for the Gaussian noise than (epsilon − response_epsilon, delta), which basic composition leaves. The equation is
-    solved as in `gaussian_scale`, and of the two ends of the final bracket the one that keeps the promise is returned.
-
-    Parameters
-    ----------
-    epsilon : array_like
-        Positive and finite; broadcasts against the others.
-    delta : array_like
-        Between 0 and 1, exclusive.
-    response_epsilon : array_like
-        Budget of the binary randomized response, positive and below `epsilon`.
-
-    Returns
-    -------
-    float or ndarray
-        Sensitivity over standard deviation of the Gaussian noise, in the broadcast shape.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    The response has less than the whole epsilon. This leaves more for the Gaussian noise than basic composition, which
+    leaves (epsilon − response_epsilon, delta).
     """
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    epsilon = checked_positive("epsilon", epsilon)
     delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-    budget = _positive("response_epsilon", response_epsilon)
+    budget = checked_positive("response_epsilon", response_epsilon)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, delta, budget)
     if np.any(budget >= epsilon):
         where = np.flatnonzero(budget >= epsilon)[0]
@@ -298,23 +256,16 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
         )
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
-    found = find_root(
-        lambda log_mu, epsilon, budget, target: _log_delta(np.exp(log_mu), budget, epsilon) - target,
-        (low - 1e-9, high + 1e-9),
-        args=(epsilon, budget, np.log(delta)),
-    )
-    if not np.all(found.success):
-        raise ValueError(f"no mu found for epsilon = {epsilon[~found.success]}, delta = {delta[~found.success]}")
-    mu = np.exp(np.where(found.f_x <= 0, found.x, found.bracket[0]))
+    mu = np.exp(_largest_log_mu("mu", _log_delta, (low, high), epsilon, delta, budget))
     return mu if np.ndim(mu) else float(mu)
 
 
-def _log_level(threshold: Any, mu: Any, budget: Any, sign: Any) -> Any:
+def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
     """Log probability, where the first input is true, that the log likelihood ratio is above a threshold.
 
     With sign = −1 it is that of the complement. By symmetry, the type II error is the level at minus the threshold.
     """
-    # the response favours the other input with probability 1/(1 + exp(budget)), and has then ratio +budget
+    # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
     favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
     return np.logaddexp(
         special.log_ndtr(-sign * favours) - np.logaddexp(0.0, budget),
@@ -322,15 +273,15 @@ def _log_level(threshold: Any, mu: Any, budget: Any, sign: Any) -> Any:
     )
 
 
-def _log_delta(mu: Any, budget: Any, epsilon: Any) -> np.ndarray:
+def _log_delta(mu: Array, epsilon: Array, budget: Array) -> np.ndarray:
     """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
 
     With ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊ the former, at t < 0, is one less exp(t), plus exp(t) times that at −t.
     """
     t = epsilon - budget
     size = np.abs(t)
-    beyond = _gaussian_log_delta(mu, size)
+    beyond = gaussian_log_delta(mu, size)
     with np.errstate(divide="ignore", under="ignore"):
         near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
-    far = _gaussian_log_delta(mu, epsilon + budget)
+    far = gaussian_log_delta(mu, epsilon + budget)
     return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))

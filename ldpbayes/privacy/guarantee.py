@@ -1,16 +1,16 @@
 """Guarantees: a trade-off function with what it protects, against whom, and in words."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ldpbayes.privacy.tradeoffs import Tradeoff, _probability
+from ldpbayes._core.types import Array
+from ldpbayes.privacy.tradeoffs import Tradeoff, checked_probability
 
 _UNITS = ("record", "attribute", "label")
 _TRUST_MODELS = ("local", "central")
-SMALL = 1e-6  # delta that is quoted of a mechanism without a finite epsilon at delta = 0
+SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,16 +26,21 @@ class Guarantee:
     trust_model : {"local", "central"}
         Whether each value is perturbed before anybody else sees it, or by a trusted curator.
     stated_delta : array_like, optional
-        The delta of the pair that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6;
-        where inputs are given away with some probability, that probability, rounded up in the fourth decimal.
+        The delta that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6; where inputs are
+        given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
+
+    Raises
+    ------
+    ValueError
+        If an argument is none of these, or `stated_delta` is outside [0, 1].
     """
 
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
-    stated_delta: Any = None
+    stated_delta: Array = None
     exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -43,32 +48,14 @@ class Guarantee:
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
         if self.stated_delta is not None:
-            object.__setattr__(self, "stated_delta", _probability("stated_delta", self.stated_delta))
+            object.__setattr__(self, "stated_delta", checked_probability("stated_delta", self.stated_delta))
 
-    @property
-    def _neighbours(self) -> str:
-        if self.trust_model == "central":
-            return f"two data sets that differ in one {self.unit}"
-        return f"two possible values of one {self.unit}"
-
-    def delta(self, epsilon: ArrayLike) -> Any:
-        """Smallest delta at an epsilon; see `Tradeoff.delta`.
-
-        Parameters
-        ----------
-        epsilon : array_like
-            Non-negative and finite.
-        """
+    def delta(self, epsilon: ArrayLike) -> Array:
+        """Smallest delta at an epsilon, non-negative and finite."""
         return self.tradeoff.delta(epsilon)
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Smallest epsilon at a delta; see `Tradeoff.epsilon`.
-
-        Parameters
-        ----------
-        delta : array_like
-            In [0, 1].
-        """
+    def epsilon(self, delta: ArrayLike) -> Array:
+        """Smallest epsilon at a delta in [0, 1]."""
         return self.tradeoff.epsilon(delta)
 
     @property
@@ -77,7 +64,7 @@ class Guarantee:
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
-            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL)) / 1e4, 1.0), SMALL)
+            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL_DELTA)) / 1e4, 1.0), SMALL_DELTA)
             delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta
@@ -98,12 +85,15 @@ class Guarantee:
         given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
+        neighbours = f"two possible values of one {self.unit}"
+        if self.trust_model == "central":
+            neighbours = f"two data sets that differ in one {self.unit}"
         exposed = " and ".join(self.exposed)
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
-            f"no test between {self._neighbours} that raises a false alarm 5% of the time "
+            f"no test between {neighbours} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):
@@ -118,14 +108,6 @@ class Guarantee:
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
-    """A number in words, or the range of several.
-
-    Parameters
-    ----------
-    value : array_like
-        Numbers.
-    equals : str
-        What stands before a single one.
-    """
+    """A number after the word `equals`, or the range of several numbers."""
     low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
     return f"{equals}{low}" if low == high else f"between {low} and {high}"

@@ -1,4 +1,4 @@
-"""How well two symmetric multivariate Laplace laws SL_d(I), `distance` apart, can be told.
+"""The trade-off curve of two symmetric multivariate Laplace laws SL_d(I), `distance` apart.
 
 The trade-off function T_{d,c} of [LCQ] (eq. 3.2), which is simulated there, is computed by quadrature in one dimension.
 On the sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with
@@ -9,38 +9,39 @@ probability of a cap, a beta probability.
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
-from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff, _epsilon, _probability
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff, checked_epsilon, checked_probability
 
-FAR = 2000.0  # a distance at which both errors underflow
-MANY = 10_000  # dimensions beyond which the curve is taken to be their limit, below it by 1/dimension of itself
-NEARLY_ONE = math.log(0.9)  # no threshold is looked for by an error above that: one less the error is known better
+FAR = 2000.0  # distance at which both errors underflow
+MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
+NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: above it, 1 − error is more precise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(Tradeoff):
     """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
 
-    See [LCQ] eq. 3.2 and Propositions 3.1 and 3.2. The limit has a closed form in the log threshold κ: with a = κ/c,
-    the level is ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c done.
+    [LCQ] eq. 3.2 and Propositions 3.1 and 3.2. The limit has a closed form in the log threshold κ: with a = κ/c, the
+    level is ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c solved.
 
     Parameters
     ----------
     distance : array_like
-        c: the distance between the two inputs over the scale λ of the noise, positive; infinite for a public record.
+        c: distance of the inputs over the standard deviation λ of the noise, positive; infinite for a public record.
     dimension : int or inf
-        d: the number of perturbed coordinates; ``math.inf`` for the limit, which lies below every other curve.
+        d: number of perturbed coordinates; ``math.inf`` for the limit, which lies below every other curve.
     """
 
-    distance: Any
+    distance: Array
     dimension: float = math.inf
 
     def __post_init__(self) -> None:
@@ -49,20 +50,21 @@ class SymmetricLaplaceTradeoff(Tradeoff):
         if not (is_integer(d) and d >= 1) and d != math.inf:
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
-        return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, _probability("alpha", alpha), public=0.0)
+    def __call__(self, alpha: ArrayLike) -> Array:
+        return self._map(
+            LaplaceTradeoff.__call__, _Tests.type_ii_error, checked_probability("alpha", alpha), public=0.0
+        )
 
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """δ_c(ε): power less exp(ε) times level, of the test with threshold exp(ε); for the limit [LCQ] Theorem 3.3."""
-        return self._map(LaplaceTradeoff.delta, _Tests.delta, _epsilon(epsilon), public=1.0)
+        return self._map(LaplaceTradeoff.delta, _Tests.delta, checked_epsilon(epsilon), public=1.0)
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0 in two dimensions or more."""
-        found = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, _probability("delta", delta), public=math.inf)
-        return np.where(np.equal(delta, 1), 0.0, found)[()]
+    def epsilon(self, delta: ArrayLike) -> Array:
+        delta = checked_probability("delta", delta)
+        epsilon = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, delta, public=math.inf)
+        return np.where(np.equal(delta, 1), 0.0, epsilon)[()]
 
-    def _map(self, closed: Any, function: Any, argument: ArrayLike, public: float) -> Any:
+    def _map(self, closed: Callable, function: Callable, argument: ArrayLike, public: float) -> Array:
         """Apply a function of the tests at each distance to its arguments; `public` where the distance is infinite.
 
         T_{1,c} has a `closed` form: that of Laplace noise of scale λ/√2.
@@ -74,9 +76,9 @@ class SymmetricLaplaceTradeoff(Tradeoff):
             finite = np.isfinite(budget)
             return np.where(finite, closed(LaplaceTradeoff(np.where(finite, budget, 1.0)), argument), public)[()]
         result = np.full(argument.shape, public)
-        for one in np.unique(distance[distance < FAR]):
-            here = distance == one
-            result[here] = function(_tests(self.dimension, float(one)), argument[here])
+        for c in np.unique(distance[distance < FAR]):
+            here = distance == c
+            result[here] = function(_tests(self.dimension, float(c)), argument[here])
         return result[()]
 
 
@@ -109,14 +111,14 @@ class _Tests:
         level = law.integrate(start, stop, lambda u: law.cap(u, law.step(u, kappa[..., None]), c))
 
         def ring(u: np.ndarray) -> np.ndarray:
-            """Probabilities that a sphere's point is outside the cap, and inside it."""
+            """Probabilities that a point of the sphere is outside the cap, and inside it."""
             cap = law.cap(u, law.step(u, -kappa[..., None]), c)
             return np.stack([1 - cap, cap])
 
         inside, outside = law.integrate(near, far, ring)
         power = np.logaddexp(law.integrate(near - DROP, near, np.ones_like), inside)
         missed = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
-        # power and type II error add up to one, and the smaller of them is known better
+        # power and type II error add up to one, and the smaller is more precise
         power, missed = np.where(power < missed, (power, _log_rest(power)), (_log_rest(missed), missed))
         reached = near > SMALL + 1e-6
         return np.where(reached, level, -np.inf), np.where(reached, power, -np.inf), np.where(reached, missed, 0.0)
@@ -143,13 +145,13 @@ class _Tests:
         with np.errstate(divide="ignore"):
             log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
         beyond, detected = log_alpha > self.grid[1][0], alpha > 0.5
-        # the threshold is that at which the level is alpha, or beyond the diagonal the type II error; above one half
-        # this error is found by the power, 1 − alpha
+        # at the threshold the level is alpha, or beyond the diagonal the type II error is; above one half the power,
+        # 1 − alpha, stands for this error
         target, kappa = np.where(detected, log_rest, log_alpha), np.empty_like(alpha)
         for which, here in ((1, ~beyond), (2, detected), (3, beyond & ~detected)):
             kappa[here] = self._threshold(which, target[here])
         level, power, missed = self.log_errors(kappa)
-        # at a threshold that is nearly right, the curve's tangent is within rounding of the curve
+        # the threshold is nearly right: there the tangent is within rounding of the curve
         short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(missed) - alpha)
         with np.errstate(over="ignore"):
             value = np.where(
@@ -163,20 +165,19 @@ class _Tests:
         """The log threshold at which a log error, a column of the grid, is `target`: interpolated, then two secants."""
         kappa, column = self.grid[0], self.grid[which]
         sign = 1 if which == 3 else -1  # type II errors grow with the threshold
-        seen = np.flatnonzero(np.isfinite(column) & (column < NEARLY_ONE))
+        usable = np.flatnonzero(np.isfinite(column) & (column < NEARLY_ONE))
         # large thresholds, at which the table of the radial law has no more precision, are left out
-        still = np.flatnonzero(sign * np.diff(column[seen]) <= 0)
-        seen = seen[: still[0] + 1 if len(still) else None]
-        at, values = kappa[seen], column[seen]
+        constant = np.flatnonzero(sign * np.diff(column[usable]) <= 0)
+        usable = usable[: constant[0] + 1 if len(constant) else None]
+        at, values = kappa[usable], column[usable]
         target = np.clip(target, *sorted((values[0], values[-1])))
-        found = scipy.interpolate.PchipInterpolator(sign * values, at)(sign * target)
-        slope = np.maximum(sign * scipy.interpolate.PchipInterpolator(at, values)(found, 1), 1e-12)
+        root = scipy.interpolate.PchipInterpolator(sign * values, at)(sign * target)
+        slope = np.maximum(sign * scipy.interpolate.PchipInterpolator(at, values)(root, 1), 1e-12)
         for _ in range(2):
-            found = np.clip(found - sign * (self.log_errors(found)[which - 1] - target) / slope, at[0], at[-1])
-        return found
+            root = np.clip(root - sign * (self.log_errors(root)[which - 1] - target) / slope, at[0], at[-1])
+        return root
 
     def delta(self, epsilon: np.ndarray) -> np.ndarray:
-        """Power less exp(ε) times level."""
         if self.dimension == math.inf:
             a = epsilon / self.distance
             return -np.expm1(-self.distance / (a + np.sqrt(2 + a**2)))
@@ -185,19 +186,18 @@ class _Tests:
         return np.maximum(detected - np.exp(level + epsilon), 0.0)
 
     def epsilon(self, delta: np.ndarray) -> np.ndarray:
-        """Inverse of `delta`, which decreases: a root, in the limit of many dimensions in closed form."""
         if self.dimension == math.inf:
             with np.errstate(divide="ignore"):
                 missed = -np.log1p(-delta)
-                found = self.distance**2 / (2 * missed) - missed
-            return np.where(delta >= self.delta(np.zeros(1)), 0.0, found)
-        found = find_root(
+                epsilon = self.distance**2 / (2 * missed) - missed
+            return np.where(delta >= self.delta(np.zeros(1)), 0.0, epsilon)
+        root = find_root(
             lambda epsilon, target: self.delta(epsilon) - target,
             (np.zeros_like(delta), np.full_like(delta, self.most)),
             args=(delta,),
         )
         least, most = self.delta(np.array([self.most, 0.0]))
-        return np.where(delta >= most, 0.0, np.where(delta > least, found.x, np.inf))
+        return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
 
 
 def _log_rest(log_probability: np.ndarray) -> np.ndarray:

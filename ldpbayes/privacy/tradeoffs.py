@@ -4,83 +4,52 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import checked
+from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
-def _positive(name: str, value: ArrayLike) -> Any:
-    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-
-
-def _epsilon(value: ArrayLike) -> Any:
-    return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-
-
-def _probability(name: str, value: ArrayLike) -> Any:
-    return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
-
-
 class Tradeoff(abc.ABC):
     """The trade-off function of a worst pair of inputs; parameters may be arrays, one entry for each personal budget.
 
-    Methods broadcast their argument against the parameters and return float64.
+    Methods broadcast their argument against the parameters, return float64, and raise ValueError for an argument out of
+    range.
     """
 
-    zero_probability: Any = 0.0
+    zero_probability: Array = 0.0
     """Probability that the input is released exactly as it is."""
 
     @abc.abstractmethod
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error of a test.
-
-        Parameters
-        ----------
-        alpha : array_like
-            The test's level, its type I error, in [0, 1].
-
-        Raises
-        ------
-        ValueError
-            For a level outside [0, 1].
-        """
+    def __call__(self, alpha: ArrayLike) -> Array:
+        """Smallest type II error of a test of level (type I error) `alpha`, in [0, 1]."""
 
     @abc.abstractmethod
-    def delta(self, epsilon: ArrayLike) -> Any:
-        """Smallest delta at which (epsilon, delta)-differential privacy holds.
-
-        Parameters
-        ----------
-        epsilon : array_like
-            Non-negative and finite.
-
-        Raises
-        ------
-        ValueError
-            For any other epsilon.
-        """
+    def delta(self, epsilon: ArrayLike) -> Array:
+        """Smallest delta at which (epsilon, delta)-differential privacy holds, epsilon non-negative and finite."""
 
     @abc.abstractmethod
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Smallest epsilon at which (epsilon, delta)-differential privacy holds; infinite where none is enough.
+    def epsilon(self, delta: ArrayLike) -> Array:
+        """Inverse of `delta`, in [0, 1]: the smallest epsilon, 0 where that is enough, infinite where none is."""
 
-        Parameters
-        ----------
-        delta : array_like
-            In [0, 1].
 
-        Raises
-        ------
-        ValueError
-            For a delta outside [0, 1].
-        """
+def checked_positive(name: str, value: ArrayLike) -> Array:
+    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+
+
+def checked_epsilon(value: ArrayLike) -> Array:
+    return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+
+
+def checked_probability(name: str, value: ArrayLike) -> Array:
+    return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,14 +65,13 @@ class LaplaceTradeoff(Tradeoff):
         Epsilon: sensitivity over noise scale, positive and finite.
     """
 
-    budget: Any
+    budget: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget", _positive("epsilon", self.budget))
+        object.__setattr__(self, "budget", checked_positive("epsilon", self.budget))
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
-        alpha, budget = np.asarray(_probability("alpha", alpha)), self.budget
+    def __call__(self, alpha: ArrayLike) -> Array:
+        alpha, budget = np.asarray(checked_probability("alpha", alpha)), self.budget
         with np.errstate(divide="ignore", over="ignore"):
             log_alpha = np.log(alpha)
             steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
@@ -111,14 +79,13 @@ class LaplaceTradeoff(Tradeoff):
         shallow = np.exp(-budget) * (1 - alpha)
         return np.where(log_alpha < -budget - np.log(2), steep, np.where(alpha > 0.5, shallow, middle))[()]
 
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
-        return -np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0) / 2)
+        return -np.expm1(-np.maximum(self.budget - checked_epsilon(epsilon), 0.0) / 2)
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`; 0 where 0 is enough."""
+    def epsilon(self, delta: ArrayLike) -> Array:
         with np.errstate(divide="ignore"):
-            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(_probability("delta", delta))), 0.0)
+            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(checked_probability("delta", delta))), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,42 +93,32 @@ class PureProtocolTradeoff(Tradeoff):
     """Two laws whose likelihood ratio is exp(budget), 1 or exp(-budget).
 
     So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
-    the first have mass `separation` under it and exp(-budget) times that under the second, and the other way round. The
-    curve is the convex polygon with slopes -exp(budget), -1 and -exp(-budget) (Neyman-Pearson with randomization at
-    the ties).
-
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon, positive; infinite where some outputs give the category away.
-    separation : array_like
-        Mass of the outputs that favour the category which is true, in (0, 1].
+    the true category have mass `separation`, in (0, 1], and exp(-budget) times that under the other category. An
+    infinite budget means that some outputs give the category away.
     """
 
-    budget: Any
-    separation: Any
+    budget: Array
+    separation: Array
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", checked("epsilon", self.budget, "positive", lambda a: a > 0))
         separation = checked("separation", self.separation, "in (0, 1]", lambda a: (a > 0) & (a <= 1))
         object.__setattr__(self, "separation", separation)
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`: a convex polygon is the maximum of its lines."""
-        alpha, budget = np.asarray(_probability("alpha", alpha)), np.asarray(self.budget)
+    def __call__(self, alpha: ArrayLike) -> Array:
+        """The convex polygon with slopes -exp(budget), -1 and -exp(-budget): the maximum of its lines."""
+        alpha, budget = np.asarray(checked_probability("alpha", alpha)), np.asarray(self.budget)
         with np.errstate(divide="ignore", invalid="ignore"):
             steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
         steep = np.where(np.isinf(budget), 0.0, steep)
         middle = 1 + self.separation * np.expm1(-budget) - alpha
         return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))[()]
 
-    def delta(self, epsilon: ArrayLike) -> Any:
-        """Separation times 1 - exp(epsilon - budget) up to the budget, then 0."""
-        return -self.separation * np.expm1(-np.maximum(self.budget - _epsilon(epsilon), 0.0))
+    def delta(self, epsilon: ArrayLike) -> Array:
+        return -self.separation * np.expm1(-np.maximum(self.budget - checked_epsilon(epsilon), 0.0))
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`; 0 where 0 is enough."""
-        share = np.minimum(np.asarray(_probability("delta", delta)) / self.separation, 1.0)
+    def epsilon(self, delta: ArrayLike) -> Array:
+        share = np.minimum(np.asarray(checked_probability("delta", delta)) / self.separation, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(share < 1, np.maximum(self.budget + np.log1p(-share), 0.0), 0.0)[()]
 
@@ -176,56 +133,48 @@ class GaussianTradeoff(Tradeoff):
         Sensitivity over noise standard deviation, positive and finite.
     """
 
-    mu: Any
+    mu: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", _positive("mu", self.mu))
+        object.__setattr__(self, "mu", checked_positive("mu", self.mu))
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
-        return special.ndtr(-special.ndtri(_probability("alpha", alpha)) - self.mu)
+    def __call__(self, alpha: ArrayLike) -> Array:
+        return special.ndtr(-special.ndtri(checked_probability("alpha", alpha)) - self.mu)
 
-    def log_delta(self, epsilon: ArrayLike) -> Any:
-        """Log of `delta`, to nearly full relative precision also where delta itself underflows.
+    def log_delta(self, epsilon: ArrayLike) -> Array:
+        """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
+        return gaussian_log_delta(self.mu, checked_epsilon(epsilon))[()]
 
-        Parameters
-        ----------
-        epsilon : array_like
-            Non-negative and finite.
-        """
-        return _gaussian_log_delta(self.mu, _epsilon(epsilon))[()]
-
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation."""
         return np.exp(self.log_delta(epsilon))
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`, by root finding; 0 where 0 is enough, infinite at delta = 0."""
-        delta, mu = np.broadcast_arrays(_probability("delta", delta), self.mu)
+    def epsilon(self, delta: ArrayLike) -> Array:
+        delta, mu = np.broadcast_arrays(checked_probability("delta", delta), self.mu)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             target = np.log(delta)
             # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
             high = mu * (mu / 2 - special.ndtri_exp(target)) * (1 + 1e-9)
-            found = find_root(
-                lambda epsilon, mu, target: _gaussian_log_delta(mu, epsilon) - target,
+            root = find_root(
+                lambda epsilon, mu, target: gaussian_log_delta(mu, epsilon) - target,
                 (np.zeros_like(high), high),
                 args=(mu, target),
             )
-            enough = target >= _gaussian_log_delta(mu, 0.0)
-        return np.where(enough, 0.0, np.where(delta > 0, found.x, np.inf))[()]
+            enough = target >= gaussian_log_delta(mu, 0.0)
+        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))[()]
 
 
-def _gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
+def gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
     """Log delta of two normals, through Mills ratios: delta = phi(a) (R(a) - R(b)), a, b = epsilon/mu -+ mu/2."""
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
     a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_density = -(a**2) / 2 - np.log(2 * np.pi) / 2
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-        # where a and b are near, R(a) - R(b) cancels, but it is the integral of -R' > 0 over a short interval
+        # where a and b are near, R(a) - R(b) cancels; it is the integral of -R' > 0 over a short interval
         points = a[..., None] + mu[..., None] * (1 + _NODES) / 2
         near = log_density + np.log(mu / 2 * np.sum(_WEIGHTS * _minus_mills_slope(points), axis=-1))
         apart = log_density + np.log(_mills(a) - _mills(b))
-        # where delta is near one, its precise part is what it lacks of one
+        # where delta is near one, 1 - delta is computed to full precision
         large = np.log1p(-(special.ndtr(a) + np.exp(log_density) * _mills(b)))
     return np.where(mu < 1, near, np.where(a > -1, apart, large))
 
@@ -244,43 +193,39 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
     return np.where(t > 25, series / far**2, 1 - t * _mills(t))
 
 
-ROUNDING = 1e-9  # by which probabilities may miss a sum of one
-
-
 class Polygon(Tradeoff):
     """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1).
 
-    Parameters
-    ----------
-    level, power : array (corners,)
-        From left to right; several of level 0 reject on what gives an input away.
+    Corners of level 0 reject on outputs that give an input away.
     """
 
     def __init__(self, level: np.ndarray, power: np.ndarray) -> None:
         self._level, self._power = level, power
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
-        return np.clip(1 - np.interp(_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
+    def __call__(self, alpha: ArrayLike) -> Array:
+        return np.clip(1 - np.interp(checked_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
 
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """Largest power less exp(epsilon) times the level, of all corners."""
-        epsilon = np.asarray(_epsilon(epsilon))[..., None]
+        epsilon = np.asarray(checked_epsilon(epsilon))[..., None]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
         return np.maximum(gain.max(axis=-1), 0.0)[()]
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`: the largest log of (power − delta)/level, of all corners; 0 where 0 is enough."""
-        delta = np.asarray(_probability("delta", delta))[..., None]
+    def epsilon(self, delta: ArrayLike) -> Array:
+        """Largest log of (power − delta)/level, of all corners."""
+        delta = np.asarray(checked_probability("delta", delta))[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
         return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)[()]
 
 
+ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteTradeoff(Polygon):
-    """Any two of some laws on the same outputs: what no test between any pair of them can beat.
+    """The worst pair of several laws on the same outputs.
 
     Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
     (level, power) are the corners of a concave polygon. Their hull over all pairs gives delta(epsilon) of the worst
@@ -298,30 +243,29 @@ class FiniteTradeoff(Polygon):
         If a probability is not positive, or a row does not sum to one.
     """
 
-    laws: Any
-    _level: Any = dataclasses.field(init=False, repr=False)
-    _power: Any = dataclasses.field(init=False, repr=False)
+    laws: Array
+    _level: Array = dataclasses.field(init=False, repr=False)
+    _power: Array = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         laws = np.asarray(checked("laws", self.laws, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
         if laws.ndim != 2:
             raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
-        missed = np.abs(laws.sum(axis=1) - 1)
-        worst = np.argmax(missed)
-        if missed[worst] > ROUNDING:
-            single = missed[worst] < laws.shape[1] * np.finfo(np.float32).eps
+        errors = np.abs(laws.sum(axis=1) - 1)
+        worst = np.argmax(errors)
+        if errors[worst] > ROUNDING:
+            single = errors[worst] < laws.shape[1] * np.finfo(np.float32).eps
             raise ValueError(
                 f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}; row {worst} misses it by "
-                f"{missed[worst]:.2g}"
+                f"{errors[worst]:.2g}"
                 + ("; that is rounding to single precision: compute them in double precision" if single else "")
             )
         object.__setattr__(self, "laws", laws)
         corners = np.array([[0.0, 0.0], [1.0, 1.0]])
-        for row in range(len(laws)):
-            one = laws[row]
-            order = np.argsort(-laws / one, axis=1, kind="stable")
-            # sums from the outputs that tell most on, so that small ones are to full precision
-            level, power = (np.cumsum(law, axis=1)[:, :-1] for law in (one[order], np.take_along_axis(laws, order, 1)))
+        for law in laws:
+            order = np.argsort(-laws / law, axis=1, kind="stable")
+            # sums start at the outputs that tell most, so that small sums have full precision
+            level, power = (np.cumsum(p, axis=1)[:, :-1] for p in (law[order], np.take_along_axis(laws, order, 1)))
             above = power > np.interp(level, *corners.T)
             corners = upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
         object.__setattr__(self, "_level", corners[:, 0])
@@ -343,21 +287,14 @@ def upper_hull(points: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(Tradeoff):
-    """A noise's trade-off function, shrunk because the noise is left out with some probability.
+    """The curve of a noise that is left out with probability δ, in (0, 1), from the `tradeoff` of the noise.
 
     A test that sees an input as it is knows which one it was. So the curve is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0
     ([LCQ] eq. 3.3 and Theorem 3.3).
-
-    Parameters
-    ----------
-    tradeoff : Tradeoff
-        Of the noise.
-    zero_probability : array_like
-        δ: the probability that there is no noise, between 0 and 1, exclusive.
     """
 
     tradeoff: Tradeoff
-    zero_probability: Any = dataclasses.field()  # else the attribute of the base class would be its default
+    zero_probability: Array = dataclasses.field()  # else the attribute of the base class would be its default
 
     def __post_init__(self) -> None:
         share = checked(
@@ -365,19 +302,17 @@ class ZeroInflatedTradeoff(Tradeoff):
         )
         object.__setattr__(self, "zero_probability", share)
 
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`."""
+    def __call__(self, alpha: ArrayLike) -> Array:
         noisy = 1 - np.asarray(self.zero_probability)
-        return noisy * self.tradeoff(np.minimum(np.asarray(_probability("alpha", alpha)) / noisy, 1.0))
+        return noisy * self.tradeoff(np.minimum(np.asarray(checked_probability("alpha", alpha)) / noisy, 1.0))
 
-    def delta(self, epsilon: ArrayLike) -> Any:
+    def delta(self, epsilon: ArrayLike) -> Array:
         """1 − (1 − δ) (1 − delta of the noise)."""
         return self.zero_probability + (1 - np.asarray(self.zero_probability)) * self.tradeoff.delta(epsilon)
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """Inverse of `delta`; infinite below the zero probability."""
+    def epsilon(self, delta: ArrayLike) -> Array:
         share = np.asarray(self.zero_probability)
-        rest = (np.asarray(_probability("delta", delta)) - share) / (1 - share)
+        rest = (np.asarray(checked_probability("delta", delta)) - share) / (1 - share)
         return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)[()]
 
 
@@ -389,15 +324,8 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
     Parameters
     ----------
-    epsilon : float
-        Positive and finite.
-    delta : float
-        At least 0 and below 1.
-
-    Returns
-    -------
-    Tradeoff
-        The curve.
+    epsilon, delta : float
+        ε, positive and finite, and δ, at least 0 and below 1.
 
     Raises
     ------
@@ -410,58 +338,51 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
 
 
-FARTHEST = 700.0  # log slope beyond which a tangent of the curve is no longer told from 0
+STEEPEST = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
 GOLDEN = (math.sqrt(5) - 1) / 2
-STEPS = 80  # each narrows the log slope by the golden section: 1,400 become 3e-14
+STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstTradeoff(Tradeoff):
     """The worst of several curves: delta is the largest of theirs, the curve the convex minorant of the smallest.
 
-    So it is what records promise that may differ in one of several things which are released under noise of different
-    kinds. Records that differ in all of them at once have the product of the curves instead ([DRS] Definition 3.1).
-
-    Parameters
-    ----------
-    tradeoffs : sequence of Tradeoff
-        Symmetric curves, at least one. Their parameters broadcast against each other.
+    It holds for records that may differ in one of several parts, each released under a noise of its own. Records that
+    differ in all parts at once have the product of the curves instead ([DRS] Definition 3.1). The curves are symmetric.
     """
 
-    tradeoffs: Any
+    tradeoffs: tuple[Tradeoff, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tradeoffs", tuple(self.tradeoffs))
-        object.__setattr__(self, "zero_probability", self._largest(curve.zero_probability for curve in self.tradeoffs))
+        object.__setattr__(self, "zero_probability", _largest(curve.zero_probability for curve in self.tradeoffs))
 
-    @staticmethod
-    def _largest(values: Any) -> Any:
-        return functools.reduce(np.maximum, values)
-
-    def __call__(self, alpha: ArrayLike) -> Any:
-        """Smallest type II error at level `alpha`: the highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
-        smallest = -self._largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
-        alpha = np.broadcast_to(_probability("alpha", alpha), smallest.shape)
+    def __call__(self, alpha: ArrayLike) -> Array:
+        """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
+        smallest = -_largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
+        alpha = np.broadcast_to(checked_probability("alpha", alpha), smallest.shape)
 
         def tangent(t: np.ndarray) -> np.ndarray:
-            # of a symmetric curve, that of slope −exp(−t) is exp(−t) (1 − δ(t) − α)
+            # the curves are symmetric: at the log slope −t < 0 the tangent is exp(−t) (1 − δ(t) − α)
             delta = self.delta(np.abs(t))
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
         with np.errstate(divide="ignore"):
-            low, high = np.full(alpha.shape, -FARTHEST), np.clip(-np.log(alpha), 0.0, FARTHEST)
-        # a tangent is concave in its slope, so that the golden section narrows in on the highest, never going above it
+            low, high = np.full(alpha.shape, -STEEPEST), np.clip(-np.log(alpha), 0.0, STEEPEST)
+        # tangents are concave in their slope: the golden section approaches the highest from below
         for _ in range(STEPS):
             one, other = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
             left = tangent(one) >= tangent(other)
             low, high = np.where(left, low, one), np.where(left, other, high)
-        found = np.clip(tangent((low + high) / 2), 0.0, smallest)
-        return np.where((alpha == 0) | (alpha == 1), smallest, found)[()]
+        highest = np.clip(tangent((low + high) / 2), 0.0, smallest)
+        return np.where((alpha == 0) | (alpha == 1), smallest, highest)[()]
 
-    def delta(self, epsilon: ArrayLike) -> Any:
-        """The largest."""
-        return self._largest(curve.delta(epsilon) for curve in self.tradeoffs)
+    def delta(self, epsilon: ArrayLike) -> Array:
+        return _largest(curve.delta(epsilon) for curve in self.tradeoffs)
 
-    def epsilon(self, delta: ArrayLike) -> Any:
-        """The largest."""
-        return self._largest(curve.epsilon(delta) for curve in self.tradeoffs)
+    def epsilon(self, delta: ArrayLike) -> Array:
+        return _largest(curve.epsilon(delta) for curve in self.tradeoffs)
+
+
+def _largest(values: Iterable[Array]) -> Array:
+    return functools.reduce(np.maximum, values)
