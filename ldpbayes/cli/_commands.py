@@ -1,4 +1,4 @@
-"""The commands that estimate: bootstrap and regress; tables of posteriors."""
+"""What the commands bootstrap and regress compute, the features of labels, and tables of posteriors."""
 
 import argparse
 import dataclasses
@@ -10,15 +10,16 @@ import numpy as np
 
 from ldpbayes.cli._csv import CSV, Table
 from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._parser import FAMILY_OPTIONS
 from ldpbayes.cli._releases import Named, load_release
 from ldpbayes.inference import arviz_
 
 if TYPE_CHECKING:
-    from ldpbayes.bootstrap import BootstrapEstimate
+    from ldpbayes.bootstrap import BootstrapEstimate, PrivateEstimator
     from ldpbayes.learning import LinearPredictor
+    from ldpbayes.mechanisms import Mechanism
 
 
-OPTIONS = ("lower", "upper", "trials", "categories", "scale", "concentration")
 FAMILIES = {
     "bernoulli": "Bernoulli",
     "beta": "Beta",
@@ -32,28 +33,17 @@ FAMILIES = {
     "multivariate_normal": "MultivariateNormal",
     "poisson": "Poisson",
 }
-WHOLE = {"trials", "categories"}
+WHOLE = {"trials", "categories"}  # parameters of families that are integers
 
 
 def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
-    """The estimate that the command prints.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        What was typed.
-
-    Raises
-    ------
-    BadInput
-        If the release is none, or none of the family with these bounds and this count, or an option is wrong.
-    """
+    """The estimate that the command prints."""
     from ldpbayes import bootstrap
 
     release = load_release(args)
     try:
         estimator = _estimator(args, release.mechanism)
-        made = bootstrap.parametric_bootstrap(
+        estimate = bootstrap.parametric_bootstrap(
             estimator,
             release,
             draws=args.draws,
@@ -61,38 +51,36 @@ def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
             kind=args.kind,
             correction=bootstrap.Matched() if args.match else None,
         )
-        made.interval(args.level)  # so that a level for which there are too few draws is bad input
-        return made
+        estimate.interval(args.level)  # so that a level for which there are too few draws is bad input
+        return estimate
     except (TypeError, ValueError) as error:
         raise BadInput(f"{args.release}: {error}") from None
 
 
-def _estimator(args: argparse.Namespace, mechanism: Any) -> Any:
+def _estimator(args: argparse.Namespace, mechanism: "Mechanism") -> "PrivateEstimator":
     from ldpbayes import bootstrap
-    from ldpbayes.bootstrap.regression import RegressionMoments
+    from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
 
-    given = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    typed = {name: value for name in FAMILY_OPTIONS if (value := getattr(args, name)) is not None}
     if args.family == "least_squares":
-        _only(args.family, given, {"lower", "upper"})
-        rows = RegressionMoments(**{"lower": None, "upper": None} | given)
-        return bootstrap.LeastSquares(rows, mechanism, args.count, intercept=not args.no_intercept)
+        _refuse_others(args.family, typed, {"lower", "upper"})
+        rows = RegressionMoments(**{"lower": None, "upper": None} | typed)
+        return LeastSquares(rows, mechanism, args.count, intercept=not args.no_intercept)
     if args.family not in FAMILIES:
         known = ", ".join([*FAMILIES, "least_squares"])
         raise BadInput(f"--family must be one of {known}, got {args.family!r}")
     family = getattr(bootstrap, FAMILIES[args.family])
     fields = {field.name: field for field in dataclasses.fields(family) if field.init}
-    _only(args.family, given, set(fields))
-    needed = [f"--{name}" for name, field in fields.items() if field.default is dataclasses.MISSING]
-    lacking = [name for name in needed if name[2:] not in given]
-    if lacking:
+    _refuse_others(args.family, typed, set(fields))
+    needed = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+    if lacking := [f"--{name}" for name in needed if name not in typed]:
         raise BadInput(f"--family {args.family} needs {' and '.join(lacking)}")
-    whole = {name: int(value) if name in WHOLE and value == int(value) else value for name, value in given.items()}
-    return bootstrap.SufficientStatistics(family(**whole), mechanism, args.count, args.account_for_clamping)
+    values = {name: int(value) if name in WHOLE and value == int(value) else value for name, value in typed.items()}
+    return bootstrap.SufficientStatistics(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
-def _only(family: str, given: dict[str, Any], allowed: set[str]) -> None:
-    beyond = [f"--{name}" for name in given if name not in allowed]
-    if beyond:
+def _refuse_others(family: str, typed: Iterable[str], allowed: set[str]) -> None:
+    if beyond := [f"--{name}" for name in typed if name not in allowed]:
         raise BadInput(f"--family {family} has no {' and '.join(beyond)}")
 
 
@@ -101,75 +89,53 @@ LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
 
 
 def regressed(args: argparse.Namespace) -> "LinearPredictor":
-    """The fit that the command prints.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        What was typed.
-
-    Raises
-    ------
-    BadInput
-        If the release or the features are none, or do not fit each other, or an option is wrong.
-    """
+    """The fit that the command prints."""
     from ldpbayes import learning
 
     release = load_release(args)
     names, features = load_features(args)
     try:
         objective = learning.MarginalLikelihood(getattr(learning, f"{args.law}_labels"))
-        fitted = learning.linear_fit(
-            named(names, features), release, objective=objective, penalty=args.penalty, intercept=not args.no_intercept
-        )
-        fitted.interval(args.level)  # so that a level that is none is bad input
-        return fitted
+        matrix, intercept = NamedMatrix(names, features), not args.no_intercept
+        fit = learning.linear_fit(matrix, release, objective=objective, penalty=args.penalty, intercept=intercept)
+        fit.interval(args.level)  # so that a level that is none is bad input
+        return fit
     except (TypeError, ValueError) as error:
         raise BadInput(f"{args.release}: {error}") from None
 
 
-class named(np.ndarray):
-    """A matrix whose columns have names, as those of a data frame have."""
+class NamedMatrix(np.ndarray):
+    """A matrix with names of its columns, like a data frame."""
 
     columns: list[str]
 
-    def __new__(cls, names: list[str], matrix: np.ndarray) -> "named":
-        """The matrix itself, with names."""
-        made = np.asarray(matrix).view(cls)
-        made.columns = names
-        return made
+    def __new__(cls, names: list[str], matrix: np.ndarray) -> "NamedMatrix":
+        view = np.asarray(matrix).view(cls)
+        view.columns = names
+        return view
 
 
 def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
-    """Names and values of the features that ``--features`` names, a row a label.
+    """Names and values (n, d) of the features that ``--features`` names, a row a label.
 
-    Parameters
-    ----------
-    args : argparse.Namespace
-        What was typed: a ``.csv`` file of numbers, the names in its first line or not; an ``.npy`` file of a matrix; or
-        columns of the release's ``.csv`` file.
-
-    Returns
-    -------
-    tuple of list of str and ndarray (n, d)
-
-    Raises
-    ------
-    BadInput
-        If there is no such file or column, or it does not hold a matrix of numbers.
+    A ``.csv`` file of numbers, the names in its first line or not; an ``.npy`` file of a matrix; or columns of the
+    release's ``.csv`` file.
     """
     path = args.features
     releases = args.release if isinstance(args.release, list) else [args.release]
-    if path.suffix not in (*CSV, ".npy") and len(releases) == 1 and releases[0].suffix in CSV:
-        table = Table(releases[0])
-        names = table.columns([str(path)])
-        return names, table.matrix(names)
     if path.suffix not in (*CSV, ".npy"):
+        if len(releases) == 1 and releases[0].suffix in CSV:
+            table = Table(releases[0])
+            names = table.columns([str(path)])
+            return names, table.matrix(names)
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
     if not path.is_file():
         raise BadInput(f"--features: no file {path}")
     try:
-        names, matrix = _numpy_file(path) if path.suffix == ".npy" else _csv_file(path)
+        if path.suffix == ".npy":
+            names, matrix = [], np.asarray(np.load(path, allow_pickle=False), float)
+        else:
+            names, matrix = _named_columns(path)
     except (ValueError, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
     if matrix.ndim != 2 or not matrix.size:
@@ -177,11 +143,7 @@ def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
     return names or [f"x[{j}]" for j in range(matrix.shape[1])], matrix
 
 
-def _numpy_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    return [], np.asarray(np.load(path, allow_pickle=False), float)
-
-
-def _csv_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+def _named_columns(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     table = Table(path, headless=True)
     if not all(table.names):
         raise BadInput(
@@ -192,38 +154,25 @@ def _csv_file(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
-"""By model, what the axes of ``theta`` are called."""
+"""Names of the axes of ``theta``, by model."""
 GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
-"""Models of several releases, and what their plates of them are called."""
+"""Models of several releases, and the name of their plate of releases."""
 INNER = {"regional_histograms": {"offset"}}
-"""By model, sites that are coordinates of the sampler only, and no parameters."""
-SHOWN = 8
+"""Sites that are coordinates of the sampler only, and no parameters, by model."""
+LINES = 8  # of notes on releases that are printed
 
 
 def few(lines: Iterable[str]) -> str:
-    """The first lines, and how many others there are.
-
-    Parameters
-    ----------
-    lines : iterable of str
-        All of them.
-    """
-    every = list(lines)
-    beyond = len(every) - SHOWN
-    return "\n".join(every[:SHOWN] + [f"... and {beyond:,} more"] * (beyond > 0))
+    """The first lines, and how many others there are."""
+    texts = list(lines)
+    beyond = len(texts) - LINES
+    return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
 def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
     """Arguments ``dims`` and ``coords`` of `ldpbayes.fit`: groups and categories are called by their words.
 
-    Parameters
-    ----------
-    model : str
-        What the user gave as ``--model``.
-    releases : sequence of Named
-        That the model is given.
-    levels : sequence of str
-        Words for the first categories; those without have their codes.
+    `levels` are words for the first categories; those without a word have their codes.
     """
     axes: Sequence[str] = AXES.get(model, ())
     coords: dict[str, list[str]] = {}
@@ -237,15 +186,7 @@ def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) ->
 
 
 def summary(result: Any, model: str) -> str:
-    """The table of a posterior, without sites that are no parameters.
-
-    Parameters
-    ----------
-    result : arviz.InferenceData or xarray.DataTree
-        What `ldpbayes.fit` returned.
-    model : str
-        What the user gave as ``--model``.
-    """
+    """The table of a posterior, without sites that are no parameters."""
     shown = [name for name in result["posterior"].data_vars if name not in INNER.get(model, ())]
     with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
         return arviz_.summary(result, shown)

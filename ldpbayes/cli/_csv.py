@@ -16,19 +16,10 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
 
 
 class Table:
-    """A CSV file whose first line names the columns, which are read when they are asked for.
+    """A CSV file in UTF-8 whose first line names the columns; the columns are read by the methods.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        UTF-8 text. Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second.
-    headless : bool
-        Whether the first line may hold numbers; then the columns are called ``x[0]``, ``x[1]``, ...
-
-    Raises
-    ------
-    BadInput
-        If there is no such file, no first line that names columns, or two delimiters could be meant.
+    Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second. A `headless`
+    file may begin with numbers: then the columns are called ``x[0]``, ``x[1]``, ... Bad files raise `BadInput`.
     """
 
     def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
@@ -46,24 +37,13 @@ class Table:
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
 
-    def columns(self, said: Sequence[str]) -> list[str]:
-        """Names of columns as they are typed: each by itself, or several with commas between them.
-
-        Parameters
-        ----------
-        said : sequence of str
-            What was typed.
-
-        Raises
-        ------
-        BadInput
-            If there is no such column, several of one name, or one is named twice.
-        """
-        names = [name for text in said for name in ([text] if text in self.names else text.split(","))]
+    def columns(self, texts: Sequence[str]) -> list[str]:
+        """Names of columns as they are typed: each by itself, or several with commas between them."""
+        names = [name for text in texts for name in ([text] if text in self.names else text.split(","))]
         for name in names:
             if self.names.count(name) != 1:
                 count = "several columns" if name in self.names else "no column"
-                known = ", ".join(each or "(one without a name)" for each in self.names)
+                known = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
                 raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
             if names.count(name) > 1:
@@ -71,43 +51,18 @@ class Table:
         return names
 
     def cells(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """Text of some columns.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Of columns that there are.
-
-        Raises
-        ------
-        BadInput
-            If there are no lines below the first, or one has not as many cells as the first.
-        """
-        where = [self.names.index(name) for name in names]
-        found: list[list[str]] = [[] for _ in names]
-        places = [(cells.append, j) for cells, j in zip(found, where, strict=True)]
+        """Text of existing columns, by their names."""
+        cells: dict[str, list[str]] = {name: [] for name in names}
+        places = [(column.append, self.names.index(name)) for name, column in cells.items()]
         for row in self._records():
             for append, j in places:
                 append(row[j])
-        if not found[0]:
+        if not cells[names[0]]:
             raise BadInput(f"{self.path} has no records below the names of its columns")
-        return dict(zip(names, found, strict=True))
+        return cells
 
     def groups(self, name: str, cells: Sequence[str]) -> dict[str, np.ndarray]:
-        """For each word in a column, in the order of the file, which records have it.
-
-        Parameters
-        ----------
-        name : str
-            Of the column.
-        cells : sequence of str
-            Its text.
-
-        Raises
-        ------
-        BadInput
-            If words are missing.
-        """
+        """For each word among the `cells` of a column, in the order of the file, the records that have it."""
         words = np.array([cell.strip() for cell in cells])
         self._refuse_missing(name, words == "")
         different, first, counts = np.unique(words, return_index=True, return_counts=True)
@@ -115,23 +70,9 @@ class Table:
         return {str(different[group]): records[group] for group in np.argsort(first)}
 
     def numbers(self, name: str, cells: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
-        """Values of a column.
+        """Values of the `cells` of a column; `levels` are words for the codes 0, 1, ...
 
-        Parameters
-        ----------
-        name : str
-            Of the column.
-        cells : sequence of str
-            Its text.
-        levels : sequence of str
-            Words that stand for the codes 0, 1, ...
-        hint : str
-            What to say where there are words and no levels.
-
-        Raises
-        ------
-        BadInput
-            If values are missing, are no numbers, or none of the levels.
+        `hint` ends the message where there are words and no levels.
         """
         codes = {level: float(code) for code, level in enumerate(levels)}
         try:
@@ -149,18 +90,7 @@ class Table:
         raise BadInput(f"{self.path}, line {self.line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
 
     def matrix(self, names: Sequence[str]) -> np.ndarray:
-        """Numbers of some columns, a row a record.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Of columns that there are.
-
-        Raises
-        ------
-        BadInput
-            For the reasons of `cells` and `numbers`.
-        """
+        """Numbers of existing columns, a row a record."""
         return np.stack([self.numbers(name, cells) for name, cells in self.cells(names).items()], axis=-1)
 
     def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
@@ -171,7 +101,7 @@ class Table:
             )
 
     def _delimiter(self) -> str:
-        """What divides the cells; BadInput where two characters divide the first two rows into as many cells each."""
+        """The character that divides the cells; BadInput where two divide the first two rows alike."""
         rows: list[str] = []
         text = ""
         try:
@@ -185,7 +115,7 @@ class Table:
             raise self._not_text(error) from None
         first, second = (*rows, "", "")[:2]
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
-        fitting = [each for each in DELIMITERS if 0 < first.count(each) == second.count(each)]
+        fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
         if len(fitting) > 1:
             raise BadInput(
                 f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; write names that hold "
@@ -223,13 +153,7 @@ class Table:
             yield row
 
     def line(self, record: int) -> int:
-        """Number of the line on which a record ends.
-
-        Parameters
-        ----------
-        record : int
-            Its place among the records, from 0.
-        """
+        """Number of the line on which a record ends; `record` counts from 0."""
         with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
             for _ in range(record + 1 + self._heads):

@@ -18,9 +18,8 @@ import numpyro.distributions as dist
 from scipy import stats
 
 from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
-from ldpbayes._core.checks import missing
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.plots import plot_intervals, plot_release, plot_shares, pyplot
+from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
 EPSILONS = (0.5, 1.0, 2.0)
 VISITS = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)
@@ -30,20 +29,11 @@ BETA_DRAWS = 4000
 
 @dataclasses.dataclass
 class Demo:
-    """Results of one of the demo's two parts.
+    """Results of one part of the demo.
 
-    Attributes
-    ----------
-    estimates : dict of str to dict of str to array
-        ``{quantity: {analysis: draws}}``.
-    posteriors : dict of str to ArviZ structure
-        The noise-aware fits, by the name of the file they are written to.
-    release : Release
-        The (last) release.
-    records : array of int (N,)
-        The original data.
-    average : tuple of three floats
-        Mean of the released values with its 95 % normal interval; only for numbers.
+    `estimates` are draws by quantity and analysis, `posteriors` the noise-aware fits by the names of their files,
+    `release` the last release, `records` (N,) the original data, and `average` the mean of released numbers with its
+    95 % normal interval.
     """
 
     estimates: dict[str, dict[str, Any]]
@@ -55,39 +45,24 @@ class Demo:
 
 def load_fair() -> np.ndarray:
     """Whether each of 6,366 respondents reports an affair ([Fair]), integers 0 and 1, shape (6366,)."""
-    return (np.asarray(_datasets().fair.load_pandas().data["affairs"]) > 0).astype(int)
+    return (_column("fair", "affairs") > 0).astype(int)
 
 
 def load_randhie() -> np.ndarray:
     """Outpatient visits to a doctor in a year (RAND health insurance experiment), integers, shape (20190,)."""
-    return np.asarray(_datasets().randhie.load_pandas().data["mdvis"]).astype(int)
+    return _column("randhie", "mdvis").astype(int)
 
 
-def _datasets() -> Any:
-    try:
-        from statsmodels import datasets
-    except ImportError:
-        raise ImportError(missing("the demo's data come with statsmodels", "demo")) from None
-    return datasets
+def _column(data_set: str, name: str) -> np.ndarray:
+    from statsmodels import datasets
+
+    return np.asarray(getattr(datasets, data_set).load_pandas().data[name])
 
 
 def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
-    """Randomized response at three budgets, and the share of true "yes" answers.
+    """Randomized response at three budgets, and the share of true "yes" answers among `records` (N,) of 0 and 1.
 
-    Parameters
-    ----------
-    records : array (N,)
-        Zeros and ones.
-    key : jax.Array
-        A JAX random key.
-    log : callable
-        Called with a text that names a step; returns a context manager, in which the step is made.
-    **options
-        Passed on to `fit`.
-
-    Returns
-    -------
-    Demo
+    `log` is called with a text that names a step, and returns a context manager for it; `options` are those of `fit`.
     """
     estimates: dict[str, dict[str, Any]] = {}
     posteriors: dict[str, Any] = {}
@@ -112,23 +87,11 @@ def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **optio
 
 
 def randhie(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
-    """Doctor visits with Laplace noise, and their mean and the share without any visit.
-
-    Parameters
-    ----------
-    records : array (N,)
-        Counts.
-    key, log, **options
-        As in `fair`.
-
-    Returns
-    -------
-    Demo
-    """
+    """Doctor visits `records` (N,) with Laplace noise, their mean and the share without any; arguments as in `fair`."""
     release = simulate(VISITS, key, records.astype(float))
     with log("doctor visits: noise-aware"):
         posterior = fit(models.clipped_counts(), release.sketch(), **options)
-    # Who ignores the noise, and wants counts, rounds the released values and replaces negative ones by 0.
+    # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     face_value = np.maximum(np.round(release.values), 0).astype(int)
     fits = {"noise-aware": posterior}
     for name, counts, top in (("naive", face_value, face_value.max() + 1), ("non-private", records, int(VISITS.upper))):
@@ -146,17 +109,9 @@ def randhie(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **op
 
 
 def noiseless_counts(frequencies: np.ndarray) -> None:
-    """The model of `models.clipped_counts` for counts without noise.
-
-    Parameters
-    ----------
-    frequencies : array (k,)
-        How many records are 0, 1, ..., k - 2, and k - 1 or more.
-    """
-    mean, concentration = (
-        numpyro.sample("mean", dist.LogNormal(0, 2)),
-        numpyro.sample("concentration", dist.LogNormal(0, 1)),
-    )
+    """The model of `models.clipped_counts` without noise, for the numbers of 0, 1, ..., k − 2, and of k − 1 or more."""
+    mean = numpyro.sample("mean", dist.LogNormal(0, 2))
+    concentration = numpyro.sample("concentration", dist.LogNormal(0, 1))
     below = jnp.exp(dist.NegativeBinomial2(mean, concentration).log_prob(np.arange(len(frequencies) - 1)))
     rest = jnp.maximum(1 - below.sum(), 1e-12)  # far from the data the difference may be a rounding error below 0
     shares = jnp.append(below, rest)
@@ -165,9 +120,8 @@ def noiseless_counts(frequencies: np.ndarray) -> None:
 
 def visit_shares(mean: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     """Shares of records with 0, 1, ..., 19 and with 20 or more visits, shape (draws, 21)."""
-    below = stats.nbinom.pmf(
-        np.arange(VISITS.upper), concentration[:, None], (concentration / (concentration + mean))[:, None]
-    )
+    success = concentration / (concentration + mean)
+    below = stats.nbinom.pmf(np.arange(VISITS.upper), concentration[:, None], success[:, None])
     return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
 
 
@@ -178,17 +132,7 @@ def simulate(mechanism: Mechanism, key: jax.Array, records: np.ndarray) -> Relea
 
 
 def table(*parts: Demo) -> str:
-    """The estimates as text: a row a quantity, a column an analysis.
-
-    Parameters
-    ----------
-    *parts : Demo
-        Results, whose quantities follow one another.
-
-    Returns
-    -------
-    str
-    """
+    """The estimates as text: a row a quantity, a column an analysis."""
     lines = [" " * 20 + "".join(f"{name:<21}" for name in ANALYSES).rstrip()]
     for part in parts:
         for quantity, by_analysis in part.estimates.items():
@@ -205,18 +149,7 @@ def summary(draws: np.ndarray) -> str:
 
 
 def draw(affairs: Demo, visits: Demo) -> Any:
-    """The demo's picture.
-
-    Parameters
-    ----------
-    affairs, visits : Demo
-        Of `fair` and of `randhie`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    pyplot()  # says how to get Matplotlib where it is missing
+    """The demo's picture, a Matplotlib figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.6), layout="constrained", dpi=140)
@@ -256,19 +189,7 @@ def draw(affairs: Demo, visits: Demo) -> Any:
 
 
 def write(affairs: Demo, visits: Demo, out: pathlib.Path) -> list[pathlib.Path]:
-    """Write the picture and the noise-aware posteriors.
-
-    Parameters
-    ----------
-    affairs, visits : Demo
-        Of `fair` and of `randhie`.
-    out : pathlib.Path
-        An existing folder.
-
-    Returns
-    -------
-    list of pathlib.Path
-    """
+    """Write the picture and the noise-aware posteriors into an existing folder, and return their paths."""
     paths = [out / "demo.png"]
     draw(affairs, visits).savefig(paths[0])
     for name, posterior in (affairs.posteriors | visits.posteriors).items():
@@ -286,21 +207,18 @@ def _draws(posterior: Any, name: str) -> np.ndarray:
 
 
 class Steps:
-    """Context managers that print what is being done, and then how long it took."""
+    """Context managers that print a step when it begins, and its time when it ends without an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def __call__(self, what: str) -> "Steps":
-        """Announce a step."""
-        self.what = what
+    def __call__(self, step: str) -> "Steps":
+        self.step = step
         return self
 
     def __enter__(self) -> None:
-        """Print the step and start the clock."""
-        print(f"  {self.what} ... ", end="", file=self.stream, flush=True)
+        print(f"  {self.step} ... ", end="", file=self.stream, flush=True)
         self.start = time.perf_counter()
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        """Print the time, or nothing but the end of the line after an error."""
         print(f"{time.perf_counter() - self.start:.0f} s" if exc_type is None else "", file=self.stream, flush=True)

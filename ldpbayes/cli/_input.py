@@ -1,4 +1,4 @@
-"""Models and data that the command line names."""
+"""Bad input, and the models that the command line names."""
 
 import contextlib
 import difflib
@@ -23,46 +23,17 @@ class BadInput(Exception):
 
 
 MOMENTS = {"linear_regression", "multivariate_normal"}
-"""Models whose rows are normal, so that their moments say all."""
+"""Models of normal rows, for which moments are sufficient."""
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """What was probably meant by a word that is not known, to stand behind it; empty where nothing is close.
-
-    Parameters
-    ----------
-    word : str
-        What was typed.
-    known : iterable of str
-        What it may be.
-    """
+    """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
     close = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
-    """The release as a sketch, or as it is where there is none.
-
-    Parameters
-    ----------
-    name : str
-        Of the release, for the message.
-    release : Release
-        With values.
-    model : str
-        What the user gave as ``--model``.
-    say : callable
-        Is called with the reason where there is no sketch.
-
-    Returns
-    -------
-    Release or Sketch
-
-    Raises
-    ------
-    BadInput
-        If the mechanism cannot have released the values.
-    """
+    """The release as a sketch, or as it is where there is none; `say` is then called with the reason."""
     from ldpbayes.mechanisms import StatisticsMechanism
     from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -72,7 +43,7 @@ def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], ob
         say("  personal budgets: the model gets the records themselves")
         return release
     if isinstance(mechanism, StatisticsMechanism):
-        return release  # which models of statistics sum
+        return release  # models of statistics sum its values
     normal = isinstance(getattr(mechanism, "noise", None), (Gaussian, IndependentGaussian))
     if mechanism.record_shape and not (normal and model in MOMENTS):
         say("  rows: the model gets the records themselves")
@@ -87,24 +58,9 @@ def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], ob
 
 
 def load_model(name: str, *arguments: Any) -> Callable:
-    """The model of that name, with its default priors, or the one that a Python file defines.
+    """The model of a factory in `ldpbayes.models`, with its default priors, or of a file whose name ends in ``.py``.
 
-    Parameters
-    ----------
-    name : str
-        Of a factory in `ldpbayes.models`, or a path that ends in ``.py``.
-    *arguments
-        What the factory cannot do without.
-
-    Returns
-    -------
-    callable
-        NumPyro model of a release.
-
-    Raises
-    ------
-    BadInput
-        If there is no such factory or file, or the file fails or defines no ``model``.
+    `arguments` are the factory's required ones.
     """
     from ldpbayes import models
 
@@ -136,17 +92,9 @@ def load_model(name: str, *arguments: Any) -> Callable:
 
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
-    """Run a model, or its file: it can import modules of its folder, and its errors become messages with their line.
+    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line.
 
-    Parameters
-    ----------
-    model : str
-        What the user gave as ``--model``.
-
-    Raises
-    ------
-    BadInput
-        For an error in a user's file, or a ValueError or TypeError of the package's own models.
+    Of the package's own models, only ValueError and TypeError do.
     """
     path = pathlib.Path(model).absolute()
     folder = [str(path.parent)] if path.suffix == ".py" else []
@@ -174,7 +122,7 @@ def blaming(model: str) -> Iterator[None]:
 def described_models() -> list[dict[str, Any]]:
     """For each factory of `ldpbayes.models` a dict of text: ``name``, ``priors``, ``description``, ``takes``.
 
-    The priors are those of a model made with the defaults; features, where a factory needs some, are one column.
+    The priors are those of a model made with the defaults, and features, where a factory needs some, are one column.
     """
     from ldpbayes import models
 
@@ -182,10 +130,10 @@ def described_models() -> list[dict[str, Any]]:
     for name in models.__all__:
         factory = getattr(models, name)
         parameters = inspect.signature(factory).parameters.values()
-        needed = [each.name for each in parameters if each.default is inspect.Parameter.empty]
+        needed = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
         priors = repr(factory(*(np.zeros((1, 1)) for _ in needed))).removeprefix(f"{name}(").removesuffix(")")
         if needed:  # they come first, and are no priors
-            first = next(each.name for each in parameters if each.name not in needed)
+            first = next(parameter.name for parameter in parameters if parameter.name not in needed)
             priors = priors[priors.index(f"{first}=") :]
         text = (inspect.getdoc(factory) or "").replace("``", "").replace("`", "")
         returned = " ".join(text.partition("Returns\n-------\ncallable\n")[2].partition("\n\n")[0].split())

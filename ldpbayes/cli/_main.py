@@ -26,8 +26,8 @@ from ldpbayes.cli._parser import parser
 from ldpbayes.cli._releases import load_releases
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-TYPED = "; give more --warmup and --samples, or --target-accept 0.9"
-"""What `ldpbayes.fit` advises for chains, on the command line."""
+TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"
+"""The advice of `ldpbayes.fit` on chains, in options of the command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code.
+        The exit code: 0 done, 1 a problem at run time, 2 bad input, 3 not to be trusted, 130 interrupted.
     """
     try:
         commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
-    """Arguments in which ``--interval -1,2`` is ``--interval=-1,2``: argparse would take -1,2 for an option."""
+    """Arguments with ``--interval -1,2`` as ``--interval=-1,2``: argparse would take -1,2 for an option."""
     joined: list[str] = []
     for word in argv:
         if joined and re.match(r"-[\d.]+,", word) and re.fullmatch(r"--[\w-]+", joined[-1]):
@@ -73,16 +73,13 @@ def _parameters() -> list[str]:
     from ldpbayes.mechanisms import mechanism_names
     from ldpbayes.mechanisms.registry import mechanism_class
 
-    fields = [dataclasses.fields(cls) for cls in map(mechanism_class, mechanism_names())]  # type: ignore[arg-type]
-    return sorted({field.name for each in fields for field in each if field.init})
+    classes: list[Any] = [mechanism_class(name) for name in mechanism_names()]
+    return sorted({field.name for cls in classes for field in dataclasses.fields(cls) if field.init})
 
 
 def _fail(message: object, code: int) -> int:
     print(f"ldpbayes: error: {message}", file=sys.stderr)
     return code
-
-
-# --- commands -------------------------------------------------------------------------------------------------------
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -92,7 +89,10 @@ def _demo(args: argparse.Namespace) -> int:
     from ldpbayes.cli import _demo as demo
 
     _use_compilation_cache(args)
-    _make_folder(args.out)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BadInput(f"--out {args.out} is not a folder") from None
     options = _sampler_options(args) | {"progress_bar": False}
     answers, counts = demo.load_fair(), demo.load_randhie()
     print(
@@ -124,8 +124,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _fit(args: argparse.Namespace) -> int:
     from ldpbayes import models
 
-    if args.out is not None:
-        _check_netcdf(args.out)
+    _check_out(args.out, ".nc", "draws are written as NetCDF")
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = load_model(args.model, *(() if args.features is None else load_features(args)[1:]))
@@ -152,11 +151,11 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     notes: list[str] = []
     releases = load_releases(args)
     say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-    promises = statements(each.release.mechanism for each in releases)
+    promises = statements(named.release.mechanism for named in releases)
     say(few(f"  {line}" for line in promises.splitlines()))
     for name, _, release in releases:
-        whole = args.no_sketch or args.features
-        data.append(release if whole else as_sketch(name, release, args.model, notes.append))
+        records = args.no_sketch or args.features
+        data.append(release if records else as_sketch(name, release, args.model, notes.append))
     if notes:
         say(few(dict.fromkeys(notes)))
     _use_compilation_cache(args)
@@ -176,33 +175,31 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
 
 
 def _bootstrap(args: argparse.Namespace) -> int:
-    if args.out is not None:
-        _check_netcdf(args.out)
-    with _plain_warnings() as said:
+    _check_out(args.out, ".nc", "draws are written as NetCDF")
+    with _plain_warnings() as messages:
         estimate = bootstrapped(args)
         print(estimate.summary(args.level))
         print(estimate.privacy)
     if args.out is not None:
         estimate.replicates.to_netcdf(args.out, engine="h5netcdf")
         print(f"wrote {args.out}")
-    return DOUBTFUL if said else OK
+    return DOUBTFUL if messages else OK
 
 
 def _regress(args: argparse.Namespace) -> int:
+    _check_out(args.out, ".csv", "estimates are written as CSV")
+    with _plain_warnings() as messages:
+        fit = regressed(args)
+        print(fit.summary(args.level))
+        print(fit.privacy)
     if args.out is not None:
-        _check_csv(args.out)
-    with _plain_warnings() as said:
-        fitted = regressed(args)
-        print(fitted.summary(args.level))
-        print(fitted.privacy)
-    if args.out is not None:
-        lower, upper = fitted.interval(args.level)
+        lower, upper = fit.interval(args.level)
         with args.out.open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["parameter", "estimate", "standard_error", "lower", "upper"])
-            rows.writerows(zip(fitted.names, fitted.params, fitted.standard_error, lower, upper, strict=True))
+            rows.writerows(zip(fit.names, fit.params, fit.standard_error, lower, upper, strict=True))
         print(f"wrote {args.out}")
-    return DOUBTFUL if said else OK
+    return DOUBTFUL if messages else OK
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
@@ -218,23 +215,15 @@ def _mechanisms(args: argparse.Namespace) -> int:
                 default = None if field.default is dataclasses.MISSING else field.default
                 required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
                 parameters.append({"name": field.name, "required": required, "default": default})
+        row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
         description = (inspect.getdoc(cls) or "").strip().split("\n\n")[0].replace("\n", " ")
-        rows.append(
-            {
-                "name": name,
-                "class": f"{cls.__module__}.{cls.__qualname__}",
-                "parameters": parameters,
-                "description": description,
-            }
-        )
+        rows.append(row | {"parameters": parameters, "description": description})
     if args.json:
         print(json.dumps(rows, indent=2, default=repr))
         return OK
     for row in rows:
-        signature = ", ".join(
-            p["name"] if p["required"] else f"{p['name']}={p['default']!r}" for p in row["parameters"]
-        )
-        print(f"{row['name']}({signature})\n    {row['description']}")
+        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in row["parameters"]]
+        print(f"{row['name']}({', '.join(signature)})\n    {row['description']}")
     return OK
 
 
@@ -248,34 +237,17 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-# --- what they share ------------------------------------------------------------------------------------------------
-
-
-def _check_netcdf(path: pathlib.Path) -> None:
-    if path.suffix != ".nc":
-        raise BadInput(f"--out {path}: draws are written as NetCDF; give the name of a file that ends in .nc")
-    require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
-    _check_folder(path)
-
-
-def _check_csv(path: pathlib.Path) -> None:
-    if path.suffix != ".csv":
-        raise BadInput(f"--out {path}: estimates are written as CSV; give the name of a file that ends in .csv")
-    _check_folder(path)
-
-
-def _check_folder(path: pathlib.Path) -> None:
+def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
+    if path is None:
+        return
+    if path.suffix != suffix:
+        raise BadInput(f"--out {path}: {form}; give the name of a file that ends in {suffix}")
+    if suffix == ".nc":
+        require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
     if path.is_dir():
         raise BadInput(f"--out {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"--out: there is no folder {path.absolute().parent}")
-
-
-def _make_folder(path: pathlib.Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise BadInput(f"--out {path} is not a folder") from None
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -285,26 +257,26 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[set[str]]:
-    """Print each of the package's warnings once, as a line on stderr; leave other warnings as they are."""
+    """Print each of the package's warnings once, as a line on stderr, and collect them; leave other warnings alone."""
     from ldpbayes import LdpBayesWarning
     from ldpbayes.inference.result import ADVICE
 
-    said: set[str] = set()
+    messages: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
         warnings.simplefilter("always", LdpBayesWarning)
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             if issubclass(category, LdpBayesWarning):
-                text = str(message).replace(ADVICE, TYPED)
-                if text not in said:
+                text = str(message).replace(ADVICE, TYPED_ADVICE)
+                if text not in messages:
                     print(f"ldpbayes: warning: {text}", file=sys.stderr)
-                said.add(text)
+                messages.add(text)
             else:
                 show(message, category, *args, **kwargs)
 
         warnings.showwarning = plain  # `catch_warnings` puts the old one back
-        yield said
+        yield messages
 
 
 def _exit_code(results: Iterable[Any]) -> int:

@@ -1,13 +1,15 @@
-"""What can be typed: commands, their options, and the help on them."""
+"""Commands, their options, and the help on them."""
 
 import argparse
 import contextlib
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._releases import option, parameter
+
+Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 EXIT_CODES = """exit codes:
   0  done
@@ -17,40 +19,100 @@ EXIT_CODES = """exit codes:
      stated mechanism, or it is outside the domain of the estimator
 """
 
+HELP = {
+    "demo": (
+        "Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.",
+        """\
+  ldpbayes demo
+  ldpbayes demo --out results --seed 7
+""",
+    ),
+    "fit": (
+        "Sample the posterior of a model, given release files.",
+        """\
+  ldpbayes fit visits.npz --model clipped_counts --out visits.nc
+  ldpbayes fit answers.parquet --model warner
+  ldpbayes fit north.npz south.npz --model hierarchical
+  ldpbayes fit telemetry.npz --model oue_histogram
+  ldpbayes fit labels.npz --model label_regression --features features.csv
+  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
+  ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \\
+      --model clipped_counts
+  ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \\
+      --lower -5 --upper 5 --model hierarchical
+""",
+    ),
+    "bootstrap": (
+        "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
+        """\
+  ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
+  ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
+  ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
+""",
+    ),
+    "regress": (
+        "Fit a linear predictor to released labels and public features, by maximum a posteriori.",
+        """\
+  ldpbayes regress labels.npz --features features.csv
+  ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \\
+      --features age,rooms
+  ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
+""",
+    ),
+    "mechanisms": (
+        "List all registered mechanisms, those of installed third parties included.",
+        "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
+    ),
+    "models": (
+        "List the models that fit knows by name: their default priors, what they are for, and their parameters.",
+        "  ldpbayes models\n  ldpbayes models --json\n",
+    ),
+}
+"""What a command does, and examples."""
+
+FAMILY_OPTIONS = {
+    "lower": "bound to which records were clamped; of rows one a column, as 0,0,18",
+    "upper": "the other bound",
+    "trials": "of binomial records",
+    "categories": "of multinomial records",
+    "scale": "known standard deviation, of gaussian_mean",
+    "concentration": "known shape, of gamma_rate",
+}
+"""Parameters of the families of ``bootstrap``, with their help."""
+
+FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
+
 
 def parser(
-    demo: Callable[[argparse.Namespace], int],
-    fit: Callable[[argparse.Namespace], int],
-    bootstrap: Callable[[argparse.Namespace], int],
-    regress: Callable[[argparse.Namespace], int],
-    mechanisms: Callable[[argparse.Namespace], int],
-    models: Callable[[argparse.Namespace], int],
+    demo: Command,
+    fit: Command,
+    bootstrap: Command,
+    regress: Command,
+    mechanisms: Command,
+    models: Command,
     laws: Sequence[str] = (),
     parameters: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """The parser of the command line, in whose result ``run`` is the command; it raises `BadInput` for bad usage.
+    """The parser of the command line, which raises `BadInput` for bad usage; ``run`` of its result is the command.
 
-    Parameters
-    ----------
-    demo, fit, bootstrap, regress, mechanisms, models : callable
-        The commands, from parsed arguments to an exit code.
-    laws : sequence of str
-        What ``regress --law`` may be.
-    parameters : sequence of str
-        Those of all mechanisms, which are options of commands that read CSV files.
-
-    Returns
-    -------
-    argparse.ArgumentParser
+    `laws` are the choices of ``regress --law``; `parameters`, those of all mechanisms, are options of commands that
+    read CSV files.
     """
+    from ldpbayes import __version__
 
-    def command(
-        name: str,
-        run: Callable[[Any], int],
-        text: str,
-        examples: str,
-        parents: Sequence[Any] = (),
-    ) -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="ldpbayes",
+        description="Bayesian inference from locally differentially private releases.",
+        epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    sampler = _Parser(add_help=False)
+    _add_sampler_options(sampler)
+
+    def command(name: str, run: Command, *parents: "_Parser") -> argparse.ArgumentParser:
+        text, examples = HELP[name]
         sub = commands.add_parser(
             name,
             help=text,
@@ -62,191 +124,13 @@ def parser(
         sub.set_defaults(run=run)
         return sub
 
-    from ldpbayes import __version__
-
-    top = _Parser(
-        prog="ldpbayes",
-        description="Bayesian inference from locally differentially private releases.",
-        epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    sampler = argparse.ArgumentParser(add_help=False)
-    group = sampler.add_argument_group("sampler (NUTS)")
-    group.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="random seed (default: 0)")
-    group.add_argument("--chains", type=_integer(1), default=4, metavar="N", help="chains (default: 4)")
-    group.add_argument(
-        "--warmup", type=_integer(0), default=1000, metavar="N", help="warm-up draws a chain (default: 1000)"
-    )
-    group.add_argument(
-        "--samples", type=_integer(1), default=1000, metavar="N", help="draws kept a chain (default: 1000)"
-    )
-    group.add_argument(
-        "--target-accept",
-        type=_probability,
-        metavar="P",
-        help="acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge",
-    )
-    group.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)",
-    )
-
-    demo_parser = command(
-        "demo",
-        demo,
-        "Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.",
-        "  ldpbayes demo\n  ldpbayes demo --out results --seed 7\n",
-        [sampler],
-    )
-    demo_parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("ldpbayes-demo"),
-        metavar="DIR",
-        help="default: ./ldpbayes-demo",
-    )
-
-    fit_parser = command(
-        "fit",
-        fit,
-        "Sample the posterior of a model, given release files.",
-        "  ldpbayes fit visits.npz --model clipped_counts --out visits.nc\n"
-        "  ldpbayes fit answers.parquet --model warner\n"
-        "  ldpbayes fit north.npz south.npz --model hierarchical\n"
-        "  ldpbayes fit telemetry.npz --model oue_histogram\n"
-        "  ldpbayes fit labels.npz --model label_regression --features features.csv\n"
-        "  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))\n"
-        "  ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \\\n"
-        "      --model clipped_counts\n"
-        "  ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \\\n"
-        "      --lower -5 --upper 5 --model hierarchical\n",
-        [sampler],
-    )
-    fit_parser.add_argument(
-        "release",
-        nargs="+",
-        type=pathlib.Path,
-        metavar="RELEASE",
-        help=".npz, .parquet or .csv file; see docs/command_line.md",
-    )
-    _add_csv_options(fit_parser, parameters).add_argument(
-        "--by", metavar="COLUMN", help="groups: the model gets a list with a release for each value in this column"
-    )
-    fit_parser.add_argument(
-        "--model",
-        required=True,
-        metavar="NAME_OR_FILE",
-        help="a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
-        "with several RELEASEs the model gets a list",
-    )
-    fit_parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE.nc", help="write the posterior as NetCDF, for ArviZ"
-    )
-    fit_parser.add_argument(
-        "--features",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="of label_regression: .csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms",
-    )
-    fit_parser.add_argument("--no-sketch", action="store_true", help="give the model the records themselves")
-    fit_parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar, nor, where stderr is a file, lines now and then"
-    )
-    fit_parser.add_argument("--quiet", action="store_true", help="print the summary and warnings only")
-
-    bootstrap_parser = command(
-        "bootstrap",
-        bootstrap,
-        "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
-        "  ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000\n"
-        "  ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping\n"
-        "  ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000\n",
-    )
-    bootstrap_parser.add_argument(
-        "release",
-        type=pathlib.Path,
-        metavar="RELEASE",
-        help="a file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md",
-    )
-    family = (
-        ("lower", "bound to which records were clamped; of rows one a column, as 0,0,18"),
-        ("upper", "the other bound"),
-        ("trials", "of binomial records"),
-        ("categories", "of multinomial records"),
-        ("scale", "known standard deviation, of gaussian_mean"),
-        ("concentration", "known shape, of gamma_rate"),
-    )
-    own = {"count", *dict(family)}
-    _add_csv_options(bootstrap_parser, [name for name in parameters if name not in own])
-    group = bootstrap_parser.add_argument_group("the estimator that made the release")
-    group.add_argument("--family", required=True, metavar="NAME", help="gaussian, poisson, ...; see docs/bootstrap.md")
-    group.add_argument("--count", required=True, type=_integer(2), metavar="N", help="number of records, public")
-    for name, what in family:
-        group.add_argument(f"--{name}", metavar="X", type=_numbers, help=what)
-    group.add_argument("--no-intercept", action="store_true", help="of least_squares")
-    group.add_argument(
-        "--account-for-clamping", action="store_true", help="match the moments of clamped records: where many are"
-    )
-    group = bootstrap_parser.add_argument_group("the bootstrap")
-    group.add_argument("--draws", type=_integer(2), default=2000, metavar="N", help="replicates (default: 2000)")
-    group.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="random seed (default: 0)")
-    group.add_argument("--level", type=float, default=0.95, metavar="P", help="of the intervals (default: 0.95)")
-    group.add_argument(
-        "--kind", default="percentile", metavar="NAME", help="percentile (default), pivotal, studentised or log"
-    )
-    group.add_argument("--match", action="store_true", help="correct the bias by matched replicates")
-    group.add_argument("--out", type=pathlib.Path, metavar="FILE.nc", help="write the replicates as NetCDF")
-
-    regress_parser = command(
-        "regress",
-        regress,
-        "Fit a linear predictor to released labels and public features, by maximum a posteriori.",
-        "  ldpbayes regress labels.npz --features features.csv\n"
-        "  ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \\\n"
-        "      --features age,rooms\n"
-        "  ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv\n",
-    )
-    regress_parser.add_argument(
-        "release", type=pathlib.Path, metavar="RELEASE", help=".npz, .parquet or .csv file of labels"
-    )
-    _add_csv_options(regress_parser, parameters)
-    regress_parser.add_argument(
-        "--features",
-        type=pathlib.Path,
-        required=True,
-        metavar="FILE",
-        help=".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms",
-    )
-    regress_parser.add_argument(
-        "--law", choices=laws, default="normal", help="of a label given its predictor (default: normal)"
-    )
-    regress_parser.add_argument(
-        "--penalty", type=float, metavar="X", help="prior precision of a slope (default: the most probable one)"
-    )
-    regress_parser.add_argument("--no-intercept", action="store_true", help="the predictor is 0 where the features are")
-    regress_parser.add_argument(
-        "--level", type=float, default=0.95, metavar="P", help="of the intervals (default: 0.95)"
-    )
-    regress_parser.add_argument("--out", type=pathlib.Path, metavar="FILE.csv", help="write the parameters")
-
-    mechanisms_parser = command(
-        "mechanisms",
-        mechanisms,
-        "List all registered mechanisms, those of installed third parties included.",
-        "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
-    )
-    models_parser = command(
-        "models",
-        models,
-        "List the models that fit knows by name: their default priors, what they are for, and their parameters.",
-        "  ldpbayes models\n  ldpbayes models --json\n",
-    )
-    for listing in (mechanisms_parser, models_parser):
-        listing.add_argument("--json", action="store_true", help="as JSON, for programs")
+    out = pathlib.Path("ldpbayes-demo")
+    _add(command("demo", demo, sampler), "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, out)
+    _add_fit_options(command("fit", fit, sampler), parameters)
+    _add_bootstrap_options(command("bootstrap", bootstrap), parameters)
+    _add_regress_options(command("regress", regress), laws, parameters)
+    for listing in (command("mechanisms", mechanisms), command("models", models)):
+        _add_switch(listing, "--json", "as JSON, for programs")
     return top
 
 
@@ -255,6 +139,76 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
+
+
+def _add(
+    group: Any, name: str, metavar: str | None, text: str, kind: Any = None, default: Any = None, **more: Any
+) -> None:
+    group.add_argument(name, metavar=metavar, help=text, type=kind, default=default, **more)
+
+
+def _add_switch(group: Any, name: str, text: str) -> None:
+    group.add_argument(name, action="store_true", help=text)
+
+
+def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampler (NUTS)")
+    _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
+    _add(group, "--chains", "N", "chains (default: 4)", _integer(1), 4)
+    _add(group, "--warmup", "N", "warm-up draws a chain (default: 1000)", _integer(0), 1000)
+    _add(group, "--samples", "N", "draws kept a chain (default: 1000)", _integer(1), 1000)
+    target = "acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge"
+    _add(group, "--target-accept", "P", target, _probability)
+    cache = "do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)"
+    _add_switch(group, "--no-cache", cache)
+
+
+def _add_fit_options(fit: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
+    releases = ".npz, .parquet or .csv file; see docs/command_line.md"
+    _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
+    by = "groups: the model gets a list with a release for each value in this column"
+    _add(_add_csv_options(fit, parameters), "--by", "COLUMN", by)
+    model = (
+        "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
+        "with several RELEASEs the model gets a list"
+    )
+    _add(fit, "--model", "NAME_OR_FILE", model, required=True)
+    _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
+    _add(fit, "--features", "FILE", f"of label_regression: {FEATURES_HELP}", pathlib.Path)
+    _add_switch(fit, "--no-sketch", "give the model the records themselves")
+    _add_switch(fit, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")
+    _add_switch(fit, "--quiet", "print the summary and warnings only")
+
+
+def _add_bootstrap_options(bootstrap: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
+    statistics = "a file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md"
+    _add(bootstrap, "release", "RELEASE", statistics, pathlib.Path)
+    _add_csv_options(bootstrap, [name for name in parameters if name not in {"count", *FAMILY_OPTIONS}])
+    group = bootstrap.add_argument_group("the estimator that made the release")
+    _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/bootstrap.md", required=True)
+    _add(group, "--count", "N", "number of records, public", _integer(2), required=True)
+    for name, text in FAMILY_OPTIONS.items():
+        _add(group, f"--{name}", "X", text, _numbers)
+    _add_switch(group, "--no-intercept", "of least_squares")
+    _add_switch(group, "--account-for-clamping", "match the moments of clamped records: where many are")
+    group = bootstrap.add_argument_group("the bootstrap")
+    _add(group, "--draws", "N", "replicates (default: 2000)", _integer(2), 2000)
+    _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
+    _add(group, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)
+    _add(group, "--kind", "NAME", "percentile (default), pivotal, studentised or log", default="percentile")
+    _add_switch(group, "--match", "correct the bias by matched replicates")
+    _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
+
+
+def _add_regress_options(regress: argparse.ArgumentParser, laws: Sequence[str], parameters: Iterable[str]) -> None:
+    _add(regress, "release", "RELEASE", ".npz, .parquet or .csv file of labels", pathlib.Path)
+    _add_csv_options(regress, parameters)
+    _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
+    _add(regress, "--law", None, "of a label given its predictor (default: normal)", default="normal", choices=laws)
+    _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
+    _add_switch(regress, "--no-intercept", "the predictor is 0 where the features are")
+    _add(regress, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)
+    _add(regress, "--out", "FILE.csv", "write the parameters", pathlib.Path)
 
 
 class _Parameter(argparse.Action):
@@ -271,26 +225,14 @@ def _add_csv_options(parser: argparse.ArgumentParser, parameters: Iterable[str])
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
         "them); @NAME takes one a record from a column.",
     )
-    group.add_argument("--mechanism", metavar="NAME", help="what released the values")
-    group.add_argument(
-        "--column",
-        action="append",
-        metavar="NAME",
-        help="where they are; of rows several, in order, as in x1,x2,y (default: the only column)",
-    )
-    group.add_argument(
-        "--levels", type=_words, default=(), metavar="A,B,...", help="words that stand there for codes 0, 1, ..."
-    )
+    column = "where they are; of rows several, in order, as in x1,x2,y (default: the only column)"
+    _add(group, "--mechanism", "NAME", "what released the values")
+    _add(group, "--column", "NAME", column, action="append")
+    _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     parser.set_defaults(parameters={})
     for name in parameters:
-        group.add_argument(
-            option(name),
-            dest=name,
-            action=_Parameter,
-            type=parameter,
-            default=argparse.SUPPRESS,
-            help=argparse.SUPPRESS,
-        )
+        keywords: Any = {"dest": name, "action": _Parameter, "default": argparse.SUPPRESS}
+        group.add_argument(option(name), type=parameter, help=argparse.SUPPRESS, **keywords)
     return group
 
 
@@ -312,23 +254,19 @@ def _probability(text: str) -> float:
 
 def _integer(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
-        return value
+        with contextlib.suppress(ValueError):
+            if int(text) >= least:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
 
     return parse
 
 
-def _numbers(text: str) -> Any:
+def _numbers(text: str) -> float | list[float]:
     """A number, or several with commas between them."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a number, or numbers with commas between them, got {text!r}"
-        ) from None
+        problem = f"must be a number, or numbers with commas between them, got {text!r}"
+        raise argparse.ArgumentTypeError(problem) from None
     return numbers if len(numbers) > 1 else numbers[0]

@@ -1,4 +1,4 @@
-"""Releases that a command is given: release files, and CSV files with a mechanism that options describe."""
+"""Releases that a command reads: release files, and CSV files with a mechanism that options describe."""
 
 import argparse
 import contextlib
@@ -20,27 +20,18 @@ if TYPE_CHECKING:
 
 FILES = (".npz", ".parquet")
 COLUMN = "@"
-"""Before the name of a column that has a parameter's values, one a record."""
+"""Stands before the name of a column with a parameter's values, one a record."""
 
 
 def option(name: str) -> str:
-    """What a mechanism's parameter is called on the command line.
-
-    Parameters
-    ----------
-    name : str
-        Of the parameter.
-    """
+    """Name of a mechanism's parameter on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def parameter(text: str) -> Any:
     """A mechanism's parameter: JSON, with or without its outer brackets, or names with commas between them.
 
-    Parameters
-    ----------
-    text : str
-        What was typed, such as ``1``, ``0,20``, ``age,income``, ``true`` or ``[1,0],[0,1]``.
+    Such as ``1``, ``0,20``, ``age,income``, ``true`` or ``[1,0],[0,1]``.
     """
     for written in (text, f"[{text}]"):
         with contextlib.suppress(json.JSONDecodeError):
@@ -52,7 +43,7 @@ def parameter(text: str) -> Any:
 
 
 class Named(NamedTuple):
-    """A release, what it is called in messages, and among others: the word of its group, or its file."""
+    """A release, its name in messages, and its word among others: that of its group, or its file."""
 
     name: str
     word: str
@@ -60,45 +51,28 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    """The releases in the files that were named.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        What was typed.
-
-    Raises
-    ------
-    BadInput
-        If there is no such file, it is not of its form, or no release of its mechanism.
-    """
+    """The releases in the files that were named."""
     paths = args.release if isinstance(args.release, list) else [args.release]
     for path in paths:
         if path.suffix not in (*FILES, *CSV):
             raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
-    said = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name, None)]
-    said += map(option, args.parameters)
-    if said and not any(path.suffix in CSV for path in paths):
-        _file(paths[0])  # a plain table is no release file, and says nothing
-        raise BadInput(f"{', '.join(said)}: of .csv files only; {paths[0]} says itself what released it")
-    found: list[Named] = []
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name, None)]
+    options += map(option, args.parameters)
+    if options and not any(path.suffix in CSV for path in paths):
+        _load_file(paths[0])  # a plain table is no release file, and is refused first
+        raise BadInput(f"{', '.join(options)}: of .csv files only; {paths[0]} says itself what released it")
+    releases: list[Named] = []
     for path in paths:
-        found += _csv(path, args) if path.suffix in CSV else [Named(str(path), path.stem, _file(path))]
-    return found
+        releases += _load_csv(path, args) if path.suffix in CSV else [Named(str(path), path.stem, _load_file(path))]
+    return releases
 
 
 def load_release(args: argparse.Namespace) -> "Release":
-    """The only release that was named; see `load_releases`.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        What was typed.
-    """
+    """The only release that was named."""
     return load_releases(args)[0].release
 
 
-def _file(path: pathlib.Path) -> "Release":
+def _load_file(path: pathlib.Path) -> "Release":
     """The release in an ``.npz`` or ``.parquet`` file as `Release.save` writes it."""
     from ldpbayes import Release
 
@@ -111,7 +85,7 @@ def _file(path: pathlib.Path) -> "Release":
         raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
 
 
-def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
+def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
     from ldpbayes import Release
     from ldpbayes.mechanisms import mechanism_from_spec
@@ -133,41 +107,42 @@ def _csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
-    spec = {"mechanism": args.mechanism} | _parameters(args, columns)
+    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, columns)
     cells = table.cells(list(dict.fromkeys([*columns, *personal.values(), *by])))
     arrays = {name: table.numbers(column, cells[column]) for name, column in personal.items()}
     groups: dict[str, Any] = table.groups(by[0], cells[by[0]]) if by else {path.stem: slice(None)}
     if by:
         _refuse_single_records(args, [len(which) for which in groups.values()])
-    made = {}
+    mechanisms = {}
     for word, which in groups.items():
         try:
-            made[word] = mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
+            mechanisms[word] = mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
         except (TypeError, ValueError) as error:
             raise BadInput(_located(f"{error}", table, personal, which if by else None)) from None
-    kind = next(iter(made.values()))
-    if len(columns) != math.prod(kind.event_shape):
-        count = f"{math.prod(kind.event_shape)} numbers" if kind.event_shape else "one number"
+    mechanism: Any = next(iter(mechanisms.values()))
+    if len(columns) != math.prod(mechanism.event_shape):
+        count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
         raise BadInput(
             f"{need}: --mechanism {args.mechanism} releases {count} a record; {path} has the columns "
             + ", ".join(table.names)
         )
-    hint = "; words for categories are given codes by --levels, as in --levels no,yes" * hasattr(kind, "categories")
+    words = "; words for categories are given codes by --levels, as in --levels no,yes"
+    hint = words if hasattr(mechanism, "categories") else ""
     numbers = np.stack([table.numbers(name, cells[name], args.levels, hint) for name in columns], axis=-1)
-    values = numbers if kind.event_shape else numbers[:, 0]
+    values = numbers if mechanism.event_shape else numbers[:, 0]
     releases = []
     for word, which in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         try:
-            releases.append(Named(name, word, Release(values[which], made[word])))
+            releases.append(Named(name, word, Release(values[which], mechanisms[word])))
         except (TypeError, ValueError) as error:
             raise BadInput(f"{name}: {error}") from None
     return releases
 
 
 def _refuse_single_records(args: argparse.Namespace, sizes: list[int]) -> None:
-    """Refuse groups most of which have one record: that column tells records apart, unless they are statistics."""
+    """Refuse groups most of which have one record, unless they are statistics: that column numbers the records."""
     statistics = {"sensitivity", "count"} & args.parameters.keys()
     if len(sizes) > 1 and 2 * sizes.count(1) > len(sizes) and not statistics:
         raise BadInput(
@@ -177,18 +152,18 @@ def _refuse_single_records(args: argparse.Namespace, sizes: list[int]) -> None:
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray | None) -> str:
-    """What is wrong with a parameter, with the line and the column of the file where it stands in one."""
-    found = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
-    if found is None or found[1] not in personal:
+    """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
+    match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
+    if match is None or match[1] not in personal:
         return f"{table.path}: {error}"
-    name, allowed, place, value = found.groups()
+    name, allowed, place, value = match.groups()
     record = int(place or 0)
     line = table.line(record if records is None else int(records[record]))
     return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
 
 
-def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
-    """Those of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
+def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
+    """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
     from ldpbayes.mechanisms import StatisticsMechanism, mechanism_names
     from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -198,33 +173,33 @@ def _parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
         names = mechanism_names()
         meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
         raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
-    given, missing = dict(args.parameters), dataclasses.MISSING
+    values, missing = dict(args.parameters), dataclasses.MISSING
     fields = {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
         needed = fields.pop("columns")
         fields |= {"column": needed}
-        given |= {"column": args.column} if args.column else {}
-    given |= {"levels": args.levels} if args.levels else {}
+        values |= {"column": args.column} if args.column else {}
+    values |= {"levels": args.levels} if args.levels else {}
     if "categories" in fields:
         fields["levels"] = False
-        given = ({"categories": len(args.levels)} if args.levels else {}) | given
-    beyond = [option(name) for name in given if name not in fields]
-    lacking = [option(name) for name, needed in fields.items() if needed and name not in given]
+        values = ({"categories": len(args.levels)} if args.levels else {}) | values
+    beyond = [option(name) for name in values if name not in fields]
+    lacking = [option(name) for name, needed in fields.items() if needed and name not in values]
     for problem, names in (("has no", beyond), ("needs", lacking)):
         if names:
             known = ", ".join(map(option, fields))
             raise BadInput(f"--mechanism {args.mechanism} {problem} {', '.join(names)}; its options are {known}")
-    unbounded = [name for name in ("lower", "upper") if name in fields and name not in given]
-    if unbounded and "sensitivity" in fields and "sensitivity" not in given:
+    unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
+    if unbounded and "sensitivity" in fields and "sensitivity" not in values:
         bounds = f"{' and '.join(map(option, unbounded))} (bounds to which records were clipped), or "
-        family = hasattr(args, "family")  # whose own the bounds are
+        family = hasattr(args, "family")  # the bounds are parameters of the family
         raise BadInput(f"{args.mechanism} needs {'' if family else bounds}--sensitivity for a statistic")
-    given.pop("levels", None)
-    if given.pop("column", None) and (fields["column"] or len(columns) > 1):
-        given["columns"] = columns
-    return given
+    values.pop("levels", None)
+    if values.pop("column", None) and (fields["column"] or len(columns) > 1):
+        values["columns"] = columns
+    return values
 
 
 def _shared(values: np.ndarray) -> Any:
-    """A parameter of the records: a number where all have the same."""
+    """A parameter of records: a number if all have the same value."""
     return float(values[0]) if (values == values[0]).all() else values

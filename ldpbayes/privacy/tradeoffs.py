@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -351,7 +351,7 @@ class WorstTradeoff(Tradeoff):
     differ in all parts at once have the product of the curves instead ([DRS] Definition 3.1). The curves are symmetric.
     """
 
-    tradeoffs: tuple[Tradeoff, ...]
+    tradeoffs: Sequence[Tradeoff]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tradeoffs", tuple(self.tradeoffs))
