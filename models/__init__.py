@@ -1,14 +1,13 @@
 """NumPyro model factories for common releases; each is what you would write yourself with `ldpbayes.observe`.
 
-A factory takes priors and returns a NumPyro model of a release or a sketch. Default priors are of the families that
-[KJKH] uses, where it states them.
+A factory takes priors, NumPyro distributions, and returns a model of a release or a sketch. Default priors are of the
+families that [KJKH] uses, where it states them.
 """
 
 from ldpbayes.models._clipped import clipped_counts, clipped_exponential, clipped_gaussian
-from ldpbayes.models._covariates import perturbed_covariates
 from ldpbayes.models._hierarchical import hierarchical
 from ldpbayes.models._histograms import oue_histogram, regional_histograms, warner
-from ldpbayes.models._multivariate_normal import multivariate_normal
+from ldpbayes.models._normal_rows import multivariate_normal, perturbed_covariates
 from ldpbayes.models._regression import label_regression, linear_regression, logistic_regression
 
 __all__ = [

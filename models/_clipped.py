@@ -17,10 +17,9 @@ def clipped_gaussian(
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of the mean, in the units of the data; by default normal with mean 0 and standard deviation 5.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation; by default gamma with shape 2 and rate 1 (mean 2).
+    mu, sigma : numpyro.distributions.Distribution
+        Priors of the mean, by default normal with standard deviation 5, and of the standard deviation, by default gamma
+        with shape 2 and rate 1 (mean 2), in the units of the data.
 
     Returns
     -------
@@ -66,8 +65,8 @@ def clipped_counts(
     Parameters
     ----------
     mean, concentration : numpyro.distributions.Distribution
-        Priors, the mean's of that of the counts before clipping; by default the logarithm of the mean is normal with
-        mean 0 and standard deviation 2, that of the concentration with mean 0 and standard deviation 1.
+        Priors, the mean's of that of the counts before clipping; by default their logarithms are normal with mean 0 and
+        standard deviations 2 and 1.
 
     Returns
     -------
@@ -77,10 +76,7 @@ def clipped_counts(
 
     def model(release: Release | Sketch) -> None:
         check_kind("clipped_counts", release, "numbers")
-        observe(
-            "z",
-            dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration)),
-            release,
-        )
+        law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
+        observe("z", law, release)
 
     return model

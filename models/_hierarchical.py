@@ -1,4 +1,4 @@
-"""Means of groups that are drawn from one law."""
+"""Normal means of groups that share a population."""
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,25 +20,12 @@ from ldpbayes.models._printing import check_kind, shows_priors
 
 
 class Pooled(dist.Normal):
-    """A normal law, which samplers see in coordinates that are nearly standard normal a posteriori.
+    """A normal law, sampled in coordinates that are nearly standard normal a posteriori.
 
-    Given mean and spread, a group's mean has the posterior Normal(w · center + (1 − w) · loc, w · error²) with the
-    weight w = scale² / (scale² + error²), if a normal estimate of it is all there is. Samplers see the mean less that
-    center, over that standard deviation. Where the estimate is sharp this is the centred form, and where it says
-    nothing the non-centred one; a rough estimate costs draws, but changes no posterior.
-
-    Parameters
-    ----------
-    loc, scale : float or array
-        Mean and standard deviation.
-    center : float or array
-        Rough estimate of the value.
-    precision : float or array
-        1 / error² of that estimate, 0 where there is none.
-
-    Notes
-    -----
-    Source: [PRS], whose partially non-centred form has such weights.
+    Given the law and a normal estimate `center` ± error, `precision` = 1/error² (0 for none), the posterior is
+    Normal(w · center + (1 − w) · loc, w · error²) with the weight w = scale² / (scale² + error²). The coordinate is the
+    value less that mean, over that standard deviation. Where the estimate is sharp this is the centred form, and where
+    there is none the non-centred one; a rough estimate costs draws, but changes no posterior. [PRS] has such weights.
     """
 
     pytree_data_fields = ("support",)
@@ -46,15 +33,15 @@ class Pooled(dist.Normal):
     def __init__(self, loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> None:
         informed = jnp.square(scale) * jnp.asarray(precision)
         weight = informed / (1 + informed)
-        self.support = _Seen(loc + weight * (jnp.asarray(center) - loc), scale / jnp.sqrt(1 + informed))
+        self.support = _ShiftedReals(loc + weight * (jnp.asarray(center) - loc), scale / jnp.sqrt(1 + informed))
         super().__init__(loc, scale, validate_args=False)
 
 
-class _Seen(constraints.greater_than):
-    """The real line in other coordinates.
+class _ShiftedReals(constraints.greater_than):
+    """The real line in the coordinates (x − center)/scale.
 
-    It is what is greater than −∞: of such a support, unlike of the real line, NumPyro expects that it may depend on
-    other sites.
+    It is a constraint "greater than −∞": NumPyro lets such a support, unlike that of the real line, depend on other
+    sites.
     """
 
     def __init__(self, center: Any, scale: Any) -> None:
@@ -71,28 +58,18 @@ class _Seen(constraints.greater_than):
         return self is other
 
 
-@biject_to.register(_Seen)
-def _(support: _Seen) -> transforms.AffineTransform:
+@biject_to.register(_ShiftedReals)
+def _(support: _ShiftedReals) -> transforms.AffineTransform:
     return transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
 
 
 def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:
-    """Mean of each group's records, and the precision of that estimate of a group's mean, before any clipping.
+    """Mean of each group's records, and the precision of that estimate of the group's mean, before any clipping.
 
-    Parameters
-    ----------
-    releases : sequence of Release or Sketch
-        Of numbers, one a group.
-    spread : float
-        Standard deviation of the records within a group.
-
-    Returns
-    -------
-    center, precision : array (G,)
-        The precision is 0 for groups without values, with a budget a record, or under a mechanism whose values nothing
-        makes unbiased.
+    `spread` is the standard deviation within groups. The precision is 0 for groups without values, with a budget a
+    record, or under a mechanism whose values cannot be made unbiased.
     """
-    # What is known before anything is traced is computed then, and what is traced grows little with the groups.
+    # Concrete releases are averaged outside the trace, and a kind of mechanism is handled at once: the trace is small.
     with jax.ensure_compile_time_eval() if is_concrete(releases) else contextlib.nullcontext():
         center, noise, count = jnp.zeros(len(releases)), jnp.ones(len(releases)), jnp.zeros(len(releases))
         kinds: dict[Hashable, list[int]] = {}
@@ -103,7 +80,7 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
             sums, sizes = zip(*(_sum_and_size(releases[group]) for group in groups), strict=True)
             mechanism: Any = joined_mechanism([releases[group].mechanism for group in groups])
             origin, one, size = mechanism.unbiased(0.0), mechanism.unbiased(1.0), jnp.stack(sizes)
-            # It is linear, so that the mean of unbiased values is the unbiased mean.
+            # `unbiased` is linear, so the mean of unbiased values is the unbiased mean.
             mean = origin + (one - origin) * jnp.stack(sums) / size
             center, count = center.at[groups].set(mean), count.at[groups].set(size)
             noise = noise.at[groups].set(jnp.square(one - origin) * mechanism.moments(mean)[1])
@@ -111,7 +88,7 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
 
 
 def _is_estimate(release: Any) -> bool:
-    """Whether there are values, made under one budget, whose mean estimates that of the records."""
+    """Whether there are values, released under one budget, whose mean estimates that of the records."""
     if isinstance(release, ExpandedSketch) or (isinstance(release, Release) and release.values is None):
         return False
     try:
@@ -122,7 +99,7 @@ def _is_estimate(release: Any) -> bool:
 
 
 def _sum_and_size(release: Any) -> tuple[Any, Any]:
-    """Sum and number of the values, which all sketches of the same records have in common, unlike their squares."""
+    """Sum and number of the values; all sketches of the same records have them in common, unlike the squares."""
     if isinstance(release, Sketch):
         return jnp.dot(release.weights, jnp.asarray(release.nodes, float)), jnp.sum(release.weights)
     return jnp.sum(jnp.asarray(release.values, float)), jnp.asarray(release.count, float)
@@ -138,10 +115,9 @@ def hierarchical(
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of the population mean; by default normal with mean 0 and standard deviation 5.
-    tau : numpyro.distributions.Distribution
-        Prior of the standard deviation of the group means; by default half-normal with scale 2.
+    mu, tau : numpyro.distributions.Distribution
+        Priors of the population mean, by default normal with standard deviation 5, and of the standard deviation of the
+        group means, by default half-normal with scale 2.
     sigma : numpyro.distributions.Distribution
         Prior of the standard deviation within groups; by default gamma with shape 2 and rate 1 (mean 2).
 

@@ -19,7 +19,7 @@ def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sk
     Parameters
     ----------
     theta : numpyro.distributions.Distribution
-        Prior of the share; by default uniform on [0, 1], a beta law with both parameters 1.
+        Prior of the share; by default uniform on [0, 1].
 
     Returns
     -------
@@ -68,11 +68,9 @@ def regional_histograms(
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of each of the population's logits, one a category; by default normal with mean 0 and standard deviation
-        2.
-    tau : numpyro.distributions.Distribution
-        Prior of each logit's standard deviation over regions; by default half-normal with scale 1.
+    mu, tau : numpyro.distributions.Distribution
+        Priors of the population's logits, one a category, by default normal with standard deviation 2, and of each
+        logit's standard deviation over regions, by default half-normal with scale 1.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How a model prints its priors, and which kind of release it takes."""
+"""The prior arguments of a factory: checked, and printed with its models. The kind of release that a model takes."""
 
 import functools
 import inspect
@@ -33,22 +33,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_kind(factory: str, release: Any, kind: str) -> None:
-    """Refuse what a model is not for.
-
-    Parameters
-    ----------
-    factory : str
-        Name of the model's factory, for the message.
-    release : Release or Sketch
-        What the model is given.
-    kind : str
-        What the model is for: a key of `KINDS`.
-
-    Raises
-    ------
-    TypeError
-        For a release of another kind, or anything else.
-    """
+    """Refuse, with a TypeError that names the factory, all but releases and sketches of a `kind`: a key of `KINDS`."""
     if not isinstance(release, (Release, Sketch)):
         raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
     if not KINDS[kind](release.mechanism):
@@ -57,7 +42,7 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
         raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
 
 
-MOST = 80  # characters of what is shown as it is
+LONGEST = 80  # characters of an argument in a message
 
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 
@@ -65,19 +50,16 @@ F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 def shows_priors(**default: str) -> Callable[[F], F]:
     """Decorator of a factory, whose models then have a `repr` such as ``warner(theta=Beta(1, 1))``.
 
-    Parameters
-    ----------
-    **default
-        What is shown for arguments that are None and mean a prior by that. Others that are None or False by default
-        are shown only if they are something else. Arguments that are distributions by default must be distributions;
-        None where their annotation says so.
+    `default` has texts for arguments that are None and thereby mean a prior; other arguments that are None or False by
+    default are shown only if they are something else. An argument whose default is a distribution must be one, or None
+    where its annotation allows it.
     """
 
     def decorator(factory: F) -> F:
         signature = inspect.signature(factory)
 
         @functools.wraps(factory)
-        def make(*args: Any, **kwargs: Any) -> _Shown:
+        def make(*args: Any, **kwargs: Any) -> _NamedModel:
             for name, value in (dict(zip(signature.parameters, args, strict=False)) | kwargs).items():
                 _check_prior(name, value, signature.parameters.get(name))
             model, bound = factory(*args, **kwargs), signature.bind(*args, **kwargs)
@@ -87,30 +69,33 @@ def shows_priors(**default: str) -> Callable[[F], F]:
                 for name, value in bound.arguments.items()
                 if name in default or value is not signature.parameters[name].default or value not in (None, False)
             }
-            return _Shown(model, factory.__name__, values)
+            return _NamedModel(model, factory.__name__, values)
 
-        # For `help`, which would show where in memory the default priors are.
-        written = [p.replace(annotation=p.empty, default=_written(p.default)) for p in signature.parameters.values()]
-        make.__signature__ = inspect.Signature(written)  # type: ignore[attr-defined]
+        # `help` would show the addresses of the default priors in memory
+        texts = [
+            p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
+            for p in signature.parameters.values()
+        ]
+        make.__signature__ = inspect.Signature(texts)  # type: ignore[attr-defined]
         return cast(F, make)
 
     return decorator
 
 
 def _check_prior(name: str, value: Any, parameter: inspect.Parameter | None) -> None:
-    """TypeError at once, where the model would end in one of NumPyro's."""
+    """TypeError at once, where the model would end in an error of NumPyro."""
     if parameter is None or not isinstance(parameter.default, dist.Distribution):
         return
     none = value is None and parameter.annotation == dist.Distribution | None
-    # A factory that is given data was taken for its model: then there is no site, and whoever called it says so.
-    data = any(isinstance(each, (Release, Sketch)) for each in (value if isinstance(value, (list, tuple)) else [value]))
+    # Data as an argument mean that the factory was taken for its model: the caller reports that no site was made.
+    data = any(isinstance(item, (Release, Sketch)) for item in (value if isinstance(value, (list, tuple)) else [value]))
     if not (none or data or isinstance(value, dist.Distribution)):
-        given = repr(value) if len(repr(value)) < MOST else type(value).__name__
-        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {given}")
+        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
 
 
-class _Shown:
-    """A model that is called as it was, and shows its factory and the factory's arguments."""
+class _NamedModel:
+    """A model that prints its factory and the arguments of its factory."""
 
     def __init__(self, model: Callable[..., None], factory: str, arguments: dict[str, Any]) -> None:
         functools.update_wrapper(self, model)
@@ -123,18 +108,14 @@ class _Shown:
         return f"{self._factory}({', '.join(f'{name}={_text(value)}' for name, value in self._arguments.items())})"
 
 
-class _Written(str):
+class _Unquoted(str):
     """A default in a signature, without quotation marks."""
 
     __repr__ = str.__str__
 
 
-def _written(default: Any) -> Any:
-    return default if default is inspect.Parameter.empty else _Written(_text(default))
-
-
 def _text(value: Any) -> str:
-    """A prior as one writes it, an array abridged, a function by its name."""
+    """A distribution as the expression that makes it, an array abridged, a function by its name."""
     if isinstance(value, dist.Distribution):
         return _law(value)
     if isinstance(value, str) or value is None or value is True or value is False:

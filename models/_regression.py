@@ -9,10 +9,12 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe
+from ldpbayes.data import TotalSketch
 from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
-from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism
-from ldpbayes.models._covariates import normal_covariates, statistics_of
+from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
+from ldpbayes.models._normal_rows import normal_rows
 from ldpbayes.models._printing import check_kind, shows_priors
+from ldpbayes.noise import Gaussian, Laplace
 from ldpbayes.numerics.arrays import packed
 
 
@@ -30,30 +32,24 @@ def linear_regression(
     """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
     Clipping is left out: the bounds should hold (nearly) all records. A release of rows is best sketched first
-    (``release.sketch()``), after which the cost does not depend on the number of records.
+    (``release.sketch()``), after which the cost does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and
+    3.2.3; priors of Figure 8.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope; by default normal with mean 0 and variance 5.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept; by default None: there is none.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation of y given x; by default half-normal with scale 1.
-    mean : numpyro.distributions.Distribution or None
-        Prior of each covariate's mean; by default None: all are 0.
-    scale : numpyro.distributions.Distribution
-        Prior of each covariate's standard deviation; by default half-normal with scale √2.5.
+    slope, sigma, scale : numpyro.distributions.Distribution
+        Priors of each slope, by default normal with variance 5, of the standard deviation of y given x, by default
+        half-normal with scale 1, and of that of each covariate, by default half-normal with scale √2.5.
+    intercept, mean : numpyro.distributions.Distribution or None
+        Priors of the intercept and of each covariate's mean; by default None: they are 0.
     concentration : float or None
-        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
-        for independent covariates.
+        As in `multivariate_normal`; None for independent covariates.
     count : float or Release, optional
         Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
         count, whose noise is then in the posterior (site ``count``).
     exact : bool
-        For statistics, take the sums to be Wishart, as they are, and not normal, as they nearly are for many records:
-        then they are latent variables (site ``bartlett``, a root of a standard Wishart matrix). Only without ``mean``
-        and ``intercept``.
+        For statistics: the sums are Wishart, and latent (site ``bartlett``, a root of a standard Wishart matrix), not
+        normal, as they nearly are for many records. Only without ``mean`` and ``intercept``.
 
     Returns
     -------
@@ -62,10 +58,6 @@ def linear_regression(
         correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
         ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``;
         TypeError for other releases, ValueError where the number of records is missing.
-
-    Notes
-    -----
-    Source: [KJKH] sec. 3.1.1 and 3.2.3; priors of Figure 8.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
@@ -78,11 +70,11 @@ def linear_regression(
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
         residual = numpyro.sample("sigma", sigma)
-        rows = linear_rows(normal_covariates(d, mean, scale, concentration), slopes, residual, alpha)
+        rows = linear_rows(normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
         if not statistics:
             observe("z", rows, release)
             return
-        total, n = statistics_of(release, count)
+        total, n = _sum_and_count(release, count)
         law = linear_statistics(rows, n, mechanism.off_diagonal)
         if exact:
             # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
@@ -107,24 +99,13 @@ def logistic_regression(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
-    Clipping is left out: the bounds should hold (nearly) all records.
+    Clipping is left out: the bounds should hold (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
+    Figure 8.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope; by default normal with mean 0 and variance 5.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept; by default None: there is none.
-    mean : numpyro.distributions.Distribution or None
-        Prior of each covariate's mean; by default None: all are 0.
-    scale : numpyro.distributions.Distribution
-        Prior of each covariate's standard deviation; by default half-normal with scale √2.5.
-    concentration : float or None
-        Of the correlations' prior, that of Lewandowski, Kurowicka and Joe, by default 2, which leans towards none; None
-        for independent covariates.
-    count : float or Release, optional
-        Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
-        count, whose noise is then in the posterior (site ``count``).
+    slope, intercept, mean, scale, concentration, count
+        As in `linear_regression`, with its default priors.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
         For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
 
@@ -135,10 +116,6 @@ def logistic_regression(
         ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
         noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; TypeError for other
         releases, ValueError where the number of records is missing.
-
-    Notes
-    -----
-    Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of Figure 8.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -148,11 +125,11 @@ def logistic_regression(
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
-        covariates = normal_covariates(d, mean, scale, concentration)
+        covariates = normal_rows(d, mean, scale, concentration)
         if not statistics:
             observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
             return
-        total, n = statistics_of(release, count)
+        total, n = _sum_and_count(release, count)
         law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
         observe("z", law, total)
 
@@ -169,15 +146,15 @@ def label_regression(
 ) -> Callable[[Release], None]:
     """Posterior of a generalised linear model of private labels given public features.
 
+    Source: [LH], whose release of labels this analyses with its noise.
+
     Parameters
     ----------
     features : array (N, d)
         Of each label, in the order of the release; standardise them, since all slopes have one prior.
-    slope : numpyro.distributions.Distribution
-        Prior of each slope, in the unit of the labels (or of the response's link); by default normal with mean 0 and
-        standard deviation 1.
-    intercept : numpyro.distributions.Distribution
-        Prior of the intercept; by default normal with mean 0 and standard deviation 10.
+    slope, intercept : numpyro.distributions.Distribution
+        Priors in the unit of the labels (or of the response's link); by default normal with standard deviations 1, for
+        each slope, and 10.
     sigma : numpyro.distributions.Distribution or None
         Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
     response : callable
@@ -190,10 +167,6 @@ def label_regression(
         model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
         numbers or categories; TypeError for other releases and for sketches, in which labels have one law, ValueError
         for features of another number of labels.
-
-    Notes
-    -----
-    Source: [LH], whose release of labels this analyses with its noise.
     """
     features = jnp.asarray(features)
     if features.ndim != 2 or not bool(jnp.all(jnp.isfinite(features))):
@@ -209,3 +182,35 @@ def label_regression(
         observe("z", response(alpha + features @ beta, *scale), release)
 
     return model
+
+
+def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
+    """A release or sketch of statistics as one of a single sum, and the number of records in it.
+
+    `count` is that number, where the mechanism does not say it, or a release of it: then there are sites ``count`` and
+    ``count_error``, its noise in scales.
+    """
+    mechanism: StatisticsMechanism = release.mechanism
+    if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
+        if release.values is None:
+            release = Release(None, mechanism.total(release.count), 1)
+        else:
+            release = TotalSketch.of(release.values, mechanism)
+    if release.mechanism.count is not None:
+        return release, release.mechanism.count
+    if count is None:
+        raise ValueError(
+            "the number of records N is missing: make the mechanism with count=N, or give the model count=N, or count= "
+            "the release of a noisy count"
+        )
+    return release, _noisy_count(count) if isinstance(count, Release) else count
+
+
+def _noisy_count(count: Release) -> Any:
+    """The number in a release with noise, under a flat prior: what was released less the noise."""
+    noise: Any = getattr(count.mechanism, "noise", None)
+    laws: dict[type, Any] = {Gaussian: dist.Normal, Laplace: dist.Laplace}
+    if type(noise) not in laws or count.values is None or count.values.shape != (1,):
+        raise ValueError(f"count must be a number, or a release of one with Gaussian or Laplace noise, got {count!r}")
+    error = numpyro.sample("count_error", laws[type(noise)](0.0, 1.0))
+    return numpyro.deterministic("count", count.values[0] - noise.resolution * error)

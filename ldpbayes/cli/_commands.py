@@ -17,7 +17,6 @@ from ldpbayes.inference import arviz_
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate, PrivateEstimator
     from ldpbayes.learning import LinearPredictor
-    from ldpbayes.mechanisms import Mechanism
 
 
 FAMILIES = {
@@ -57,7 +56,7 @@ def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
         raise BadInput(f"{args.release}: {error}") from None
 
 
-def _estimator(args: argparse.Namespace, mechanism: "Mechanism") -> "PrivateEstimator":
+def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     from ldpbayes import bootstrap
     from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
 

@@ -215,9 +215,9 @@ def _mechanisms(args: argparse.Namespace) -> int:
                 default = None if field.default is dataclasses.MISSING else field.default
                 required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
                 parameters.append({"name": field.name, "required": required, "default": default})
-        row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
         description = (inspect.getdoc(cls) or "").strip().split("\n\n")[0].replace("\n", " ")
-        rows.append(row | {"parameters": parameters, "description": description})
+        names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
+        rows.append(names | {"parameters": parameters, "description": description})
     if args.json:
         print(json.dumps(rows, indent=2, default=repr))
         return OK
