@@ -4,11 +4,13 @@ Naive: the released values taken at face value. Noise-aware: the mechanism is pa
 original data, which an analyst would not have. All three use the same model and priors.
 """
 
+import contextlib
 import dataclasses
 import pathlib
+import sys
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,11 +61,8 @@ def _column(data_set: str, name: str) -> np.ndarray:
     return np.asarray(getattr(datasets, data_set).load_pandas().data[name])
 
 
-def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
-    """Randomized response at three budgets, and the share of true "yes" answers among `records` (N,) of 0 and 1.
-
-    `log` is called with a text that names a step, and returns a context manager for it; `options` are those of `fit`.
-    """
+def fair(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
+    """Randomized response at three budgets, and the share of true "yes" answers among `records` (N,) of 0 and 1."""
     estimates: dict[str, dict[str, Any]] = {}
     posteriors: dict[str, Any] = {}
     rng = np.random.default_rng(options["seed"])
@@ -75,7 +74,7 @@ def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **optio
     original = beta(records)
     for epsilon, subkey in zip(EPSILONS, jax.random.split(key, len(EPSILONS)), strict=True):
         release = simulate(RandomizedResponse(epsilon), subkey, records)
-        with log(f"affairs, epsilon = {epsilon:g}: noise-aware"):
+        with timed(f"affairs, epsilon = {epsilon:g}: noise-aware"):
             posterior = fit(models.warner(), release.sketch(), **options)
         posteriors[f"fair-epsilon-{epsilon:g}"] = posterior
         estimates[f"affair, epsilon={epsilon:g}"] = {
@@ -86,16 +85,16 @@ def fair(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **optio
     return Demo(estimates, posteriors, release, records)
 
 
-def randhie(records: np.ndarray, key: jax.Array, log: Callable[[str], Any], **options: Any) -> Demo:
-    """Doctor visits `records` (N,) with Laplace noise, their mean and the share without any; arguments as in `fair`."""
+def randhie(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
+    """Doctor visits `records` (N,) with Laplace noise, their mean and the share without any."""
     release = simulate(VISITS, key, records.astype(float))
-    with log("doctor visits: noise-aware"):
+    with timed("doctor visits: noise-aware"):
         posterior = fit(models.clipped_counts(), release.sketch(), **options)
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     face_value = np.maximum(np.round(release.values), 0).astype(int)
     fits = {"noise-aware": posterior}
     for name, counts, top in (("naive", face_value, face_value.max() + 1), ("non-private", records, int(VISITS.upper))):
-        with log(f"doctor visits: {name}"):
+        with timed(f"doctor visits: {name}"):
             fits[name] = fit(noiseless_counts, _frequencies(counts, top), **options)
     estimates: dict[str, dict[str, Any]] = {"mean visits": {}, "no visit": {}, "concentration": {}}
     for name in ANALYSES:
@@ -206,19 +205,13 @@ def _draws(posterior: Any, name: str) -> np.ndarray:
     return np.ravel(posterior["posterior"][name].values)
 
 
-class Steps:
-    """Context managers that print a step when it begins, and its time when it ends without an error."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __call__(self, step: str) -> "Steps":
-        self.step = step
-        return self
-
-    def __enter__(self) -> None:
-        print(f"  {self.step} ... ", end="", file=self.stream, flush=True)
-        self.start = time.perf_counter()
-
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        print(f"{time.perf_counter() - self.start:.0f} s" if exc_type is None else "", file=self.stream, flush=True)
+@contextlib.contextmanager
+def timed(step: str) -> Iterator[None]:
+    """Print a step to stderr when it begins, and its time when it ends without an error."""
+    print(f"  {step} ... ", end="", file=sys.stderr, flush=True)
+    start, end = time.perf_counter(), ""
+    try:
+        yield
+        end = f"{time.perf_counter() - start:.0f} s"
+    finally:
+        print(end, file=sys.stderr, flush=True)

@@ -102,10 +102,9 @@ def _demo(args: argparse.Namespace) -> int:
         flush=True,
     )
     key_affairs, key_visits = jax.random.split(jax.random.key(args.seed))
-    log = demo.Steps(sys.stderr)
     with _plain_warnings():
-        affairs = demo.fair(answers, key_affairs, log, **options)
-        visits = demo.randhie(counts, key_visits, log, **options)
+        affairs = demo.fair(answers, key_affairs, **options)
+        visits = demo.randhie(counts, key_visits, **options)
     clipped = visits.records.clip(max=20)
     average = "{:.2f} [{:.2f}, {:.2f}]".format(*visits.average)
     print(f"\nPosterior mean and 95 % interval\n\n{demo.table(affairs, visits)}\n")

@@ -1,36 +1,35 @@
 """Sensitivity of the statistics of regression records, for Gaussian noise.
 
-The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y². Each of
-these blocks has noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the
-release has the trade-off function of two unit normal laws that are Δ/σ₁ apart.
+The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², each
+with noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the release has
+the trade-off function of two unit normal laws Δ/σ₁ apart.
 
 Second moments are x_j² and √2·x_j·x_k for j < k, so that their distance is the Frobenius norm of D = xxᵀ − x′x′ᵀ.
-Without the √2 the largest distance is the same: it is not larger, and an orthogonal Q of eigenvectors of D turns x and
-x′ together into records with the same norms, inner product and responses, for which QDQᵀ is diagonal. So the √2 is
-free, and halves the variance of the noise on x_j·x_k.
+Without the √2 the largest distance is the same: an orthogonal Q of eigenvectors of D turns x and x′ into records with
+the same norms, inner product and responses, for which QDQᵀ is diagonal. So the √2 is free, and halves the variance of
+the noise on x_j·x_k.
 
 With x in units of R and y in units of its bound q, two records are described by the norms a, b and the inner product −s
-of x and x′, and by their responses v, w, which are not negative as (−x, −y) has the statistics of (x, y). The squared
-distance, over R⁴, is with A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)²
+of x and x′, and by their responses v, w ≥ 0, as (−x, −y) has the statistics of (x, y). The squared distance, over R⁴,
+is with A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)²
 
     a⁴ + b⁴ − 2s² + A (a²v² + b²w² + 2vws) + C (v² − w²)².
 
-Two covariates or more. Any s in [−ab, ab] is possible, and the best is not negative. The distance then grows in a and
-b, thus a = b = 1, and in the larger of v and w, thus v = 1. The best s is min(1, Aw/2).
+Two covariates or more. The best s in [−ab, ab] is not negative. The distance then grows in a and b, thus a = b = 1, and
+in the larger of v and w, thus v = 1. The best s is min(1, Aw/2).
 - Up to Aw = 2 this gives 2 + A (1 + w²) + A²w²/2 + C (1 − w²)², convex in w², so its maximum is at an end of the range.
-- From there on it is (1 + w)² (A + C (1 − w)²). It continues the other piece with the same slope, so that the point
-  between them is no maximum unless it is a stationary point of this piece. Its one local maximum before w = 1 is the
-  smaller root of w (1 − w) = A/2C.
+- From there on it is (1 + w)² (A + C (1 − w)²), with the same slope at the border, which is therefore no maximum unless
+  it is a stationary point of this piece. Its one local maximum before w = 1 is the smaller root of w (1 − w) = A/2C.
 This leaves w = 0, this root, and w = 1.
 
 One covariate. The best of s = ±ab is ab. By exchange of the records b ≥ a, thus b = 1 as the distance grows in b. It
-grows in the larger response too, which is 1, and that of the longer x, as this makes av + bw larger. Left is, with the
-other response v,
+grows in the larger response too, which is 1 and belongs to the longer x, as this makes av + bw larger. With the other
+response v it remains to maximise
 
     g = (1 − a²)² + A (1 + av)² + C (1 − v²)²    on [0, 1]².
 
-An inner maximum would be a stationary point, which makes A and C functions of a and v, with −g_aa, −g_vv not negative
-and their product at least g_av². With p = av, k = 2p/(1 + p) and h(t) = (2 − 6t²)/(1 − t²) the last condition is
+At an inner maximum, a stationary point that gives A and C as functions of a and v, −g_aa and −g_vv are not negative and
+their product is at least g_av². With p = av, k = 2p/(1 + p) and h(t) = (2 − 6t²)/(1 − t²) the last condition is
 (h(a) − k)(h(v) − k) ≥ 4 ((1 + 2p)/(1 + p))², while both factors lie in [0, 2): there is none. On the sides, g is
 largest at a = v = 0, or it is (1 + v)² (A + C (1 − v)²) at a = 1, or (1 + a)² (A + (1 − a)²) at v = 1.
 """
@@ -59,13 +58,12 @@ def linear_sensitivity(
     radius, response_bound : float
         R and q: the largest norm of x and absolute value of y, positive and finite, in the units of x and y.
     ratios : (float, float, float)
-        σ₁, σ₂, σ₃ up to a common factor, positive and finite: standard deviations of the noise on second moments, on
-        y·x and on y².
+        Standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y², up to a common factor.
 
     Returns
     -------
     float
-        The sensitivity Δ, in the unit of x²: the release has the privacy of two unit normal laws Δ/σ₁ apart.
+        Δ, in the unit of x²: the release has the privacy of two unit normal laws Δ/σ₁ apart.
 
     Raises
     ------
@@ -107,20 +105,14 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
     Parameters
     ----------
     covariates, radius
-        As in `linear_sensitivity`.
+        As in `linear_sensitivity`, which raises the same errors.
     ratios : (float, float)
-        σ₁, σ₂ up to a common factor, positive and finite: standard deviations of the noise on second moments and on
-        y·x.
+        Standard deviations σ₁, σ₂ of the noise on second moments and y·x, up to a common factor.
 
     Returns
     -------
     float
         The sensitivity, in the unit of x².
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)

@@ -29,8 +29,7 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
 
     This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon, unlike the classical
-    sqrt(2 log(1.25 / delta)) / epsilon. The promise is always kept: the delta achieved is at most `delta`, and agrees
-    with it to about 1e-11 of itself.
+    sqrt(2 log(1.25 / delta)) / epsilon. The delta achieved is at most `delta`, and within about 1e-11 of it (relative).
 
     Parameters
     ----------
@@ -38,10 +37,6 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
         Target, epsilon positive and finite, delta between 0 and 1, exclusive; they broadcast with `sensitivity`.
     sensitivity : array_like
         Largest distance between the inputs, positive and finite; in the unit of the result.
-
-    Returns
-    -------
-    float or ndarray
 
     Raises
     ------
@@ -122,8 +117,7 @@ def zil_parameters(
     Returns
     -------
     ZILParameters
-        Fields ``zero_probability``, ``scale`` (λ: the standard deviation of the noise), ``distance`` (c′) and
-        ``tradeoff`` (the curve that the mechanism keeps).
+        ``zero_probability``, ``scale`` (λ, the standard deviation), ``distance`` (c′) and the ``tradeoff`` kept.
 
     Raises
     ------
@@ -241,8 +235,7 @@ class GaussianWithResponseTradeoff(Tradeoff):
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
     """The largest `mu` at which `GaussianWithResponseTradeoff(mu, response_epsilon)` is (epsilon, delta)-private.
 
-    The response has less than the whole epsilon. This leaves more for the Gaussian noise than basic composition, which
-    leaves (epsilon − response_epsilon, delta).
+    It exceeds that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
     """
     epsilon = checked_positive("epsilon", epsilon)
     delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))

@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff, checked_probability
 
-_UNITS = ("record", "attribute", "label")
-_TRUST_MODELS = ("local", "central")
+UNITS = ("record", "attribute", "label")
+TRUST_MODELS = ("local", "central")
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guarantee:
-    """What a mechanism promises: a trade-off function, what it protects, and against whom.
+    """A trade-off function, what it protects, and against whom; ValueError for other units and trust models.
 
     Parameters
     ----------
@@ -26,15 +26,10 @@ class Guarantee:
     trust_model : {"local", "central"}
         Whether each value is perturbed before anybody else sees it, or by a trusted curator.
     stated_delta : array_like, optional
-        The delta that `statement` quotes. By default zero where epsilon is then finite, and else 1e-6; where inputs are
-        given away with some probability, that probability, rounded up in the fourth decimal.
+        The delta, in [0, 1], that `statement` quotes. By default 0 where epsilon is then finite, and else 1e-6; where
+        inputs are given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
-
-    Raises
-    ------
-    ValueError
-        If an argument is none of these, or `stated_delta` is outside [0, 1].
     """
 
     tradeoff: Tradeoff
@@ -44,7 +39,7 @@ class Guarantee:
     exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("unit", self.unit, _UNITS), ("trust_model", self.trust_model, _TRUST_MODELS)):
+        for name, value, allowed in (("unit", self.unit, UNITS), ("trust_model", self.trust_model, TRUST_MODELS)):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
         if self.stated_delta is not None:
@@ -70,18 +65,13 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None) -> str:
-        """Return the guarantee in plain sentences; personal budgets are quoted as a range.
+        """The guarantee in plain sentences, at `stated_delta` or at `epsilon`; personal budgets are quoted as a range.
 
         Further sentences say what is given away: records of infinite budget, or released exactly as they are, and
         columns without noise.
-
-        Parameters
-        ----------
-        epsilon : float, optional
-            Quote this epsilon with its delta, instead of `stated_delta` with its epsilon.
         """
-        budget, delta = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
-        budget, delta, power = np.broadcast_arrays(budget, delta, 1 - self.tradeoff(0.05))
+        pair = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
+        budget, delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
         given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
@@ -97,9 +87,8 @@ class Guarantee:
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):
-            protected += (
-                f" With probability {quoted(self.tradeoff.zero_probability, '')} it is released exactly as it is."
-            )
+            share = quoted(self.tradeoff.zero_probability, "")
+            protected += f" With probability {share} it is released exactly as it is."
         if exposed:
             protected += f" Nothing protects {exposed}."
         if given_away.any():
@@ -108,6 +97,6 @@ class Guarantee:
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
-    """A number after the word `equals`, or the range of several numbers."""
+    """A number after the text `equals`, or the range of several numbers."""
     low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
     return f"{equals}{low}" if low == high else f"between {low} and {high}"

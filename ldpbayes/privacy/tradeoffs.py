@@ -228,9 +228,9 @@ class FiniteTradeoff(Polygon):
     """The worst pair of several laws on the same outputs.
 
     Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
-    (level, power) are the corners of a concave polygon. Their hull over all pairs gives delta(epsilon) of the worst
-    pair at every epsilon, exactly, and with it the curve: the largest convex one that is below that of each pair
-    ([DRS] sec. 2.4). Laws that mix some of these, such as those of labels between two nodes, are never a worse pair.
+    (level, power) are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair
+    exactly, and the largest convex curve below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws, such as those
+    of labels between two nodes, are never a worse pair.
 
     Parameters
     ----------
@@ -244,8 +244,6 @@ class FiniteTradeoff(Polygon):
     """
 
     laws: Array
-    _level: Array = dataclasses.field(init=False, repr=False)
-    _power: Array = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         laws = np.asarray(checked("laws", self.laws, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
@@ -325,12 +323,7 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     Parameters
     ----------
     epsilon, delta : float
-        ε, positive and finite, and δ, at least 0 and below 1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+        Positive and finite, and at least 0 and below 1; else a ValueError is raised.
     """
     epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
