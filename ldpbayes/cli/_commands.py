@@ -60,26 +60,26 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     from ldpbayes import bootstrap
     from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
 
-    typed = {name: value for name in FAMILY_OPTIONS if (value := getattr(args, name)) is not None}
+    options = {name: value for name in FAMILY_OPTIONS if (value := getattr(args, name)) is not None}
     if args.family == "least_squares":
-        _refuse_others(args.family, typed, {"lower", "upper"})
-        rows = RegressionMoments(**{"lower": None, "upper": None} | typed)
+        _refuse_others(args.family, options, {"lower", "upper"})
+        rows = RegressionMoments(**{"lower": None, "upper": None} | options)
         return LeastSquares(rows, mechanism, args.count, intercept=not args.no_intercept)
     if args.family not in FAMILIES:
         known = ", ".join([*FAMILIES, "least_squares"])
         raise BadInput(f"--family must be one of {known}, got {args.family!r}")
     family = getattr(bootstrap, FAMILIES[args.family])
     fields = {field.name: field for field in dataclasses.fields(family) if field.init}
-    _refuse_others(args.family, typed, set(fields))
+    _refuse_others(args.family, options, set(fields))
     needed = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
-    if lacking := [f"--{name}" for name in needed if name not in typed]:
+    if lacking := [f"--{name}" for name in needed if name not in options]:
         raise BadInput(f"--family {args.family} needs {' and '.join(lacking)}")
-    values = {name: int(value) if name in WHOLE and value == int(value) else value for name, value in typed.items()}
+    values = {name: int(value) if name in WHOLE and value == int(value) else value for name, value in options.items()}
     return bootstrap.SufficientStatistics(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
-def _refuse_others(family: str, typed: Iterable[str], allowed: set[str]) -> None:
-    if beyond := [f"--{name}" for name in typed if name not in allowed]:
+def _refuse_others(family: str, options: Iterable[str], allowed: set[str]) -> None:
+    if beyond := [f"--{name}" for name in options if name not in allowed]:
         raise BadInput(f"--family {family} has no {' and '.join(beyond)}")
 
 

@@ -202,9 +202,9 @@ class GaussianWithResponseTradeoff(Tradeoff):
                 (low, high),
                 args=(mu, budget, sign, np.where(inside, target, -1.0)),
             ).x
-            reached = _log_level(threshold, mu, budget, sign)
+            log_level = _log_level(threshold, mu, budget, sign)
             # the tangent there is within rounding of the curve, also where the threshold has an error
-            correction = -sign * np.exp(threshold + reached) * np.expm1(target - reached)
+            correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
             value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))[()]
 

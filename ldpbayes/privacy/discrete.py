@@ -64,7 +64,7 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
         return np.where(log_level <= -d / scale, steep, np.where(alpha * (1 + a) >= a, shallow, middle))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """P(reject) under one input less exp(epsilon) times that under the other, for the test with this threshold."""
+        """P(reject) under one input less exp(epsilon) times that under the other, for the best test."""
         epsilon = np.asarray(checked_epsilon(epsilon))
         scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         # the test rejects from the first m on at which (2 m − distance)/scale exceeds epsilon
@@ -121,8 +121,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         m = _first(lambda m: np.exp(_log_delta(scale, d, ratio(m))) <= delta, np.floor(d / 2), reach)
         above = ratio(m)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            lacking = delta - np.exp(_log_delta(scale, d, above))
-            share = lacking * np.exp(-above - gaussian_log_tail(m, scale))
+            shortfall = delta - np.exp(_log_delta(scale, d, above))
+            share = shortfall * np.exp(-above - gaussian_log_tail(m, scale))
             epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)
             enough = delta >= np.exp(_log_delta(scale, d, 0.0))
         return np.where(enough, 0.0, np.where(delta > 0, epsilon, np.inf))[()]

@@ -102,8 +102,8 @@ class _Tests:
         if self.dimension == math.inf:
             a = kappa / c
             root = np.sqrt(2 + a**2)
-            missed = np.log1p(-1 / (root * (root + a))) - c / (a + root)
-            return -c * (a + root) / 2 - np.log(root * (root + a)), _log_rest(missed), missed
+            miss = np.log1p(-1 / (root * (root + a))) - c / (a + root)
+            return -c * (a + root) / 2 - np.log(root * (root + a)), _log_rest(miss), miss
         law = radial_law(int(self.dimension))
         near, far = law.axis(kappa, c)
         log_c = math.log(c)
@@ -117,11 +117,11 @@ class _Tests:
 
         inside, outside = law.integrate(near, far, ring)
         power = np.logaddexp(law.integrate(near - DROP, near, np.ones_like), inside)
-        missed = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
+        miss = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
         # power and type II error add up to one, and the smaller is more precise
-        power, missed = np.where(power < missed, (power, _log_rest(power)), (_log_rest(missed), missed))
+        power, miss = np.where(power < miss, (power, _log_rest(power)), (_log_rest(miss), miss))
         reached = near > SMALL + 1e-6
-        return np.where(reached, level, -np.inf), np.where(reached, power, -np.inf), np.where(reached, missed, 0.0)
+        return np.where(reached, level, -np.inf), np.where(reached, power, -np.inf), np.where(reached, miss, 0.0)
 
     @functools.cached_property
     def most(self) -> float:
@@ -150,14 +150,14 @@ class _Tests:
         target, kappa = np.where(detected, log_rest, log_alpha), np.empty_like(alpha)
         for which, here in ((1, ~beyond), (2, detected), (3, beyond & ~detected)):
             kappa[here] = self._threshold(which, target[here])
-        level, power, missed = self.log_errors(kappa)
+        level, power, miss = self.log_errors(kappa)
         # the threshold is nearly right: there the tangent is within rounding of the curve
-        short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(missed) - alpha)
+        short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(miss) - alpha)
         with np.errstate(over="ignore"):
             value = np.where(
                 beyond,
                 np.exp(level) + np.exp(-kappa) * short,
-                np.exp(missed) + np.exp(kappa + level) - np.exp(kappa + log_alpha),
+                np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha),
             )
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
@@ -181,15 +181,15 @@ class _Tests:
         if self.dimension == math.inf:
             a = epsilon / self.distance
             return -np.expm1(-self.distance / (a + np.sqrt(2 + a**2)))
-        level, power, missed = self.log_errors(epsilon)
-        detected = np.where(power < missed, np.exp(power), -np.expm1(missed))
+        level, power, miss = self.log_errors(epsilon)
+        detected = np.where(power < miss, np.exp(power), -np.expm1(miss))
         return np.maximum(detected - np.exp(level + epsilon), 0.0)
 
     def epsilon(self, delta: np.ndarray) -> np.ndarray:
         if self.dimension == math.inf:
             with np.errstate(divide="ignore"):
-                missed = -np.log1p(-delta)
-                epsilon = self.distance**2 / (2 * missed) - missed
+                miss = -np.log1p(-delta)
+                epsilon = self.distance**2 / (2 * miss) - miss
             return np.where(delta >= self.delta(np.zeros(1)), 0.0, epsilon)
         root = find_root(
             lambda epsilon, target: self.delta(epsilon) - target,
