@@ -1,9 +1,4 @@
-"""The command line: demo, fit, bootstrap, regress, mechanisms and models; see docs/command_line.md.
-
-Exit codes: 0 for success, 1 for a missing extra or another problem at run time, 2 for bad usage or bad input, 3 for a
-result that should not be trusted (chains have not converged, the mechanism could hardly have made the release, the
-release is outside the domain of the estimator); it is still printed and written.
-"""
+"""The commands, from typed arguments to exit codes; see docs/command_line.md."""
 
 import argparse
 import contextlib
@@ -41,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 done, 1 a problem at run time, 2 bad input, 3 not to be trusted, 130 interrupted.
+        The exit code: 0 done, 1 a missing extra or another problem at run time, 2 bad usage or bad input, 3 done, but
+        not to be trusted, 130 interrupted.
     """
     try:
         commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)

@@ -182,8 +182,8 @@ class GaussianWithResponseTradeoff(Tradeoff):
     response_epsilon: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", checked_positive("mu", self.mu))
-        object.__setattr__(self, "response_epsilon", checked_positive("response_epsilon", self.response_epsilon))
+        self._check_positive("mu")
+        self._check_positive("response_epsilon")
 
     def __call__(self, alpha: ArrayLike) -> Array:
         alpha, mu, budget = np.broadcast_arrays(checked_probability("alpha", alpha), self.mu, self.response_epsilon)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import checked
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy.tradeoffs import (
@@ -18,7 +17,6 @@ from ldpbayes.privacy.tradeoffs import (
     PureProtocolTradeoff,
     Tradeoff,
     checked_epsilon,
-    checked_positive,
     checked_probability,
     gaussian_log_delta,
     upper_hull,
@@ -33,11 +31,8 @@ class _IntegerTradeoff(Tradeoff):
     distance: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", checked_positive("scale", self.scale))
-        distance = checked(
-            "distance", self.distance, "a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))
-        )
-        object.__setattr__(self, "distance", distance)
+        self._check_positive("scale")
+        self._check("distance", "a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -281,9 +276,8 @@ class DiscreteGaussianRowsTradeoff(Tradeoff):
     columns: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", checked_positive("scale", self.scale))
-        distance = checked("distance", self.distance, "finite, at least 1", lambda a: (a >= 1) & (a < np.inf))
-        object.__setattr__(self, "distance", distance)
+        self._check_positive("scale")
+        self._check("distance", "finite, at least 1", lambda a: (a >= 1) & (a < np.inf))
 
     def __call__(self, alpha: ArrayLike) -> Array:
         return self._map(lambda curve, alpha: curve(alpha), alpha)

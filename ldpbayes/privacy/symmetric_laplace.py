@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
@@ -45,7 +45,7 @@ class SymmetricLaplaceTradeoff(Tradeoff):
     dimension: float = math.inf
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "distance", checked("distance", self.distance, "positive", lambda a: a > 0))
+        self._check("distance", "positive", lambda a: a > 0)
         d = self.dimension
         if not (is_integer(d) and d >= 1) and d != math.inf:
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,6 +39,13 @@ class Tradeoff(abc.ABC):
     def epsilon(self, delta: ArrayLike) -> Array:
         """Inverse of `delta`, in [0, 1]: the smallest epsilon, 0 where that is enough, infinite where none is."""
 
+    def _check(self, field: str, allowed: str, ok: Callable[[np.ndarray], Array], name: str = "") -> None:
+        """Make a field a float or a float64 array; its name in errors is that of the field unless it has another."""
+        object.__setattr__(self, field, checked(name or field, getattr(self, field), allowed, ok))
+
+    def _check_positive(self, field: str, name: str = "") -> None:
+        self._check(field, "positive and finite", lambda a: (a > 0) & (a < np.inf), name)
+
 
 def checked_positive(name: str, value: ArrayLike) -> Array:
     return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
@@ -68,7 +75,7 @@ class LaplaceTradeoff(Tradeoff):
     budget: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget", checked_positive("epsilon", self.budget))
+        self._check_positive("budget", "epsilon")
 
     def __call__(self, alpha: ArrayLike) -> Array:
         alpha, budget = np.asarray(checked_probability("alpha", alpha)), self.budget
@@ -101,9 +108,8 @@ class PureProtocolTradeoff(Tradeoff):
     separation: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget", checked("epsilon", self.budget, "positive", lambda a: a > 0))
-        separation = checked("separation", self.separation, "in (0, 1]", lambda a: (a > 0) & (a <= 1))
-        object.__setattr__(self, "separation", separation)
+        self._check("budget", "positive", lambda a: a > 0, "epsilon")
+        self._check("separation", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
 
     def __call__(self, alpha: ArrayLike) -> Array:
         """The convex polygon with slopes -exp(budget), -1 and -exp(-budget): the maximum of its lines."""
@@ -136,7 +142,7 @@ class GaussianTradeoff(Tradeoff):
     mu: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", checked_positive("mu", self.mu))
+        self._check_positive("mu")
 
     def __call__(self, alpha: ArrayLike) -> Array:
         return special.ndtr(-special.ndtri(checked_probability("alpha", alpha)) - self.mu)
@@ -295,10 +301,7 @@ class ZeroInflatedTradeoff(Tradeoff):
     zero_probability: Array = dataclasses.field()  # else the attribute of the base class would be its default
 
     def __post_init__(self) -> None:
-        share = checked(
-            "zero_probability", self.zero_probability, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)
-        )
-        object.__setattr__(self, "zero_probability", share)
+        self._check("zero_probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
 
     def __call__(self, alpha: ArrayLike) -> Array:
         noisy = 1 - np.asarray(self.zero_probability)
