@@ -1,4 +1,4 @@
-"""The prior arguments of a factory: checked, and printed with its models. The kind of release that a model takes."""
+"""Which release a model takes, and its priors: checked, and printed with the model."""
 
 import functools
 import inspect

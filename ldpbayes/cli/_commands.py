@@ -117,8 +117,7 @@ class NamedMatrix(np.ndarray):
 def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
     """Names and values (n, d) of the features that ``--features`` names, a row a label.
 
-    A ``.csv`` file of numbers, the names in its first line or not; an ``.npy`` file of a matrix; or columns of the
-    release's ``.csv`` file.
+    They are in a ``.csv`` file, with or without names, in an ``.npy`` file, or columns of the release's ``.csv`` file.
     """
     path = args.features
     releases = args.release if isinstance(args.release, list) else [args.release]
