@@ -40,8 +40,8 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """Two discrete Laplace laws, P(k) ∝ exp(−|k|/scale), whose centres are an integer apart.
 
     With a = exp(−1/scale), P(noise ≥ m) = a^m/(1 + a) for m ≥ 0. The log likelihood ratio is ±distance/scale beyond the
-    centres and runs in steps of 2/scale between them, so the vertices are the tests that reject from m = 1, ..., distance
-    on: level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a).
+    centres and rises by 2/scale between them, so the vertices are the tests that reject from m = 1, ..., distance on:
+    level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a).
     """
 
     def __call__(self, alpha: ArrayLike) -> Array:

@@ -30,8 +30,8 @@ NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: 
 class SymmetricLaplaceTradeoff(Tradeoff):
     """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
 
-    `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number of
-    perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2 and
+    `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
+    of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2 and
     Propositions 3.1 and 3.2). The limit has a closed form in the log threshold κ: with a = κ/c, the level is
     ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c solved.
     """
