@@ -71,7 +71,7 @@ class Release(Holding):
             )
         if "name" not in vars(type(self.mechanism)):
             kind = type(self.mechanism).__name__
-            raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.register("name")')
+            raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if self.values is None:
             if self.count is None:
                 raise ValueError("a release without values needs count, its number of records; got None")

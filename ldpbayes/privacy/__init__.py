@@ -1,17 +1,33 @@
 """What is promised: trade-off functions, guarantees, and the noise that keeps them. NumPy and SciPy only."""
 
 from ldpbayes.privacy._sensitivity import linear_sensitivity, linear_sensitivity_bound, logistic_sensitivity
-from ldpbayes.privacy.calibration import gaussian_scale, zil_parameters
+from ldpbayes.privacy.calibration import gaussian_beside_response, gaussian_scale, zil_parameters
+from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
 from ldpbayes.privacy.guarantee import Guarantee
-from ldpbayes.privacy.tradeoffs import FiniteTradeoff, GaussianTradeoff, LaplaceTradeoff, Tradeoff, approximate_tradeoff
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import (
+    FiniteTradeoff,
+    GaussianTradeoff,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+    Tradeoff,
+    ZeroInflatedTradeoff,
+    approximate_tradeoff,
+)
 
 __all__ = [
+    "DiscreteGaussianTradeoff",
+    "DiscreteLaplaceTradeoff",
     "FiniteTradeoff",
     "GaussianTradeoff",
     "Guarantee",
     "LaplaceTradeoff",
+    "PureProtocolTradeoff",
+    "SymmetricLaplaceTradeoff",
     "Tradeoff",
+    "ZeroInflatedTradeoff",
     "approximate_tradeoff",
+    "gaussian_beside_response",
     "gaussian_scale",
     "linear_sensitivity",
     "linear_sensitivity_bound",
