@@ -1,10 +1,9 @@
-"""Confidence intervals for private estimates: private estimators, their replicates, and what follows from them."""
+"""Confidence intervals for private estimates: private estimators, their replicates, and intervals from these."""
 
 from ldpbayes.bootstrap._bootstrap import BiasCorrection, Matched, OneStep, parametric_bootstrap
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._family import Family
+from ldpbayes.bootstrap._estimators import Estimated, FunctionEstimator, PrivateEstimator
+from ldpbayes.bootstrap._family import ParametricFamily
 from ldpbayes.bootstrap._fisher import fisher
-from ldpbayes.bootstrap._function import FunctionEstimator, simulator_of
 from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood
 from ldpbayes.bootstrap._number_families import (
@@ -14,15 +13,16 @@ from ldpbayes.bootstrap._number_families import (
     Exponential,
     Gamma,
     GammaRate,
-    Gaussian,
-    GaussianMean,
+    Normal,
+    NormalMean,
     Poisson,
 )
 from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
-from ldpbayes.bootstrap._sufficient_statistics import sufficient_statistics
-from ldpbayes.bootstrap._vector_families import Multinomial, MultivariateNormal
+from ldpbayes.bootstrap._simulators import simulator_of
+from ldpbayes.bootstrap._vector_families import Multinomial, NormalVector
 from ldpbayes.bootstrap.regression import least_squares
+from ldpbayes.bootstrap.statistics import sufficient_statistics
 
 __all__ = [
     "Bernoulli",
@@ -33,17 +33,17 @@ __all__ = [
     "BootstrapWarning",
     "Estimated",
     "Exponential",
-    "Family",
     "FunctionEstimator",
     "Gamma",
     "GammaRate",
-    "Gaussian",
-    "GaussianMean",
     "Interval",
     "Matched",
     "Multinomial",
-    "MultivariateNormal",
+    "Normal",
+    "NormalMean",
+    "NormalVector",
     "OneStep",
+    "ParametricFamily",
     "Percentile",
     "Pivotal",
     "Poisson",

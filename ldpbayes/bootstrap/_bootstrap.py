@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,84 +13,59 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import at_least, checked, warn
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._function import FunctionEstimator, WithSimulator, WithTarget, check_count, check_function
-from ldpbayes.bootstrap._intervals import interval_kind
-from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
+from ldpbayes._core.types import Array, Key, PyTree
+from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, with_simulator
+from ldpbayes.bootstrap._intervals import Interval, interval_kind
+from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, names_of
+from ldpbayes.data import Release
 
-BATCH_SIZE = 50
+BATCH_SIZE = 50  # replicates that run at once by default
+OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
+MAX_STEP = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
+STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 
 
 class Replicates(NamedTuple):
-    """What was estimated of simulated releases, one a row.
+    """Estimates from simulated releases, one a row."""
 
-    Attributes
-    ----------
-    free : array (draws, q)
-        All parameters, as `PrivateEstimator.free` has them.
-    target : array (draws, p)
-        What is reported of them.
-    standard_error : array (draws, p) or None
-        Of that, by formula.
-    outside : array (draws,) of bool
-        Whether the release was outside the domain.
-    """
-
-    free: Any
-    target: Any
-    standard_error: Any
-    outside: Any
-
-
-def _one(estimator: PrivateEstimator, params: Any, key: jax.Array) -> Replicates:
-    found = estimator.estimate(estimator.replicate(key, params))
-    flat = ravel_pytree(estimator.target(found.params))[0]
-    return Replicates(estimator.free(found.params), flat, found.standard_error, found.outside)
+    unconstrained: Array
+    """All parameters (draws, q), as `PrivateEstimator.unconstrained` has them."""
+    target: Array
+    """The reported parameters (draws, p)."""
+    standard_error: Array | None
+    """Standard errors (draws, p) of the target by a formula."""
+    outside: Array
+    """Whether the release was outside the domain (draws,)."""
 
 
 @jax.jit
-def estimated(estimator: PrivateEstimator, released: Any) -> tuple[Estimated, Any]:
-    """What is estimated of a release, and what is reported of that.
-
-    Parameters
-    ----------
-    estimator : PrivateEstimator
-        That made it.
-    released : pytree of arrays
-        As `PrivateEstimator.released` has it.
-    """
-    found = estimator.estimate(released)
-    return found, estimator.target(found.params)
+def estimate_with_target(estimator: PrivateEstimator, values: PyTree) -> tuple[Estimated, PyTree]:
+    """The estimate from released values, and its reported part."""
+    estimate = estimator.estimate(values)
+    return estimate, estimator.target(estimate.params)
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
-def replicates(estimator: PrivateEstimator, params: Any, keys: jax.Array, batch_size: int | None = None) -> Replicates:
-    """Replicates at some parameters.
+def simulate_replicates(
+    estimator: PrivateEstimator, params: PyTree, keys: Key, batch_size: int | None = None
+) -> Replicates:
+    """Replicates at these parameters, one for each of the keys (draws,); ``batch_size`` of them run at once."""
 
-    Parameters
-    ----------
-    estimator : PrivateEstimator
-        What is replicated.
-    params : pytree of arrays
-        With which data are simulated.
-    keys : array (draws,) of keys
-        One a replicate.
-    batch_size : int, optional
-        How many run at once; by default `BATCH_SIZE`.
-    """
+    def replicate(key: Key) -> Replicates:
+        estimate = estimator.estimate(estimator.simulate_release(key, params))
+        target = ravel_pytree(estimator.target(estimate.params))[0]
+        return Replicates(estimator.unconstrained(estimate.params), target, estimate.standard_error, estimate.outside)
+
     draws = len(keys)
     batches = -(-draws // (BATCH_SIZE if batch_size is None else batch_size))
     size = -(-draws // batches)
     # the last batch is filled up with the first keys, so that all have one size, for which the replicate is compiled
     filled = keys[np.arange(batches * size) % draws].reshape(batches, size)
-    made = lax.map(jax.vmap(functools.partial(_one, estimator, params)), filled)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], made)
+    rows = lax.map(jax.vmap(replicate), filled)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
 
 
-FURTHEST = 100.0  # a step, in standard deviations of the replicates
-HALVES = (1.0, 0.5, 0.25, 0.125)  # of a step that leads away
-
-Run = Callable[[Any], Replicates]
+ReplicatesAt = Callable[[PyTree], Replicates]
 """Replicates at some parameters, with the same random numbers each time."""
 
 
@@ -98,21 +73,13 @@ class BiasCorrection(abc.ABC):
     """How an estimate is moved, and its replicates with it."""
 
     @abc.abstractmethod
-    def corrected(self, estimator: PrivateEstimator, params: Any, run: Run) -> tuple[np.ndarray, Replicates]:
-        """The corrected estimate (p,), and its replicates.
-
-        Parameters
-        ----------
-        estimator : PrivateEstimator
-            Whose bias it is.
-        params : pytree of arrays
-            What it estimated.
-        run : callable
-            From parameters to `Replicates`.
-        """
+    def corrected(
+        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
+    ) -> tuple[np.ndarray, Replicates]:
+        """The corrected target (p,) for estimated parameters, and its replicates."""
 
 
-def _mean(array: Any) -> np.ndarray:
+def _mean(array: Array) -> np.ndarray:
     return np.nanmean(np.asarray(array), axis=0)
 
 
@@ -123,35 +90,34 @@ class OneStep(BiasCorrection):
     Where that is no parameter, such as a negative scale, it is the nearest.
     """
 
-    def corrected(self, estimator: PrivateEstimator, params: Any, run: Run) -> tuple[np.ndarray, Replicates]:
-        """See `BiasCorrection.corrected`."""
-        made = run(params)
+    def corrected(
+        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
+    ) -> tuple[np.ndarray, Replicates]:
+        replicates = replicates_at(params)
         flat, unravel = ravel_pytree(estimator.target(params))
-        bias = _mean(made.target) - np.asarray(flat)
+        bias = _mean(replicates.target) - np.asarray(flat)
         nearest = jax.vmap(lambda target: ravel_pytree(estimator.nearest(unravel(target)))[0])
         # replicates of the corrected estimate around it, of which the truth was τ̂ and is τ̂ − bias
-        target = np.asarray(nearest(jnp.concatenate([(flat - bias)[None], made.target - 2 * bias])))
-        return target[0], made._replace(target=target[1:], standard_error=None)
+        target = np.asarray(nearest(jnp.concatenate([(flat - bias)[None], replicates.target - 2 * bias])))
+        return target[0], replicates._replace(target=target[1:], standard_error=None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Matched(BiasCorrection):
-    """Parameters whose replicates have the estimate as their mean: the bootstrap iterated until it stands still.
+    """Parameters whose replicates have the estimate as their mean: the bootstrap iterated to its fixed point.
 
-    That is the simulated method of moments with the private estimate as the moment ([GMR]). How the mean of the
-    replicates moves with the parameters is found by differences; its inverse takes the replicates to those of the
+    That is the simulated method of moments with the private estimate as the moment ([GMR]). The response of the
+    replicates' mean to the parameters is found by differences; its inverse turns the replicates into those of the
     corrected estimate. So an estimator that clamping makes insensitive gets an interval that is wide enough, which
-    neither `OneStep` nor an interval of the biased estimate has.
-
-    Parameters stay in their space, as far as the estimator knows it: a function's are moved as if any numbers were
-    allowed.
+    neither `OneStep` nor an interval of the biased estimate has. Parameters stay in their space, as far as the
+    estimator knows it: a function's are moved as if any numbers were allowed.
 
     Parameters
     ----------
     steps : int
-        At most.
+        Largest number of steps.
     tolerance : float
-        Of the distance between the mean and the estimate, in standard deviations of the replicates.
+        Accepted distance between the mean and the estimate, in standard deviations of the replicates.
     """
 
     steps: int = 12
@@ -161,39 +127,43 @@ class Matched(BiasCorrection):
         at_least(1, "steps", self.steps)
         checked("tolerance", self.tolerance, "a positive number", lambda a: (a.ndim == 0) & (a > 0))
 
-    def corrected(self, estimator: PrivateEstimator, params: Any, run: Run) -> tuple[np.ndarray, Replicates]:
-        """See `BiasCorrection.corrected`."""
+    def corrected(
+        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
+    ) -> tuple[np.ndarray, Replicates]:
+        def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
+            """The nearest vector that parameters have, and replicates there."""
+            allowed = estimator.constrained(jnp.asarray(vector), params)
+            return np.asarray(estimator.unconstrained(allowed)), replicates_at(allowed)
 
-        def at(free: np.ndarray) -> tuple[np.ndarray, Replicates]:
-            """The nearest free values that parameters have, and replicates there."""
-            allowed = estimator.params(jnp.asarray(free), params)
-            return np.asarray(estimator.free(allowed)), run(allowed)
-
-        aim = np.asarray(estimator.free(params))
-        here, made = at(aim)
-        unit = np.nanstd(np.asarray(made.free), axis=0)
+        aim = np.asarray(estimator.unconstrained(params))
+        here, replicates = evaluate(aim)
+        unit = np.nanstd(np.asarray(replicates.unconstrained), axis=0)
         unit = np.where(unit > 0, unit, 1e-8)
 
-        def response(free: np.ndarray) -> np.ndarray:
-            ends = [[at(free + step), at(free - step)] for step in np.diag(unit)]
-            # at an edge, and on a simplex, less or other than the step has been moved
-            moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
-            means = np.stack([(_mean(up[1].free) - _mean(down[1].free)) / unit for up, down in ends], axis=1)
-            return means @ np.linalg.pinv(moved, rcond=1e-9)
+        def distance(replicates: Replicates) -> np.ndarray:
+            return (_mean(replicates.unconstrained) - aim) / unit
 
-        gap = (_mean(made.free) - aim) / unit
+        def response(vector: np.ndarray) -> np.ndarray:
+            ends = [[evaluate(vector + step), evaluate(vector - step)] for step in np.diag(unit)]
+            # at an edge, and on a simplex, parameters move by less or in another direction than the step
+            moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
+            means = [[_mean(end[1].unconstrained) for end in pair] for pair in ends]
+            slopes = np.stack([(up - down) / unit for up, down in means], axis=1)
+            return slopes @ np.linalg.pinv(moved, rcond=1e-9)
+
+        gap = distance(replicates)
         for _ in range(self.steps):
             if np.abs(gap).max() <= self.tolerance:
                 break
-            step = np.clip(_solved(response(here), gap), -FURTHEST, FURTHEST)
-            for share in HALVES:
-                ahead, there = at(here - share * unit * step)
-                gap_there = (_mean(there.free) - aim) / unit
-                if np.abs(gap_there).max() < np.abs(gap).max():
+            step = np.clip(_solve(response(here), gap), -MAX_STEP, MAX_STEP)
+            for share in STEP_SHARES:
+                ahead, ahead_replicates = evaluate(here - share * unit * step)
+                ahead_gap = distance(ahead_replicates)
+                if np.abs(ahead_gap).max() < np.abs(gap).max():
                     break
             length = np.abs((ahead - here) / unit).max()
-            here, made, gap = ahead, there, gap_there
-            if length <= self.tolerance:  # at an edge of what parameters can be
+            here, replicates, gap = ahead, ahead_replicates, ahead_gap
+            if length <= self.tolerance:  # at an edge of the parameter space
                 break
         if np.abs(gap).max() > max(self.tolerance, 0.1):
             warn(
@@ -203,77 +173,56 @@ class Matched(BiasCorrection):
                 "Where nearly all records are clamped the release says little of the parameters; take wider bounds",
                 BootstrapWarning,
             )
-        away = (np.asarray(made.free) - _mean(made.free)) / unit
-        moved = here + unit * _solved(response(here), away.T).T
-        report = jax.vmap(lambda free: ravel_pytree(estimator.target(estimator.params(free, params)))[0])
+        away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit
+        moved = here + unit * _solve(response(here), away.T).T
+        report = jax.vmap(lambda vector: ravel_pytree(estimator.target(estimator.constrained(vector, params)))[0])
         target = np.asarray(report(jnp.concatenate([here[None], moved])))
-        return target[0], made._replace(target=target[1:], standard_error=None)
+        return target[0], replicates._replace(target=target[1:], standard_error=None)
 
 
-def _solved(slope: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """slope⁻¹ gap; directions in which the replicates hardly move are left."""
+def _solve(slope: np.ndarray, gap: np.ndarray) -> np.ndarray:
+    """slope⁻¹ gap; 0 in directions in which the replicates hardly move."""
     return np.linalg.pinv(slope, rcond=1e-3) @ gap
 
 
-OFTEN = 0.1  # share of replicates outside the domain above which it is said
-
-
-def names_of(tree: Any) -> list[str]:
-    """Names of the numbers in a pytree, in the order in which they are flattened: ``loc``, ``probs[2]``, ``cov[0,1]``.
-
-    Parameters
-    ----------
-    tree : pytree of arrays
-        Parameters.
-    """
-    names = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        stem = ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
-        index = [",".join(map(str, at)) for at in np.ndindex(np.shape(leaf))]
-        names += [stem or "theta"] if not np.shape(leaf) else [f"{stem or 'theta'}[{at}]" for at in index]
-    return names
-
-
 def parametric_bootstrap(
-    estimator: PrivateEstimator | Callable[[Any, Any], Any],
-    release: Any,
-    simulator: Callable[[Any, Any], Any] | None = None,
+    estimator: PrivateEstimator | Callable[[Key, PyTree], PyTree],
+    release: Release | PyTree,
+    simulator: Callable[[Key, PyTree], PyTree] | None = None,
     *,
     draws: int = 1000,
     seed: int = 0,
-    target: Callable[[Any], Any] | None = None,
+    target: Callable[[PyTree], PyTree] | None = None,
     correction: BiasCorrection | None = None,
-    kind: Any = "percentile",
+    kind: str | Interval = "percentile",
     batch_size: int | None = None,
 ) -> BootstrapEstimate:
     """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
-    Data were read once, by the private estimator, when the release was made; everything here is post-processing, and
-    costs no privacy.
+    The private estimator read the data once, when the release was made; everything here is post-processing and costs
+    no privacy.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
         One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
-        bounds, perturbs and estimates all by itself. One that holds an array as long as the data is refused, unless it
-        is given as ``FunctionEstimator(function)``, which says that all arrays it holds are public.
+        bounds, perturbs and estimates all by itself. A function that holds an array as long as the data is refused,
+        unless it is given as ``FunctionEstimator(function)``, which says that all arrays it holds are public.
     release : Release or pytree of arrays
         What was released of the data: of a function, the parameters that it returned.
     simulator : callable, optional
         (key, parameters) → data, as the estimator takes them; see `simulator_of` for a NumPyro model. Needed for a
-        function; other estimators have their own, which this replaces.
-    draws : int
-        Number of replicates.
-    seed : int
-        Of the replicates.
+        function; it replaces the simulator of any other estimator.
+    draws, seed : int
+        Number of replicates, and their seed.
     target : callable, optional
-        From parameters to what is of interest, a pytree of arrays; by default the estimator's own.
+        From parameters to the quantity of interest, a pytree of arrays; by default the estimator's own.
     correction : BiasCorrection, optional
         `OneStep()`, or `Matched()` where clamping or noise biases more than a step removes. By default none.
     kind : str or Interval
         Of the result's intervals; see `BootstrapEstimate.interval`.
     batch_size : int, optional
-        How many replicates run at once, by default 50; fewer take less memory. It changes no replicate.
+        Number of replicates that run at once, by default 50; fewer take less memory. It changes no replicate.
 
     Returns
     -------
@@ -300,66 +249,45 @@ def parametric_bootstrap(
     if correction is not None and not isinstance(correction, BiasCorrection):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
     with jax.enable_x64(True):
-        used = _with(estimator, simulator, release)
+        private = with_simulator(estimator, simulator, release)
         if target is not None:
-            used = WithTarget(used, target)
-        found, reported = estimated(used, used.released(release))
+            private = AdaptedEstimator(private, target_function=target)
+        estimate, reported = estimate_with_target(private, private.release_values(release))
         reported = jax.tree.map(np.asarray, reported)
         vector, unravel = ravel_pytree(reported)
-        flat = np.asarray(vector, float)
+        uncorrected = np.asarray(vector, float)
         keys = jax.random.split(jax.random.key(seed), draws)
-        run = functools.partial(replicates, used, keys=keys, batch_size=batch_size)
+        replicates_at = functools.partial(simulate_replicates, private, keys=keys, batch_size=batch_size)
         if correction is None:
-            params, made = flat, run(found.params)
+            params, replicates = uncorrected, replicates_at(estimate.params)
         else:
-            params, made = correction.corrected(used, found.params, run)
+            params, replicates = correction.corrected(private, estimate.params, replicates_at)
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
-        made = jax.tree.map(np.asarray, made)
-    _warn(bool(found.outside), made)
+        replicates = jax.tree.map(np.asarray, replicates)
+    _warn(bool(estimate.outside), replicates)
     return BootstrapEstimate(
         reported,
         params,
         names_of(reported),
-        made.target,
-        None if made.standard_error is None else np.asarray(found.standard_error),
-        made.standard_error,
-        bool(found.outside),
-        int(made.outside.sum()),
-        flat,
+        replicates.target,
+        None if replicates.standard_error is None else np.asarray(estimate.standard_error),
+        replicates.standard_error,
+        bool(estimate.outside),
+        int(replicates.outside.sum()),
+        uncorrected,
         kind,
-        used.privacy,
+        private.privacy,
     )
 
 
-def _with(estimator: Any, simulator: Any, release: Any) -> PrivateEstimator:
-    """The estimator with the simulator that it is to have, checked."""
-    own = isinstance(estimator, FunctionEstimator)
-    if isinstance(estimator, PrivateEstimator) and not own:
-        if simulator is None:
-            return estimator
-        given = WithSimulator(estimator, simulator)
-        check_count(given, release)
-        return given
-    if not own and not callable(estimator):
-        raise TypeError(
-            f"estimator must be one of ldpbayes.bootstrap, or a function (key, data) -> parameters, got {estimator!r}"
-        )
-    if simulator is None:
-        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
-    function = estimator if own else FunctionEstimator(estimator)
-    both = WithSimulator(function, simulator)
-    check_function(both, function.function, both.released(release), public=own)
-    return both
-
-
-def _warn(outside: bool, made: Any) -> None:
-    share, lost = made.outside.mean(), int((~np.isfinite(made.target)).any(axis=1).sum())
-    said = []
+def _warn(outside: bool, replicates: Replicates) -> None:
+    share, lost = replicates.outside.mean(), int((~np.isfinite(replicates.target)).any(axis=1).sum())
+    problems = []
     if outside:
-        said.append("the release is outside the domain of the estimator: the noise outweighs what the records say")
-    elif share > OFTEN:
-        said.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were brought back")
+        problems.append("the release is outside the domain of the estimator: the noise outweighs what the records say")
+    elif share > OUTSIDE_SHARE:
+        problems.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were brought back")
     if lost:
-        said.append(f"{lost} replicates are not finite, and are left out of the intervals")
-    if said:
-        warn("; ".join(said), BootstrapWarning)
+        problems.append(f"{lost} replicates are not finite, and are left out of the intervals")
+    if problems:
+        warn("; ".join(problems), BootstrapWarning)

@@ -1,25 +1,23 @@
-"""Private estimators: their protocol, and those of a released statistic."""
+"""The protocol of private estimators, and any function of data as one."""
 
 import abc
 import dataclasses
-import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 from jax.flatten_util import ravel_pytree
-from scipy import special
 
-from ldpbayes.bootstrap._result import tail_probabilities
+from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data import Release
-from ldpbayes.estimation import Estimate
-from ldpbayes.estimation.estimates import table, tails
-from ldpbayes.mechanisms.additive import Additive
 
 
 class Estimated(NamedTuple):
-    """What is estimated from a release.
+    """Parameters estimated from a release.
 
     Attributes
     ----------
@@ -31,314 +29,215 @@ class Estimated(NamedTuple):
         Whether the release was outside the domain of the estimator, which then did as it documents.
     """
 
-    params: Any
-    standard_error: Any
-    outside: Any
+    params: PyTree
+    standard_error: Array | None
+    outside: Array
 
 
 class PrivateEstimator(abc.ABC):
-    """An estimator of which `randomize` alone reads data; the rest is post-processing, as often as one likes.
+    """An estimator of which `randomize` alone reads data; everything else is post-processing and costs no privacy.
 
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
-    replicates serve all of a kind.
+    replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
     """
 
     @abc.abstractmethod
-    def randomize(self, key: Any, data: Any) -> Any:
-        """What is released of data: with noise, and protected by the guarantee that `privacy` states. Traceable.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        data : array (n, *event)
-            Records.
-
-        Returns
-        -------
-        pytree of arrays
-        """
+    def randomize(self, key: Key, data: Array) -> PyTree:
+        """Values released of records (n, *event): with noise, and protected by the guarantee that `privacy` states."""
 
     @abc.abstractmethod
-    def estimate(self, released: Any) -> Estimated:
-        """Parameters from what was released. Traceable.
-
-        Parameters
-        ----------
-        released : pytree of arrays
-            As `randomize` returns it.
-        """
+    def estimate(self, values: PyTree) -> Estimated:
+        """Parameters from released values, in the form in which `randomize` returns them."""
 
     @abc.abstractmethod
-    def replicate(self, key: Any, params: Any) -> Any:
-        """What would be released of data that are drawn with these parameters. Traceable.
+    def simulate_release(self, key: Key, params: PyTree) -> PyTree:
+        """Values as `randomize` returns them, of data that are drawn with these parameters."""
 
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        params : pytree of arrays
-            Of `Estimated.params`.
-
-        Returns
-        -------
-        pytree of arrays
-            As `randomize` returns it.
-        """
-
-    def target(self, params: Any) -> Any:
-        """What is reported of the parameters: by default all of them.
-
-        Parameters
-        ----------
-        params : pytree of arrays
-            Of `Estimated.params`.
-        """
+    def target(self, params: PyTree) -> PyTree:
+        """The reported part or function of the parameters: by default all of them."""
         return params
 
-    def nearest(self, target: Any) -> Any:
-        """The nearest of what may be reported, to what a correction has made of it; by default anything may be.
-
-        Parameters
-        ----------
-        target : pytree of arrays
-            Of the form of `target`.
-        """
+    def nearest(self, target: PyTree) -> PyTree:
+        """The nearest allowed target, for one that a correction has moved; by default any is allowed."""
         return target
 
-    def free(self, params: Any) -> jax.Array:
-        """Parameters as a vector in which any step is allowed; by default as they are, flat.
-
-        Parameters
-        ----------
-        params : pytree of arrays
-            Of `Estimated.params`.
-        """
+    def unconstrained(self, params: PyTree) -> jax.Array:
+        """Parameters as a vector (q,) in which any step is allowed; by default the flat parameters."""
         return ravel_pytree(params)[0]
 
-    def params(self, free: jax.Array, like: Any) -> Any:
-        """Inverse of `free`.
+    def constrained(self, vector: Array, like: PyTree) -> PyTree:
+        """Inverse of `unconstrained`; ``like`` holds parameters of the wanted form."""
+        return ravel_pytree(like)[1](vector)
 
-        Parameters
-        ----------
-        free : array (q,)
-            The vector.
-        like : pytree of arrays
-            Parameters of the same form.
-        """
-        return ravel_pytree(like)[1](free)
-
-    def released(self, release: Any) -> Any:
-        """What `estimate` takes, from what a user gives; checked.
-
-        Parameters
-        ----------
-        release : Release, or pytree of arrays
-            What was released of the data.
-
-        Raises
-        ------
-        ValueError
-            If it is not a release of this estimator.
-        """
-        return jax.tree.map(jax.numpy.asarray, release)
+    def release_values(self, release: Release | PyTree) -> PyTree:
+        """The values for `estimate` in a user's release; ValueError if it is not a release of this estimator."""
+        return jax.tree.map(jnp.asarray, release)
 
     @property
     @abc.abstractmethod
     def privacy(self) -> str:
-        """What was promised to those whose records were read."""
+        """Statement of the guarantee for those whose records were read."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NormalEstimate:
-    """An estimate whose intervals rest on a normal approximation; an `Estimate`.
-
-    Attributes
-    ----------
-    estimate : pytree
-        In the form in which the estimator has it.
-    params : array (p,)
-        The same, flat.
-    names : list of str
-        Of the p numbers.
-    covariance : array (p, p)
-        What the intervals rest on; whether the noise for privacy counts in it, ``title`` says.
-    privacy : str
-        What was promised to those whose records were read.
-    title : str
-        How it was made.
-    """
-
-    estimate: Any
-    params: np.ndarray
-    names: list[str]
-    covariance: np.ndarray
-    privacy: str
-    title: str
-
-    @property
-    def standard_error(self) -> np.ndarray:
-        """Standard errors (p,)."""
-        return np.sqrt(np.diagonal(self.covariance))
-
-    def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of normal confidence intervals; infinite where an interval has one end.
-
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1.
-        side : {"both", "lower", "upper"}
-            Two-sided, or the one end that it has.
-
-        Raises
-        ------
-        ValueError
-            For another level or side.
-        """
-        below, above = tail_probabilities(level, side)
-        size, error = len(self.params), self.standard_error
-        low = self.params + special.ndtri(below) * error if below > 0 else np.full(size, -math.inf)
-        high = self.params + special.ndtri(above) * error if above < 1 else np.full(size, math.inf)
-        return low, high
-
-    def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimates in plain text.
-
-        Parameters
-        ----------
-        level : float
-            Coverage of the intervals, between 0 and 1.
-        """
-        lower, upper = tails(level)
-        head = f"{'estimate':>10} {'std err':>10} {lower:>10} {upper:>10}"
-        columns = [self.params, self.standard_error, *self.interval(level)]
-        rows = [(name, " ".join(f"{column[j]:10.4g}" for column in columns)) for j, name in enumerate(self.names)]
-        return table(self.title, "parameter", head, rows)
-
-
-_PROTOCOL: type[Estimate] = NormalEstimate  # for the type checker
-
-
-def check_additive(mechanism: Any) -> None:
-    """TypeError where a mechanism does not add noise to a statistic.
+@pytree
+@dataclasses.dataclass(frozen=True)
+class FunctionEstimator(PrivateEstimator):
+    """A function of a key and data that returns private parameters: the returned parameters are the release.
 
     Parameters
     ----------
-    mechanism : Mechanism
-        That is said to have made a release.
-    """
-    if not isinstance(mechanism, Additive):
-        raise TypeError(
-            "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
-            f"sensitivity=...), got {mechanism!r}: its releases are not sums"
-        )
-
-
-class OfReleasedStatistic(PrivateEstimator):
-    """An estimator from a `Release` of one value, by a mechanism that has a sensitivity in place of bounds.
-
-    Subclasses have the fields ``mechanism`` and ``count``, the public number of records.
+    function : callable
+        A JAX function from a random key and data to parameters, a pytree of arrays. It bounds what it takes from each
+        record and adds the noise itself. Arrays that it holds, such as a grid, are public.
+    statement : str
+        Its guarantee, for the result's privacy statement.
     """
 
-    mechanism: Additive
-    count: int
+    function: Callable[[Key, PyTree], PyTree] = static()
+    statement: str = static(default="privacy: as promised by the estimator that was given")
 
-    @property
-    def whole(self) -> bool:
-        """Whether the statistics are whole numbers, such as noise on whole numbers is for."""
-        return False
+    def randomize(self, key: Key, data: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.function(key, data))
 
-    @abc.abstractmethod
-    def checked(self, data: Any) -> np.ndarray:
-        """Records as an array (n, *event), or ValueError.
+    def estimate(self, values: PyTree) -> Estimated:
+        return Estimated(values, None, jnp.zeros((), bool))
 
-        Parameters
-        ----------
-        data : array (n, *event)
-            What a user gave.
-        """
-
-    def _check_mechanism(self, needed: float | None) -> None:
-        """ValueError if the count is unknown, or the mechanism not one of statistics that so much can move."""
-        check_additive(self.mechanism)
-        if self.count is None:
-            raise ValueError(
-                "count is missing: the number of records is taken to be public, since estimates and replicates need "
-                "it. If it is private, release it with a share of the budget and give what was released"
-            )
-        if self.mechanism.bounded:
-            raise ValueError(
-                "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
-            )
-        if self.mechanism.noise.discrete and not self.whole:
-            raise ValueError(
-                f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
-            )
-        if needed is None:
-            return
-        with jax.enable_x64(True):
-            scales = np.asarray(self.mechanism.noise.over_columns(self.mechanism.noise.standard_deviation))
-        if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
-            needed *= float(np.max(scales[..., :1] / scales))
-        if self.mechanism.sensitivity < needed * (1 - 1e-12):
-            raise ValueError(
-                f"one record can move the statistics by {needed:g}, the mechanism's sensitivity is "
-                f"{self.mechanism.sensitivity:g}"
-            )
-
-    def release(self, data: Any, *, seed: int) -> Release:
-        """Read the data, and release their statistics with noise.
-
-        For simulation and studies; see `Mechanism.randomize`.
-
-        Parameters
-        ----------
-        data : array (n, *event)
-            Records.
-        seed : int
-            Of the noise.
-
-        Returns
-        -------
-        Release
-
-        Raises
-        ------
-        ValueError
-            If data are not what the estimator takes, or another number of records.
-        """
-        records = self.checked(data)
-        if len(records) != self.count:
-            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
-        with jax.enable_x64(True):
-            value = np.asarray(self.randomize(jax.random.key(seed), records))
-        return Release(value[None], self.mechanism)
-
-    def released(self, release: Any) -> jax.Array:
-        """The value of the release; see `PrivateEstimator.released`."""
-        values, shape = release, self.mechanism.event_shape
-        if isinstance(release, Release):
-            if not release.mechanism == self.mechanism:
-                raise ValueError(
-                    f"the release was made by {release.mechanism!r}, the estimator is for {self.mechanism!r}: make the "
-                    "estimator with the bounds, budget and count of the release"
-                )
-            if release.values is None:
-                raise ValueError("a release without values has nothing to estimate from")
-            values = release.values
-        values = np.asarray(values, float)
-        values = values[0] if values.shape == (1, *shape) else values
-        if values.shape != shape:
-            raise ValueError(
-                f"a release of statistics is one value of shape {shape}, got {values.shape}: raw records are given to "
-                "the estimator's release(), and never to the bootstrap"
-            )
-        if not np.isfinite(values).all():
-            raise ValueError(f"released statistics must be finite, got {values}")
-        return jnp.asarray(values)
+    def simulate_release(self, key: Key, params: PyTree) -> PyTree:
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, params) -> data")
 
     @property
     def privacy(self) -> str:
-        """See `PrivateEstimator.privacy`."""
-        return self.mechanism.guarantee.statement()
+        return self.statement
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class AdaptedEstimator(PrivateEstimator):
+    """A private estimator with a user's simulator (key, params) → data, or a user's target of the parameters."""
+
+    estimator: PrivateEstimator
+    simulator: Callable[[Key, PyTree], PyTree] | None = static(default=None)
+    target_function: Callable[[PyTree], PyTree] | None = static(default=None)
+
+    def randomize(self, key: Key, data: PyTree) -> PyTree:
+        return self.estimator.randomize(key, data)
+
+    def estimate(self, values: PyTree) -> Estimated:
+        result = self.estimator.estimate(values)
+        # standard errors by a formula are those of the estimator's own target
+        return result if self.target_function is None else result._replace(standard_error=None)
+
+    def simulate_release(self, key: Key, params: PyTree) -> PyTree:
+        if self.simulator is None:
+            return self.estimator.simulate_release(key, params)
+        keys = jax.random.split(key)
+        return self.estimator.randomize(keys[1], self.simulator(keys[0], params))
+
+    def target(self, params: PyTree) -> PyTree:
+        return (self.target_function or self.estimator.target)(params)
+
+    def nearest(self, target: PyTree) -> PyTree:
+        return self.estimator.nearest(target) if self.target_function is None else target
+
+    def unconstrained(self, params: PyTree) -> jax.Array:
+        return self.estimator.unconstrained(params)
+
+    def constrained(self, vector: Array, like: PyTree) -> PyTree:
+        return self.estimator.constrained(vector, like)
+
+    def release_values(self, release: Release | PyTree) -> PyTree:
+        return self.estimator.release_values(release)
+
+    @property
+    def privacy(self) -> str:
+        return self.estimator.privacy
+
+
+def with_simulator(
+    estimator: PrivateEstimator | Callable, simulator: Callable[[Key, PyTree], PyTree] | None, release: PyTree
+) -> PrivateEstimator:
+    """A user's estimator with the user's simulator, if there is one, after a check that the two fit the release."""
+    if isinstance(estimator, PrivateEstimator) and not isinstance(estimator, FunctionEstimator):
+        if simulator is None:
+            return estimator
+        _check_count(estimator, simulator, release)
+        return AdaptedEstimator(estimator, simulator)
+    if not isinstance(estimator, FunctionEstimator) and not callable(estimator):
+        raise TypeError(
+            f"estimator must be one of ldpbayes.bootstrap, or a function (key, data) -> parameters, got {estimator!r}"
+        )
+    if simulator is None:
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
+    private = estimator if isinstance(estimator, FunctionEstimator) else FunctionEstimator(estimator)
+    _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
+    return AdaptedEstimator(private, simulator)
+
+
+def _check_count(estimator: PrivateEstimator, simulator: Callable, release: PyTree) -> None:
+    """ValueError where a simulator makes another number of records than its estimator is for."""
+    count = getattr(estimator, "count", None)
+    if count is None:
+        return
+    params = jax.eval_shape(lambda values: estimator.estimate(values).params, estimator.release_values(release))
+    data = jax.eval_shape(simulator, jax.random.key(0), params)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
+    if any(shape[:1] != (count,) for shape in shapes):
+        raise ValueError(
+            f"simulator does not fit: the estimator is for {count} records, those that it makes have shapes {shapes}"
+        )
+
+
+def _check_function(function: Callable, simulator: Callable, params: PyTree, *, public: bool) -> None:
+    """ValueError where a simulator does not fit a function, or the function reads other data than its argument.
+
+    A replicate may depend on data through the released parameters alone. So the function's value has to depend on its
+    data, and unless ``public`` it must not hold arrays of as many rows as there are records.
+    """
+    key = jax.random.key(0)
+    try:
+        data = jax.eval_shape(simulator, key, params)
+        value = jax.eval_shape(function, key, data)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(
+            "simulator does not fit: the estimator cannot be run on what the simulator returns for the released "
+            f"parameters. {type(error).__name__}: {error}"
+        ) from error
+    released_shapes, simulated_shapes = (jax.tree.map(np.shape, tree) for tree in (params, value))
+    if released_shapes != simulated_shapes:
+        raise ValueError(
+            "simulator or release does not fit: of simulated data the estimator makes parameters of shapes "
+            f"{simulated_shapes}, those released have {released_shapes}"
+        )
+    closed = jax.make_jaxpr(function)(key, data)
+    if not _depends_on_inputs(closed.jaxpr, len(jax.tree.leaves(key))):
+        raise ValueError(
+            "the estimator does not depend on the data it is given: it would read other data in every replicate. Write "
+            "it as a function of (key, data)"
+        )
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
+    held = [const.shape for const in _constants(closed) if np.ndim(const) and np.shape(const)[0] in rows]
+    if held and not public:
+        raise ValueError(
+            f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
+            "every replicate: if that is data, it costs privacy anew each time. If all that the estimator holds is "
+            "public, such as a grid, say so by ldpbayes.bootstrap.FunctionEstimator(function)"
+        )
+
+
+def _depends_on_inputs(jaxpr: core.Jaxpr, first: int) -> bool:
+    """Whether every output depends on an input from position ``first`` on."""
+    reached = set(jaxpr.invars[first:])
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, core.Literal) and v in reached for v in eqn.invars):
+            reached.update(eqn.outvars)
+    return all(not isinstance(v, core.Literal) and v in reached for v in jaxpr.outvars)
+
+
+def _constants(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[Array]:
+    """Arrays that a traced function holds, and that functions which it calls hold."""
+    yield from getattr(jaxpr, "consts", ())
+    for eqn in jaxpr.eqns:
+        yield from (v.val for v in eqn.invars if isinstance(v, core.Literal) and np.ndim(v.val))
+        for parameter in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            if hasattr(parameter, "eqns"):
+                yield from _constants(parameter)

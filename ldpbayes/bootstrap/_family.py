@@ -1,9 +1,9 @@
-"""Families of the bootstrap: their protocol, and families on the line."""
+"""Families of the bootstrap: their protocol, and families of numbers."""
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,18 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
-from ldpbayes.bootstrap._sums import ORDER, PointMasses, sum_inside, sum_of_draws
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.numerics.quadrature import gauss_legendre
 
-Params = dict[str, Any]
+COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
+FEW_INSIDE = 64  # so many records between the bounds, or fewer, are drawn one by one
+NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
+SETTLED = 1e-6  # length of the last step, as a share of a parameter's range; Newton's method squares the error
+EDGE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
 
 
-class Family(abc.ABC):
+class ParametricFamily(abc.ABC):
     """An exponential family whose statistics are bounded by clamping records; parameters are dicts, named as NumPyro's.
 
     Subclasses are frozen dataclasses and pytrees. A record is clamped before its statistics are taken; these are in
@@ -30,192 +35,99 @@ class Family(abc.ABC):
     columns: ClassVar[tuple[str, ...] | None] = None
     """Names of the statistics; None for a single one, which is then released as a number. May be a property."""
 
-    step: ClassVar[float | None] = None
-    """Of the lattice on which records and their statistics are, 1 for whole numbers; None for densities."""
+    lattice_step: ClassVar[float | None] = None
+    """Step of the lattice on which records and their statistics are, 1 for whole numbers; None for densities."""
 
     accounts_for_clamping: ClassVar[bool] = True
     """Whether there is a `solve_clamped`."""
 
+    base: ClassVar[type[dist.Distribution]]
+    """NumPyro's law of a record before it is clamped, whose arguments are the `known` and the other parameters."""
+
+    known: ClassVar[Params] = {}
+    """Parameters that are known. May be a property."""
+
+    def distribution(self, params: Params) -> dist.Distribution:
+        """Law of a record before it is clamped."""
+        return self.base(**self.known, **params)
+
     @abc.abstractmethod
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """Law of a record before it is clamped.
-
-        Parameters
-        ----------
-        params : mapping of str to array
-            Parameters of the family.
-        """
-
-    @abc.abstractmethod
-    def statistics(self, x: Any) -> jax.Array:
-        """Statistics of clamped records.
-
-        Parameters
-        ----------
-        x : array (*batch, *event)
-            Records.
-
-        Returns
-        -------
-        array (*batch) or (*batch, statistics)
-        """
+    def statistics(self, x: Array) -> jax.Array:
+        """Statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
 
     @abc.abstractmethod
     def sensitivity(self, order: int) -> float:
-        """How far replacing one record can move the sum of the statistics; exactly, attained by two records.
+        """Largest L1 (order 1) or L2 (order 2) change of the sum of statistics, exactly, if one record is replaced."""
 
-        Parameters
-        ----------
-        order : {1, 2}
-            Sum of absolute differences, or Euclidean distance.
+    @abc.abstractmethod
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        """Maximum likelihood from a noisy mean of statistics, as if no record had been clamped.
+
+        Second, whether there is no such maximum inside the ranges, so that the nearest was taken.
         """
 
     @abc.abstractmethod
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """Maximum likelihood from a mean of statistics, as if no record had been clamped.
-
-        Parameters
-        ----------
-        mean : array () or (statistics,)
-            Possibly with noise, so possibly no mean of any records.
-
-        Returns
-        -------
-        params : dict of str to array
-            In the ranges.
-        outside : array () of bool
-            Whether there is no such maximum inside the ranges, so that the nearest was taken.
-        """
-
-    @abc.abstractmethod
-    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
+    def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters under which *clamped* records have these expected statistics: the method of moments.
 
-        Parameters
-        ----------
-        mean : array () or (statistics,)
-            As for `solve`. What no parameters inside the ranges have is replaced by the nearest that some have.
+        Second, whether there are none inside the ranges, so that the nearest were taken.
         """
 
-    def covariance(self, params: Mapping[str, Any], noise: Any, count: Any, *, clamped: bool) -> jax.Array | None:
-        """Asymptotic covariance (p, p) of the flat estimate from a noisy sum of statistics; None where it has none.
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array | None:
+        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`; None where it is not known.
 
-        Parameters
-        ----------
-        params : mapping of str to array
-            Of the family.
-        noise : array ()
-            Variance of the noise in each statistic's sum; 0 for what is usual where nothing is private.
-        count : array ()
-            Number of records.
-        clamped : bool
-            Whether the estimate is that of `solve_clamped`, or of `solve`.
+        ``noise`` is the variance of the noise in each statistic's sum, 0 for estimates that are not private.
         """
         return None
 
     @abc.abstractmethod
-    def nearest(self, params: Mapping[str, Any]) -> Params:
-        """The nearest parameters that are allowed.
+    def nearest(self, params: Params) -> Params:
+        """The nearest allowed parameters, for any finite values."""
 
-        Parameters
-        ----------
-        params : mapping of str to array
-            Of the family's form, with any finite values.
-        """
-
-    def free(self, params: Mapping[str, Any]) -> jax.Array:
-        """Parameters as a vector in which any step is allowed: `params` takes each to parameters of the family.
-
-        Parameters
-        ----------
-        params : mapping of str to array
-            Of the family.
-        """
+    def unconstrained(self, params: Params) -> jax.Array:
+        """Parameters as a vector (q,) in which any step is allowed."""
         return ravel_pytree(dict(params))[0]
 
-    def params(self, free: jax.Array, like: Any = None) -> Params:
-        """Inverse of `free`; here the nearest parameters that are allowed, which may be at an edge.
-
-        Parameters
-        ----------
-        free : array (q,)
-            The vector.
-        like : mapping of str to array, optional
-            Parameters of the same form.
-        """
-        return self.nearest(ravel_pytree(like)[1](free))
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
+        """Inverse of `unconstrained`; here the nearest allowed parameters, of the form of ``like``."""
+        return self.nearest(ravel_pytree(like)[1](vector))
 
     @abc.abstractmethod
-    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
-        """Sum of the statistics of records that are drawn, and clamped.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        params : mapping of str to array
-            Of the family.
-        count : array ()
-            Number of records.
-        """
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
+        """Sum of the statistics of ``count`` records that are drawn, and clamped."""
 
     @abc.abstractmethod
-    def checked(self, data: Any) -> np.ndarray:
+    def checked(self, data: Array) -> np.ndarray:
         """Records as an array (n, *event), or ValueError."""
 
-    def simulate(self, key: Any, params: Mapping[str, Any], count: int) -> jax.Array:
-        """Records (count, *event), before they are clamped.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        params : mapping of str to array
-            Of the family.
-        count : int
-            Number of records.
-        """
+    def simulate(self, key: Key, params: Params, count: int) -> jax.Array:
+        """Records (count, *event), before they are clamped."""
         return self.distribution(params).sample(key, (count,))
-
-
-MASSES = 12  # that stand for a record between the bounds in sums of several statistics: 23 moments
-FEW = 64  # records between the bounds that are drawn themselves
-STEPS = 30  # of Newton's method at most, each at most a unit of a logarithm
-SETTLED = 1e-6  # the last of them, of a parameter's range; Newton's method squares what is left
-EDGE = 1e-6  # of a range: a parameter that is nearer to its end was brought there
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Where a parameter is looked for.
+    """The interval in which a parameter is looked for; steps are in the logarithm of a ``positive`` parameter."""
 
-    Parameters
-    ----------
-    lower, upper : array_like
-        Ends, in the parameter's unit.
-    positive : bool
-        Whether steps are taken in its logarithm.
-    """
-
-    lower: Any
-    upper: Any
+    lower: Array
+    upper: Array
     positive: bool = static(default=False)
 
 
-class OnTheLine(Family):
+class NumberFamily(ParametricFamily):
     """A family of numbers whose clamped law has a rule of nodes; fields ``lower`` and ``upper``."""
 
-    lower: Any
-    upper: Any
-    natural: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    lower: Array
+    upper: Array
+    record_range: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
     """Interval in which records are, whatever the parameters; bounds are inside it."""
 
-    coordinate: ClassVar[tuple[Callable[[Any], Any], Callable[[Any], Any]] | None] = None
-    """In which all statistics are smooth, so that few masses have their moments; and its inverse. None: the record."""
+    smooth_coordinate: ClassVar[tuple[Callable[[Array], Array], Callable[[Array], Array]]] = (lambda x: x, lambda x: x)
+    """A coordinate in which all statistics are smooth, so that few masses have their moments; and its inverse."""
 
     def __post_init__(self) -> None:
-        low, high = self.natural
+        low, high = self.record_range
         for name in ("lower", "upper"):
             if getattr(self, name) is None:
                 raise ValueError(
@@ -227,219 +139,189 @@ class OnTheLine(Family):
         check_order(self.lower, self.upper)
 
     @property
-    def width(self) -> Any:
+    @abc.abstractmethod
+    def ranges(self) -> dict[str, Range]:
+        """The range of each parameter, a number, by NumPyro's names."""
+
+    @abc.abstractmethod
+    def mean(self, params: Params) -> jax.Array:
+        """Expectation of the statistics of a record that is not clamped, in closed form."""
+
+    @abc.abstractmethod
+    def law(self, params: Params) -> PointMasses:
+        """Law of a clamped record: a rule for its density, and last the masses of the bounds."""
+
+    @property
+    def width(self) -> Array:
         """Distance of the bounds."""
         return self.upper - self.lower
 
-    def clamp(self, x: Any) -> jax.Array:
-        """Records between the bounds.
-
-        Parameters
-        ----------
-        x : array
-            Records.
-        """
+    def clamp(self, x: Array) -> jax.Array:
+        """Records between the bounds."""
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`: here the clamped record itself."""
+    def statistics(self, x: Array) -> jax.Array:
         return self.clamp(x)
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`: here the distance of the bounds."""
         return self.width
 
-    @abc.abstractmethod
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """Law of a clamped record: a rule for its density, and what the bounds get.
-
-        Parameters
-        ----------
-        params : mapping of str to array
-            Of the family.
-        """
-
-    def moments(self, params: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Expectation (k,) and covariance (k, k) of the statistics of a clamped record.
-
-        Parameters
-        ----------
-        params : mapping of str to array
-            Of the family.
-        """
+    def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
+        """Expectation (k,) and covariance (k, k) of the statistics of a clamped record."""
         law = self.law(params)
         values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
         center = law.expectation(values)
         away = values - center
         return center, (law.weights * away.T) @ away
 
-    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
-        """See `Family.total`: a single statistic from the table of its law, several from counts of point masses."""
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
+        # a single statistic from the table of its law, several from counts of point masses
         law = self.law(params)
         if self.columns is None:
-            return sum_of_draws(key, law, count, self.step)
+            return sum_of_draws(key, law, count, self.lattice_step)
         keys, masses = jax.random.split(key), self.masses(law)
         counts, values = masses.counts(keys[0], count), self.statistics(masses.nodes)
         inside = jnp.sum(counts[:-2])
-        few = inside <= FEW
-        there, back = self.coordinate or (lambda x: x, lambda x: x)
-        smooth = PointMasses(there(law.nodes), law.weights)
-        one_by_one = sum_inside(keys[1], smooth, jnp.where(few, inside, 0), lambda at: self.statistics(back(at)))
+        few = inside <= FEW_INSIDE
+        forward, inverse = self.smooth_coordinate
+        smooth = PointMasses(forward(law.nodes), law.weights)
+        one_by_one = sum_inside(keys[1], smooth, jnp.where(few, inside, 0), lambda at: self.statistics(inverse(at)))
         return counts[-2:] @ values[-2:] + jnp.where(few, one_by_one, counts[:-2] @ values[:-2])
 
     def masses(self, law: PointMasses) -> PointMasses:
-        """Few masses that stand for a clamped record in sums of several statistics; last those at the bounds.
-
-        Parameters
-        ----------
-        law : PointMasses
-            Of the record.
-        """
-        there, back = self.coordinate or (lambda x: x, lambda x: x)
+        """Few masses that stand for a clamped record in sums of several statistics; last those at the bounds."""
+        forward, inverse = self.smooth_coordinate
         inside = jnp.sum(law.weights[:-2])
         weights = law.weights[:-2] / jnp.where(inside > 0, inside, 1.0)
-        few = PointMasses(there(law.nodes[:-2]), weights).compressed(MASSES)
+        few = PointMasses(forward(law.nodes[:-2]), weights).compressed(COMPRESSED_MASSES)
         return PointMasses(
-            jnp.append(back(few.nodes), law.nodes[-2:]), jnp.append(inside * few.weights, law.weights[-2:])
+            jnp.append(inverse(few.nodes), law.nodes[-2:]), jnp.append(inside * few.weights, law.weights[-2:])
         )
 
-    def checked(self, data: Any) -> np.ndarray:
-        """See `Family.checked`."""
+    def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
         if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb":
             raise ValueError(
                 f"{type(self).__name__} takes an array of numbers (n,), got shape {x.shape} of {x.dtype} (drop or "
                 "impute missing records first)"
             )
-        low, high = self.natural
-        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.step is not None and x != np.round(x))
+        low, high = self.record_range
+        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
         if bad.any():
-            what = "whole numbers" if self.step is not None else "finite numbers"
+            what = "whole numbers" if self.lattice_step is not None else "finite numbers"
             raise ValueError(
                 f"records must be {what} from {low:g} to {high:g}; {bad.sum()} are not, the first "
                 f"({x[bad][0]!r}) at {np.argmax(bad)}"
             )
         return x.astype(float)
 
-    @property
-    @abc.abstractmethod
-    def ranges(self) -> dict[str, Range]:
-        """Where each parameter, a number, is looked for; by NumPyro's names."""
+    def nearest(self, params: Params) -> Params:
+        return {name: jnp.clip(params[name], allowed.lower, allowed.upper) for name, allowed in self.ranges.items()}
 
-    @abc.abstractmethod
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """Expectation of the statistics of a record that is not clamped, in closed form."""
-
-    def nearest(self, params: Mapping[str, Any]) -> Params:
-        """See `Family.nearest`: in the ranges."""
-        return {name: jnp.clip(params[name], there.lower, there.upper) for name, there in self.ranges.items()}
-
-    def free(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.free`: logarithms of positive parameters."""
+    def unconstrained(self, params: Params) -> jax.Array:
         parts = {name: jnp.asarray(params[name], float) for name in self.ranges}
         return ravel_pytree(
             {name: jnp.log(part) if self.ranges[name].positive else part for name, part in parts.items()}
         )[0]
 
-    def params(self, free: jax.Array, like: Any = None) -> Params:
-        """See `Family.params`."""
-        names = sorted(self.ranges)
-        parts = dict(zip(names, free, strict=True))
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
+        parts = dict(zip(sorted(self.ranges), vector, strict=True))
         return {name: jnp.exp(part) if self.ranges[name].positive else part for name, part in parts.items()}
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: where records that are not clamped have this expectation; most families have formulas."""
-        return self._matched(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        """Parameters under which records that are not clamped have this expectation; most families have formulas."""
+        return self._match(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
 
-    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve_clamped`; the search starts from `solve`."""
-        return self._matched(lambda params: self.moments(params)[0], mean, self.solve(mean)[0])
+    def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
+        return self._match(lambda params: self.moments(params)[0], mean, self.solve(mean)[0])
 
-    def _matched(self, expectation: Any, mean: jax.Array, start: Mapping[str, Any]) -> tuple[Params, jax.Array]:
+    def _match(
+        self, expectation: Callable[[Params], jax.Array], mean: Array, start: Params
+    ) -> tuple[Params, jax.Array]:
         """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them."""
         names, ranges = sorted(self.ranges), self.ranges
         ends = [[getattr(ranges[name], end) for name in names] for end in ("lower", "upper")]
-        low, high = (self.free(dict(zip(names, end, strict=True))) for end in ends)
+        low, high = (self.unconstrained(dict(zip(names, end, strict=True))) for end in ends)
         target = jnp.atleast_1d(mean)
 
-        def gap(free: jax.Array) -> tuple[jax.Array, jax.Array]:
-            away = jnp.atleast_1d(expectation(self.params(free))) - target
+        def gap(vector: jax.Array) -> tuple[jax.Array, jax.Array]:
+            away = jnp.atleast_1d(expectation(self.constrained(vector))) - target
             return away, away
 
         def step(state: tuple) -> tuple:
-            free, _, number = state
-            slope, away = jax.jacfwd(gap, has_aux=True)(free)
+            vector, _, number = state
+            slope, away = jax.jacfwd(gap, has_aux=True)(vector)
             most = jnp.where(jnp.array([ranges[name].positive for name in names]), 1.0, (high - low) / 8)
-            ahead = jnp.clip(free - jnp.clip(_solved(slope, away), -most, most), low, high)
-            return ahead, jnp.max(jnp.abs(ahead - free) / (high - low)), number + 1
+            ahead = jnp.clip(vector - jnp.clip(_solve(slope, away), -most, most), low, high)
+            return ahead, jnp.max(jnp.abs(ahead - vector) / (high - low)), number + 1
 
         def unfinished(state: tuple) -> jax.Array:
             _, moved, number = state
-            return (moved > SETTLED) & (number < STEPS)
+            return (moved > SETTLED) & (number < NEWTON_STEPS)
 
-        start_at = jnp.clip(self.free(start), low, high)
-        free, _, _ = jax.lax.while_loop(unfinished, step, (start_at, jnp.ones(()), 0))
+        start_at = jnp.clip(self.unconstrained(start), low, high)
+        vector, _, _ = jax.lax.while_loop(unfinished, step, (start_at, jnp.ones(()), 0))
         edge = EDGE * (high - low)
-        at_edge = jnp.any((free <= low + edge) | (free >= high - edge))
-        left = jnp.max(jnp.abs(gap(free)[0]) / (1 + jnp.abs(target)))
-        return self.params(free), at_edge | (left > SETTLED)
+        at_edge = jnp.any((vector <= low + edge) | (vector >= high - edge))
+        error = jnp.max(jnp.abs(gap(vector)[0]) / (1 + jnp.abs(target)))
+        return self.constrained(vector), at_edge | (error > SETTLED)
 
-    def covariance(self, params: Mapping[str, Any], noise: Any, count: Any, *, clamped: bool) -> jax.Array:
-        """See `Family.covariance`: J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of a clamped record's statistics.
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of a clamped record's statistics.
 
         J is the derivative of the expectation that the estimate inverts. Where nothing is clamped and there is no noise
         that is the inverse of the Fisher information.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
-        of_clamped = lambda theta: self.moments(unravel(theta))[0]  # noqa: E731
-        slope = jax.jacfwd(of_clamped if clamped else lambda theta: jnp.atleast_1d(self.mean(unravel(theta))))(flat)
+
+        def expectation(theta: jax.Array) -> jax.Array:
+            return self.moments(unravel(theta))[0] if clamped else jnp.atleast_1d(self.mean(unravel(theta)))
+
+        slope = jax.jacfwd(expectation)(flat)
         spread = self.moments(params)[1] / count + noise / count**2 * jnp.eye(len(flat))
-        return _solved(slope, _solved(slope, spread).T)
+        return _solve(slope, _solve(slope, spread).T)
 
 
-def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
+def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """matrix⁻¹ right; of small matrices by Cramer's rule, which is fast for many at a time, as no library is."""
+
+    def away_from_zero(determinant: jax.Array) -> jax.Array:
+        return jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
+
     if len(matrix) == 1:
-        return right / _away(matrix[0, 0])
+        return right / away_from_zero(matrix[0, 0])
     if len(matrix) == 2:
         (a, b), (c, d) = matrix
-        return jnp.stack([d * right[0] - b * right[1], a * right[1] - c * right[0]]) / _away(a * d - b * c)
+        solution = jnp.stack([d * right[0] - b * right[1], a * right[1] - c * right[0]])
+        return solution / away_from_zero(a * d - b * c)
     return jnp.linalg.solve(matrix, right)
 
 
-def _away(determinant: jax.Array) -> jax.Array:
-    """The same, away from 0."""
-    return jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
-
-
-def rule_between(
-    low: Any, middle: Any, high: Any, lower: Any, upper: Any, density: Any, back: Any = None
+def clamped_law(
+    cuts: tuple[Array, Array, Array],
+    lower: Array,
+    upper: Array,
+    density: Callable[[jax.Array], jax.Array],
+    inverse: Callable[[jax.Array], jax.Array] | None = None,
 ) -> PointMasses:
-    """Law of a clamped variable: Gauss-Legendre nodes between the bounds, and on them the mass of what is beyond.
+    """Law of a clamped variable: Gauss-Legendre nodes between the bounds, and the masses of the bounds.
 
-    Parameters
-    ----------
-    low, middle, high : array ()
-        Between the first and the last the variable has all of its density, to rounding; in a coordinate in which that
-        is smooth. Panels meet in the middle, near the mode, since nodes are closest together where they meet.
-    lower, upper : array ()
-        Bounds, in the same coordinate.
-    density : callable
-        Of the coordinate, vectorised.
-    back : callable, optional
-        From the coordinate to the variable.
+    Everything is in a coordinate in which the density is smooth; ``inverse`` leads back to the variable. Between the
+    first and the last of the cuts is all of the density, to rounding. Panels meet in the middle one, near the mode,
+    since nodes are closest together where they meet.
     """
     lower, upper = jnp.asarray(lower, float), jnp.asarray(upper, float)
-    cuts = jnp.stack([jnp.asarray(cut, float) for cut in (low, middle, high)])
-    nodes, weights = _rule(jnp.clip(cuts, lower, upper))
-    masses = [w @ density(at) for at, w in (_rule(jnp.minimum(cuts, lower)), _rule(jnp.maximum(cuts, upper)))]
+    points = jnp.stack([jnp.asarray(cut, float) for cut in cuts])
+    nodes, weights = _panel_rule(jnp.clip(points, lower, upper))
+    outside = _panel_rule(jnp.minimum(points, lower)), _panel_rule(jnp.maximum(points, upper))
+    masses = [w @ density(at) for at, w in outside]
     weights = jnp.concatenate([weights * density(nodes), jnp.stack(masses)])
     nodes = jnp.concatenate([nodes, jnp.stack([lower, upper])])
-    return PointMasses(nodes if back is None else back(nodes), weights / jnp.sum(weights))
+    return PointMasses(nodes if inverse is None else inverse(nodes), weights / jnp.sum(weights))
 
 
-def _rule(cuts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    t, w = gauss_legendre(ORDER)
+def _panel_rule(cuts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    t, w = gauss_legendre(PANEL_NODES)
     half = jnp.diff(cuts)[:, None] / 2
     return (cuts[:-1, None] + half * (1 + t)).ravel(), (half * w).ravel()

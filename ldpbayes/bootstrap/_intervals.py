@@ -3,35 +3,29 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-FAR = 1e300  # on a transformed scale; quantiles between two infinite numbers are none
+from ldpbayes._core.checks import checked
+
+if TYPE_CHECKING:
+    from ldpbayes.bootstrap._result import BootstrapEstimate
+
+FAR = 1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
+SIDES = ("both", "lower", "upper")
 
 
 class Interval(abc.ABC):
     """How the ends of an interval follow from replicates."""
 
     @abc.abstractmethod
-    def end(self, result: Any, probability: float) -> np.ndarray:
-        """The end below which the truth is with a probability.
-
-        Parameters
-        ----------
-        result : BootstrapEstimate
-            With its replicates.
-        probability : float
-            Between 0 and 1.
-
-        Returns
-        -------
-        array (p,)
-        """
+    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
+        """The ends (p,) below which the true parameters are with this probability, which is between 0 and 1."""
 
 
 def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
-    """The k-th of B replicates for the probability k/(B + 1), as they are exchangeable with what they replicate."""
+    """The k-th of B replicates for the probability k/(B + 1): replicates and estimate are taken to be exchangeable."""
     return np.nanquantile(draws, probability, axis=0, method="weibull")
 
 
@@ -39,26 +33,23 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
 class Percentile(Interval):
     """Efron's percentile interval: quantiles of the replicates themselves."""
 
-    def end(self, result: Any, probability: float) -> np.ndarray:
-        """See `Interval.end`."""
+    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return quantile(result.draws, probability)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pivotal(Interval):
-    """Quantiles of estimate less truth, as those of replicate less estimate: 2τ̂ − q*(1 − probability)."""
+    """Estimate less truth is taken to have the law of replicate less estimate: 2τ̂ − q*(1 − probability)."""
 
-    def end(self, result: Any, probability: float) -> np.ndarray:
-        """See `Interval.end`."""
+    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return 2 * result.params - quantile(result.draws, 1 - probability)
 
 
 @dataclasses.dataclass(frozen=True)
 class Studentised(Interval):
-    """The same of errors in units of their standard errors: τ̂ − ŝ·t*(1 − probability), t* = (τ* − τ̂)/ŝ*."""
+    """Pivotal for errors in units of their standard errors: τ̂ − ŝ·t*(1 − probability), t* = (τ* − τ̂)/ŝ*."""
 
-    def end(self, result: Any, probability: float) -> np.ndarray:
-        """See `Interval.end`."""
+    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         error, errors = result.formula_error, result.draws_error
         if error is None or errors is None:
             raise ValueError(
@@ -72,30 +63,27 @@ class Studentised(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Transformed(Interval):
-    """The pivotal interval on another scale, brought back.
+    """The pivotal interval on another scale, transformed back.
 
     Parameters
     ----------
-    forward : callable
-        Increasing; of arrays (..., p).
-    inverse : callable
-        Its inverse.
+    forward, inverse : callable
+        An increasing function of arrays (..., p), and its inverse; by default the logarithm.
     """
 
-    forward: Callable[[Any], Any] = np.log
-    inverse: Callable[[Any], Any] = np.exp
+    forward: Callable[[np.ndarray], np.ndarray] = np.log
+    inverse: Callable[[np.ndarray], np.ndarray] = np.exp
 
-    def end(self, result: Any, probability: float) -> np.ndarray:
-        """See `Interval.end`."""
+    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            there, draws = self.forward(result.params), self.forward(result.draws)
-        if not np.isfinite(there).all():
+            estimate, draws = self.forward(result.params), self.forward(result.draws)
+        if not np.isfinite(estimate).all():
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
-        # a replicate at the edge of the scale or beyond, such as a negative one, is as far away as can be
-        beyond = np.isnan(draws) & ~np.isnan(result.draws)
-        draws = np.where(beyond, np.where(result.draws < result.params, -FAR, FAR), draws)
+        # a replicate outside the scale's domain, such as a negative one, is as far away as can be
+        undefined = np.isnan(draws) & ~np.isnan(result.draws)
+        draws = np.where(undefined, np.where(result.draws < result.params, -FAR, FAR), draws)
         with np.errstate(over="ignore"):
-            return self.inverse(2 * there - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
+            return self.inverse(2 * estimate - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
 
 
 KINDS: dict[str, Interval] = {
@@ -104,24 +92,20 @@ KINDS: dict[str, Interval] = {
     "studentised": Studentised(),
     "log": Transformed(),
 }
-"""Names of kinds with their defaults."""
 
 
-def interval_kind(kind: Any) -> Interval:
-    """An interval, or the one of a name.
-
-    Parameters
-    ----------
-    kind : str or Interval
-        What a user gave.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name.
-    """
+def interval_kind(kind: str | Interval) -> Interval:
+    """An interval itself, or the interval of a name; ValueError for an unknown name."""
     if isinstance(kind, Interval):
         return kind
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, or an Interval such as Transformed(), got {kind!r}")
     return KINDS[kind]
+
+
+def tail_probabilities(level: float, side: str) -> tuple[float, float]:
+    """Probabilities below the two ends of an interval; 0 or 1 for an end that a one-sided interval lacks."""
+    level = checked("level", level, "between 0 and 1", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
+    if side not in SIDES:
+        raise ValueError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
+    return {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}[side]

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,19 @@ from jax.scipy import special, stats
 
 from ldpbayes._core.checks import LARGEST_CODE, at_least
 from ldpbayes._core.pytrees import checked_field, pytree, static
-from ldpbayes.bootstrap._family import OnTheLine, Params, Range, rule_between
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._family import NumberFamily, Range, clamped_law
 from ldpbayes.bootstrap._sums import PointMasses
 from ldpbayes.numerics.tails import poisson_log_mass
+
+NORMAL_REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
+POSITIVE = "a positive and finite number"
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Binomial(OnTheLine):
-    """Numbers of successes in so many trials; parameter ``probs``. Nothing needs to be clamped.
+class Binomial(NumberFamily):
+    """Numbers of successes in ``trials`` trials; parameter ``probs``. Nothing needs to be clamped.
 
     Parameters
     ----------
@@ -31,65 +34,56 @@ class Binomial(OnTheLine):
 
     trials: int = static()
 
-    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
-    step: ClassVar[float] = 1.0
+    base: ClassVar = dist.BinomialProbs
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    lattice_step: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
 
     @property
     def lower(self) -> float:  # type: ignore[override]
-        """No success."""
         return 0.0
 
     @property
     def upper(self) -> float:  # type: ignore[override]
-        """Nothing but successes."""
         return float(self.trials)
 
     @property
+    def known(self) -> Params:  # type: ignore[override]
+        return {"total_count": self.trials}
+
+    @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {"probs": Range(0.0, 1.0)}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Binomial(self.trials, params["probs"])
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
+        return self.nearest({"probs": vector[0]})  # a probability may be 0 or 1, where a logit is infinite
 
-    def params(self, free: jax.Array, like: Any = None) -> Params:
-        """See `Family.params`: a probability may be 0 or 1, which no logit is."""
-        return self.nearest({"probs": free[0]})
-
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         return self.trials * params["probs"]
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the share of successes, from 0 to 1."""
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         share = mean / self.trials
         within = self.nearest({"probs": share})
         return within, within["probs"] != share
 
-    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve_clamped`: nothing is clamped."""
+    def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
         return self.solve(mean)
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
+    def law(self, params: Params) -> PointMasses:
         p, k = params["probs"], np.arange(self.trials + 1.0)
         choose = special.gammaln(self.trials + 1.0) - special.gammaln(k + 1) - special.gammaln(self.trials - k + 1)
         masses = jnp.exp(choose + special.xlogy(k, p) + special.xlog1py(self.trials - k, -p))
         return PointMasses(jnp.asarray(k), masses / jnp.sum(masses))
 
-    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
-        """See `Family.total`: binomial."""
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
         p = jnp.asarray(params["probs"], float)
         inside = jnp.clip(p, 1e-300, 1 - 1e-16)
-        drawn = jax.random.binomial(key, count * self.trials, inside, dtype=inside.dtype)
-        return jnp.where(p > 0, jnp.where(p < 1, drawn, count * self.trials), 0.0)
+        successes = jax.random.binomial(key, count * self.trials, inside, dtype=inside.dtype)
+        return jnp.where(p > 0, jnp.where(p < 1, successes, count * self.trials), 0.0)
 
-    def checked(self, data: Any) -> np.ndarray:
-        """See `Family.checked`."""
+    def checked(self, data: Array) -> np.ndarray:
         x = super().checked(data)
         if (x > self.trials).any():
             raise ValueError(f"records are numbers of successes out of {self.trials}, got {x.max():g}")
@@ -103,14 +97,13 @@ class Bernoulli(Binomial):
 
     trials: int = static(default=1, init=False)
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Bernoulli(probs=params["probs"])
+    base: ClassVar = dist.BernoulliProbs
+    known: ClassVar[Params] = {}
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Poisson(OnTheLine):
+class Poisson(NumberFamily):
     """Poisson counts, those above a bound clamped to it; parameter ``rate``.
 
     Parameters
@@ -119,10 +112,11 @@ class Poisson(OnTheLine):
         The largest count that is not clamped. The rate is looked for from a thousandth of it to three times as much.
     """
 
-    upper: Any = static(default=None)
+    upper: Array = static(default=None)
 
-    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
-    step: ClassVar[float] = 1.0
+    base: ClassVar = dist.Poisson
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    lattice_step: ClassVar[float] = 1.0
     lower = 0.0
 
     def __post_init__(self) -> None:
@@ -131,24 +125,16 @@ class Poisson(OnTheLine):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {"rate": Range(1e-3 * self.upper, 3.0 * self.upper, positive=True)}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Poisson(params["rate"])
-
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         return jnp.asarray(params["rate"])
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the mean itself."""
-        within = jnp.clip(mean, self.ranges["rate"].lower, self.ranges["rate"].upper)
-        return {"rate": within}, within != mean
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        within = self.nearest({"rate": mean})
+        return within, within["rate"] != mean
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
+    def law(self, params: Params) -> PointMasses:
         k = np.arange(self.upper + 1)
         masses = jnp.exp(poisson_log_mass(jnp.asarray(k), jnp.asarray(params["rate"], float)))
         above = special.gammainc(self.upper + 1.0, params["rate"])  # P(k > upper)
@@ -158,7 +144,7 @@ class Poisson(OnTheLine):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Exponential(OnTheLine):
+class Exponential(NumberFamily):
     """Exponential records, those above a bound clamped to it; parameter ``rate``.
 
     Parameters
@@ -168,50 +154,37 @@ class Exponential(OnTheLine):
         as much.
     """
 
-    upper: Any = None
+    upper: Array = None
 
-    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    base: ClassVar = dist.Exponential
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
     lower = 0.0
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {"rate": Range(0.1 / self.upper, 1e3 / self.upper, positive=True)}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Exponential(params["rate"])
-
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         return 1 / params["rate"]
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: one over the mean."""
-        return _rate(1.0, mean, self.ranges["rate"])
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        return _rate_of_mean(1.0, mean, self.ranges["rate"])
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
+    def law(self, params: Params) -> PointMasses:
         rate = params["rate"]
-        return rule_between(
-            0.0,
-            3 / rate,
-            42 / rate,  # beyond which there is 1e-18
-            self.lower,
-            self.upper,
-            lambda x: rate * jnp.exp(-rate * x),
-        )
+        cuts = 0.0, 3 / rate, 42 / rate  # beyond which there is 1e-18
+        return clamped_law(cuts, self.lower, self.upper, lambda x: rate * jnp.exp(-rate * x))
 
 
-def _rate(concentration: Any, mean: jax.Array, allowed: Range) -> tuple[Params, jax.Array]:
-    """Rate of a gamma law with a mean, that may be none, inside a range."""
+def _rate_of_mean(concentration: Array, mean: Array, allowed: Range) -> tuple[Params, jax.Array]:
+    """Rate, in its range, of a gamma law with a mean; and whether the mean has no such rate."""
     least, most = concentration / allowed.upper, concentration / allowed.lower
     within = jnp.clip(mean, least, most)
     return {"rate": concentration / within}, within != mean
 
 
-def _law(concentration: Any, rate: Any, lower: Any, upper: Any) -> PointMasses:
-    """Of a clamped gamma variable; its density is smooth in the logarithm, falling by exp(−concentration) a unit."""
+def _gamma_law(concentration: Array, rate: Array, lower: Array, upper: Array) -> PointMasses:
+    """Clamped gamma law; its density is smooth in the logarithm, falling by exp(−concentration) a unit."""
     mode = jnp.log(concentration / rate)
     left = jnp.sqrt(74 / concentration) + 37 / concentration  # exp(−37) of the density at the mode is left there
     right = jnp.log1p(jnp.sqrt(74 / concentration) + 40 / concentration)
@@ -221,25 +194,18 @@ def _law(concentration: Any, rate: Any, lower: Any, upper: Any) -> PointMasses:
         at_mode = concentration * (jnp.log(concentration) - 1) - special.gammaln(concentration)
         return jnp.exp(at_mode - concentration * excess)
 
-    return rule_between(
-        mode - left,
-        mode,
-        mode + right,
-        jnp.log(jnp.asarray(lower, float)),
-        jnp.log(jnp.asarray(upper, float)),
-        density,
-        jnp.exp,
-    )
+    low, high = (jnp.log(jnp.asarray(bound, float)) for bound in (lower, upper))
+    return clamped_law((mode - left, mode, mode + right), low, high, density, jnp.exp)
 
 
-def _check_positive_lower(family: Any) -> None:
+def _check_positive_lower(family: NumberFamily) -> None:
     if family.lower is not None:
         checked_field(family, "lower", "a positive number: its logarithm is a statistic", lambda a: a > 0)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class GammaRate(OnTheLine):
+class GammaRate(NumberFamily):
     """Gamma records of known concentration (shape); parameter ``rate``.
 
     Parameters
@@ -251,44 +217,40 @@ class GammaRate(OnTheLine):
         upper to ten times as much.
     """
 
-    concentration: Any
-    lower: Any = None
-    upper: Any = None
+    concentration: Array
+    lower: Array = None
+    upper: Array = None
 
-    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    base: ClassVar = dist.Gamma
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def __post_init__(self) -> None:
-        allowed = "a positive and finite number"
-        checked_field(self, "concentration", allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        checked_field(self, "concentration", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
         _check_positive_lower(self)
         super().__post_init__()
 
     @property
+    def known(self) -> Params:  # type: ignore[override]
+        return {"concentration": self.concentration}
+
+    @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         c = self.concentration
         return {"rate": Range(0.1 * c / self.upper, 1e3 * c / self.upper, positive=True)}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Gamma(self.concentration, params["rate"])
-
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         return self.concentration / params["rate"]
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the concentration over the mean."""
-        return _rate(self.concentration, mean, self.ranges["rate"])
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        return _rate_of_mean(self.concentration, mean, self.ranges["rate"])
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
-        return _law(self.concentration, params["rate"], self.lower, self.upper)
+    def law(self, params: Params) -> PointMasses:
+        return _gamma_law(self.concentration, params["rate"], self.lower, self.upper)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Gamma(OnTheLine):
+class Gamma(NumberFamily):
     """Gamma records; parameters ``concentration`` (shape) and ``rate``.
 
     The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds.
@@ -300,12 +262,13 @@ class Gamma(OnTheLine):
         the rate so that both bounds can be means.
     """
 
-    lower: Any = None
-    upper: Any = None
+    lower: Array = None
+    upper: Array = None
 
-    natural: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    base: ClassVar = dist.Gamma
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
     columns: ClassVar[tuple[str, ...]] = ("log x", "x")
-    coordinate: ClassVar = (jnp.log, jnp.exp)
+    smooth_coordinate: ClassVar = (jnp.log, jnp.exp)
 
     def __post_init__(self) -> None:
         _check_positive_lower(self)
@@ -313,46 +276,36 @@ class Gamma(OnTheLine):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {
             "concentration": Range(0.01, 1e3, positive=True),
             "rate": Range(1e-3 / self.upper, 1e3 / self.lower, positive=True),
         }
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Gamma(params["concentration"], params["rate"])
-
-    def _units(self, log_x: Any, x: Any) -> jax.Array:
+    def _scaled(self, log_x: Array, x: Array) -> jax.Array:
         """The statistics, each from 0 to 1."""
         start, end = jnp.log(self.lower), jnp.log(self.upper)
         return jnp.stack([(log_x - start) / (end - start), (x - self.lower) / self.width], axis=-1)
 
-    def _raw(self, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
-        start, end = jnp.log(self.lower), jnp.log(self.upper)
-        return start + (end - start) * mean[0], self.lower + self.width * mean[1]
-
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`."""
+    def statistics(self, x: Array) -> jax.Array:
         x = self.clamp(x)
-        return self._units(jnp.log(x), x)
+        return self._scaled(jnp.log(x), x)
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`: both statistics increase from 0 to 1, so that the bounds are furthest apart."""
+        """Both statistics increase from 0 to 1, so that the bounds are furthest apart."""
         return {1: 2.0, 2: math.sqrt(2.0)}[order]
 
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         concentration, rate = params["concentration"], params["rate"]
-        return self._units(special.digamma(concentration) - jnp.log(rate), concentration / rate)
+        return self._scaled(special.digamma(concentration) - jnp.log(rate), concentration / rate)
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation.
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation.
 
         A mean of x outside the bounds is brought there. Where the logarithm of the mean is not above the mean of the
         logarithm, there is no maximum: the largest concentration is taken.
         """
-        log_x, x = self._raw(mean)
+        start, end = jnp.log(self.lower), jnp.log(self.upper)
+        log_x, x = start + (end - start) * mean[0], self.lower + self.width * mean[1]
         inside = jnp.clip(x, self.lower, self.upper)
         allowed = self.ranges["concentration"]
         gap = jnp.log(inside) - log_x
@@ -360,34 +313,24 @@ class Gamma(OnTheLine):
         kept = jnp.clip(gap, least, most)
         k = (3 - kept + jnp.sqrt((kept - 3) ** 2 + 24 * kept)) / (12 * kept)
         for _ in range(5):  # each squares the relative error, which starts below 0.015 ([Minka])
-            miss = jnp.log(k) - special.digamma(k) - kept
-            k = 1 / (1 / k + miss / (k**2 * (1 / k - special.polygamma(1, k))))
+            error = jnp.log(k) - special.digamma(k) - kept
+            k = 1 / (1 / k + error / (k**2 * (1 / k - special.polygamma(1, k))))
         k = jnp.clip(k, allowed.lower, allowed.upper)
         rate = jnp.clip(k / inside, self.ranges["rate"].lower, self.ranges["rate"].upper)
         return {"concentration": k, "rate": rate}, (inside != x) | (kept != gap)
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
-        return _law(params["concentration"], params["rate"], self.lower, self.upper)
+    def law(self, params: Params) -> PointMasses:
+        return _gamma_law(params["concentration"], params["rate"], self.lower, self.upper)
 
 
-REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
-
-
-def _normal_law(loc: Any, scale: Any, lower: Any, upper: Any) -> PointMasses:
-    return rule_between(
-        loc - REACH * scale,
-        loc,
-        loc + REACH * scale,
-        lower,
-        upper,
-        lambda x: stats.norm.pdf(x, loc, scale),
-    )
+def _normal_law(loc: Array, deviation: Array, lower: Array, upper: Array) -> PointMasses:
+    cuts = loc - NORMAL_REACH * deviation, loc, loc + NORMAL_REACH * deviation
+    return clamped_law(cuts, lower, upper, lambda x: stats.norm.pdf(x, loc, deviation))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class GaussianMean(OnTheLine):
+class NormalMean(NumberFamily):
     """Normal records of known standard deviation; parameter ``loc``.
 
     Parameters
@@ -399,41 +342,39 @@ class GaussianMean(OnTheLine):
         beyond them.
     """
 
-    scale: Any
-    lower: Any = None
-    upper: Any = None
+    scale: Array
+    lower: Array = None
+    upper: Array = None
+
+    base: ClassVar = dist.Normal
 
     def __post_init__(self) -> None:
-        checked_field(self, "scale", "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        checked_field(self, "scale", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
         super().__post_init__()
 
     @property
+    def known(self) -> Params:  # type: ignore[override]
+        return {"scale": self.scale}
+
+    @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {"loc": Range(self.lower - self.width, self.upper + self.width)}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Normal(params["loc"], self.scale)
-
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         return jnp.asarray(params["loc"])
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the mean itself."""
-        within = jnp.clip(mean, self.ranges["loc"].lower, self.ranges["loc"].upper)
-        return {"loc": within}, within != mean
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        within = self.nearest({"loc": mean})
+        return within, within["loc"] != mean
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
+    def law(self, params: Params) -> PointMasses:
         return _normal_law(params["loc"], self.scale, self.lower, self.upper)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Gaussian(OnTheLine):
-    """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``.
+class Normal(NumberFamily):
+    """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``, as NumPyro's.
 
     The statistics are u and u², with u = −1 and 1 at the bounds.
 
@@ -444,63 +385,54 @@ class Gaussian(OnTheLine):
         the standard deviation from a thousandth of it to ten times as much.
     """
 
-    lower: Any = None
-    upper: Any = None
+    lower: Array = None
+    upper: Array = None
 
+    base: ClassVar = dist.Normal
     columns: ClassVar[tuple[str, ...]] = ("u", "u*u")
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         width = self.width
         return {
             "loc": Range(self.lower - width, self.upper + width),
             "scale": Range(1e-3 * width, 10 * width, positive=True),
         }
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Normal(params["loc"], params["scale"])
+    def _standardised(self, x: Array) -> Array:
+        return (x - (self.lower + self.upper) / 2) / (self.width / 2)
 
-    def _standardised(self, loc: Any, scale: Any) -> tuple[Any, Any]:
-        return (loc - (self.lower + self.upper) / 2) / (self.width / 2), scale / (self.width / 2)
-
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`."""
-        u, _ = self._standardised(self.clamp(x), 1.0)
+    def statistics(self, x: Array) -> jax.Array:
+        u = self._standardised(self.clamp(x))
         return jnp.stack([u, u**2], axis=-1)
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`: 9/4 at u = 1, −1/2; or 2 at u = ±1.
+        """9/4 at u = 1, −1/2; or 2 at u = ±1.
 
         With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m, the distances are 2m + 4pm ≤ 6m − 4m², which is largest at
         m = 3/4, and (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²), which increases on [0, 1].
         """
         return {1: 2.25, 2: 2.0}[order]
 
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
-        loc, scale = self._standardised(params["loc"], params["scale"])
-        return jnp.stack([loc, loc**2 + scale**2])
+    def mean(self, params: Params) -> jax.Array:
+        loc, deviation = self._standardised(params["loc"]), params["scale"] / (self.width / 2)
+        return jnp.stack([loc, loc**2 + deviation**2])
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`; a variance below that of the smallest standard deviation is replaced by it."""
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         ranges, half = self.ranges, self.width / 2
         loc = (self.lower + self.upper) / 2 + half * mean[0]
         variance = half**2 * (mean[1] - mean[0] ** 2)
         within = jnp.clip(loc, ranges["loc"].lower, ranges["loc"].upper)
-        least, most = ranges["scale"].lower ** 2, ranges["scale"].upper ** 2
-        kept = jnp.clip(variance, least, most)
+        kept = jnp.clip(variance, ranges["scale"].lower ** 2, ranges["scale"].upper ** 2)
         return {"loc": within, "scale": jnp.sqrt(kept)}, (within != loc) | (kept != variance)
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`."""
+    def law(self, params: Params) -> PointMasses:
         return _normal_law(params["loc"], params["scale"], self.lower, self.upper)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Beta(OnTheLine):
+class Beta(NumberFamily):
     """Beta records; parameters ``concentration1`` and ``concentration0``.
 
     The statistics are log x and log(1 − x), each from 0 to 1 between the bounds.
@@ -511,12 +443,13 @@ class Beta(OnTheLine):
         Bounds to which records are clamped, inside (0, 1). Both concentrations are looked for from 0.01 to 1000.
     """
 
-    lower: Any = None
-    upper: Any = None
+    lower: Array = None
+    upper: Array = None
 
-    natural: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    base: ClassVar = dist.Beta
+    record_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
-    coordinate: ClassVar = (special.logit, special.expit)
+    smooth_coordinate: ClassVar = (special.logit, special.expit)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -526,50 +459,37 @@ class Beta(OnTheLine):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """See `Family.ranges`."""
         return {name: Range(0.01, 1e3, positive=True) for name in ("concentration0", "concentration1")}
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Beta(params["concentration1"], params["concentration0"])
-
-    def _units(self, first: Any, second: Any) -> jax.Array:
+    def _scaled(self, log_x: Array, log_rest: Array) -> jax.Array:
         """The statistics, each from 0 to 1."""
         lower, upper = jnp.asarray(self.lower, float), jnp.asarray(self.upper, float)
-        one = (first - jnp.log(lower)) / (jnp.log(upper) - jnp.log(lower))
-        other = (second - jnp.log1p(-upper)) / (jnp.log1p(-lower) - jnp.log1p(-upper))
-        return jnp.stack([one, other], axis=-1)
+        first = (log_x - jnp.log(lower)) / (jnp.log(upper) - jnp.log(lower))
+        second = (log_rest - jnp.log1p(-upper)) / (jnp.log1p(-lower) - jnp.log1p(-upper))
+        return jnp.stack([first, second], axis=-1)
 
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`."""
+    def statistics(self, x: Array) -> jax.Array:
         x = self.clamp(x)
-        return self._units(jnp.log(x), jnp.log1p(-x))
+        return self._scaled(jnp.log(x), jnp.log1p(-x))
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`: one statistic increases, the other falls, so that the bounds are furthest apart."""
+        """One statistic increases from 0 to 1, the other falls, so that the bounds are furthest apart."""
         return {1: 2.0, 2: math.sqrt(2.0)}[order]
 
-    def mean(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.mean`."""
+    def mean(self, params: Params) -> jax.Array:
         one, zero = params["concentration1"], params["concentration0"]
         both = special.digamma(one + zero)
-        return self._units(special.digamma(one) - both, special.digamma(zero) - both)
+        return self._scaled(special.digamma(one) - both, special.digamma(zero) - both)
 
-    def law(self, params: Mapping[str, Any]) -> PointMasses:
-        """See `OnTheLine.law`; the density is smooth in the logit, falling exponentially on both sides."""
+    def law(self, params: Params) -> PointMasses:
+        """The density is smooth in the logit, falling exponentially on both sides."""
         one, zero = params["concentration1"], params["concentration0"]
         mode, near = jnp.log(one / zero), jnp.sqrt(74 * (1 / one + 1 / zero))
 
         def density(logit: jax.Array) -> jax.Array:
-            log_x, log_1mx = -jnp.logaddexp(0.0, -logit), -jnp.logaddexp(0.0, logit)
-            return jnp.exp(one * log_x + zero * log_1mx - special.betaln(one, zero))
+            log_x, log_rest = -jnp.logaddexp(0.0, -logit), -jnp.logaddexp(0.0, logit)
+            return jnp.exp(one * log_x + zero * log_rest - special.betaln(one, zero))
 
-        return rule_between(
-            mode - near - 37 / one,
-            mode,
-            mode + near + 37 / zero,
-            special.logit(jnp.asarray(self.lower, float)),
-            special.logit(jnp.asarray(self.upper, float)),
-            density,
-            special.expit,
-        )
+        low, high = (special.logit(jnp.asarray(bound, float)) for bound in (self.lower, self.upper))
+        cuts = mode - near - 37 / one, mode, mode + near + 37 / zero
+        return clamped_law(cuts, low, high, density, special.expit)

@@ -1,8 +1,8 @@
 """Private Bayesian inference from one draw of the posterior, for conjugate families."""
 
-import abc
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,258 +13,138 @@ from jax.scipy import special
 from ldpbayes._core.checks import at_least, check_order, checked
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._family import Family
-from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, GaussianMean, Poisson
+from ldpbayes.bootstrap._family import ParametricFamily
+from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
-Pair = tuple[Any, Any]
+Pair = tuple[Array, Array]
+"""The two numbers of a conjugate law."""
 
-CELLS = 64  # of the table, half of them on either side of the mode
+CELLS = 64  # of the table of a density, half of them on either side of the mode
 DEPTH = 40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
-NEWTON = 30  # steps down to that depth; any number leaves the table wide enough
+NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
 HALVINGS = 36  # of a cell
 
 
-class Conjugate(abc.ABC):
+@dataclasses.dataclass(frozen=True)
+class Conjugate:
     """The conjugate law of a family's parameter, in a coordinate u in which its log density is concave.
 
     A law is a pair of numbers. Log densities are relative to a point, which they are computed from without the
     cancellation that large counts would bring.
     """
 
-    parameter: ClassVar[str]
-    """NumPyro's name of it."""
-    prior: ClassVar[tuple[str, str]]
-    """What the pair is called."""
-    uniform: ClassVar[tuple[float, float]]
+    parameter: str
+    prior_names: tuple[str, str]
+    uniform: tuple[float, float]
     """The pair of the uniform law."""
-    inside: ClassVar[str]
-    """Where the parameter may be, in words."""
-
-    @abc.abstractmethod
-    def allowed(self, theta: np.ndarray) -> Any:
-        """Whether the natural parameter is finite.
-
-        Parameters
-        ----------
-        theta : array
-            Where.
-        """
-
-    def valid(self, pair: np.ndarray) -> Any:
-        """Whether numbers are those of a prior; here the second may be 0, that of a uniform law.
-
-        Parameters
-        ----------
-        pair : array (2,)
-            The numbers.
-        """
-        return np.array([pair[0] > 0, pair[1] >= 0]) & np.isfinite(pair)
-
-    @abc.abstractmethod
-    def natural(self, theta: Any, family: Any) -> Any:
-        """The natural parameter η of a family, whose log density is η(θ) x − A(θ) + log h(x).
-
-        Parameters
-        ----------
-        theta : array
-            The parameter.
-        family : Family
-            With what is known of it.
-        """
-
-    @abc.abstractmethod
-    def updated(self, pair: Pair, weight: Any, total: Any, count: Any, family: Any) -> Pair:
-        """The law after records, each of whose log likelihoods has a weight.
-
-        Parameters
-        ----------
-        pair : tuple of two arrays ()
-            The law before.
-        weight : array ()
-            The weight.
-        total, count : array ()
-            Sum and number of the records.
-        family : Family
-            Theirs.
-        """
-
-    @abc.abstractmethod
-    def forward(self, theta: Any) -> jax.Array:
-        """The coordinate u of a parameter; increasing.
-
-        Parameters
-        ----------
-        theta : array
-            The parameter.
-        """
-
-    @abc.abstractmethod
-    def backward(self, u: Any) -> jax.Array:
-        """The parameter at a coordinate.
-
-        Parameters
-        ----------
-        u : array
-            The coordinate.
-        """
-
-    @abc.abstractmethod
-    def mode(self, pair: Pair) -> jax.Array:
-        """Where the density of u is largest, possibly at infinity.
-
-        Parameters
-        ----------
-        pair : tuple of two arrays ()
-            The law.
-        """
-
-    @abc.abstractmethod
-    def excess(self, pair: Pair, at: Any, step: Any) -> jax.Array:
-        """Minus the log density of u = at + step, relative to that of u = at.
-
-        Parameters
-        ----------
-        pair : tuple of two arrays ()
-            The law.
-        at, step : array
-            Where.
-        """
+    valid: Callable[[np.ndarray], Any]
+    """Which numbers of a pair are those of a prior, if they are finite."""
+    allowed_range: str
+    allowed: Callable[[np.ndarray], Any]
+    """Whether a parameter is in this range, where the natural parameter is finite."""
+    natural: Callable[[Array, Any], Array]
+    """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
+    updated: Callable[[Pair, Array, Array, Array, Any], Pair]
+    """The law after records with weighted log likelihoods, from (pair, weight, sum, count, family)."""
+    forward: Callable[[Array], jax.Array]
+    """The increasing coordinate u of a parameter."""
+    backward: Callable[[Array], jax.Array]
+    mode: Callable[[Pair], jax.Array]
+    """Where the density of u is largest, possibly at infinity."""
+    excess: Callable[[Pair, Array, Array], jax.Array]
+    """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
 
 
-class _OfProbability(Conjugate):
-    """Beta law of a probability; u is its logit."""
-
-    parameter, prior, uniform = "probs", ("concentration1", "concentration0"), (1.0, 1.0)
-    inside = "between 0 and 1, exclusive"
-
-    def allowed(self, theta: np.ndarray) -> Any:
-        return (theta > 0) & (theta < 1)
-
-    def valid(self, pair: np.ndarray) -> Any:
-        return (pair > 0) & np.isfinite(pair)
-
-    def natural(self, theta: Any, family: Any) -> Any:
-        return special.logit(theta)
-
-    def updated(self, pair: Pair, weight: Any, total: Any, count: Any, family: Any) -> Pair:
-        return pair[0] + weight * total, pair[1] + weight * (count * family.trials - total)
-
-    def forward(self, theta: Any) -> jax.Array:
-        return special.logit(theta)
-
-    def backward(self, u: Any) -> jax.Array:
-        return special.expit(u)
-
-    def mode(self, pair: Pair) -> jax.Array:
-        return jnp.log(pair[0]) - jnp.log(pair[1])
-
-    def excess(self, pair: Pair, at: Any, step: Any) -> jax.Array:
-        up, down = special.expit(at) * jnp.expm1(step), special.expit(-at) * jnp.expm1(-step)
-        return pair[0] * jnp.log1p(down) + pair[1] * jnp.log1p(up)
+def _beta_updated(pair: Pair, weight: Array, total: Array, count: Array, family: Binomial) -> Pair:
+    return pair[0] + weight * total, pair[1] + weight * (count * family.trials - total)
 
 
-class _OfRate(Conjugate):
-    """Gamma law of a rate; u is its logarithm."""
-
-    parameter, prior, uniform = "rate", ("concentration", "rate"), (1.0, 0.0)
-    inside = "a positive and finite number"
-
-    def allowed(self, theta: np.ndarray) -> Any:
-        return (theta > 0) & (theta < np.inf)
-
-    def forward(self, theta: Any) -> jax.Array:
-        return jnp.log(theta)
-
-    def backward(self, u: Any) -> jax.Array:
-        return jnp.exp(u)
-
-    def mode(self, pair: Pair) -> jax.Array:
-        return jnp.log(pair[0]) - jnp.log(pair[1])
-
-    def excess(self, pair: Pair, at: Any, step: Any) -> jax.Array:
-        return pair[1] * jnp.exp(at) * jnp.expm1(step) - pair[0] * step
+def _beta_excess(pair: Pair, at: Array, step: Array) -> jax.Array:
+    up, down = special.expit(at) * jnp.expm1(step), special.expit(-at) * jnp.expm1(-step)
+    return pair[0] * jnp.log1p(down) + pair[1] * jnp.log1p(up)
 
 
-class _OfPoissonRate(_OfRate):
-    def natural(self, theta: Any, family: Any) -> Any:
-        return jnp.log(theta)
-
-    def updated(self, pair: Pair, weight: Any, total: Any, count: Any, family: Any) -> Pair:
-        return pair[0] + weight * total, pair[1] + weight * count
-
-
-class _OfGammaRate(_OfRate):
-    def natural(self, theta: Any, family: Any) -> Any:
-        return -jnp.asarray(theta)
-
-    def updated(self, pair: Pair, weight: Any, total: Any, count: Any, family: Any) -> Pair:
-        shape = getattr(family, "concentration", 1.0)
-        return pair[0] + weight * count * shape, pair[1] + weight * total
-
-
-class _OfMean(Conjugate):
-    """Normal law of a mean; u is the mean itself."""
-
-    parameter, prior, uniform = "loc", ("loc", "precision"), (0.0, 0.0)
-    inside = "a finite number"
-
-    def allowed(self, theta: np.ndarray) -> Any:
-        return np.isfinite(theta)
-
-    def valid(self, pair: np.ndarray) -> Any:
-        return np.array([True, pair[1] >= 0]) & np.isfinite(pair)
-
-    def natural(self, theta: Any, family: Any) -> Any:
-        return theta / family.scale**2
-
-    def updated(self, pair: Pair, weight: Any, total: Any, count: Any, family: Any) -> Pair:
-        gained = weight / family.scale**2
-        precision = pair[1] + gained * count
-        return (pair[0] * pair[1] + gained * total) / precision, precision
-
-    def forward(self, theta: Any) -> jax.Array:
-        return jnp.asarray(theta)
-
-    def backward(self, u: Any) -> jax.Array:
-        return jnp.asarray(u)
-
-    def mode(self, pair: Pair) -> jax.Array:
-        return jnp.asarray(pair[0])
-
-    def excess(self, pair: Pair, at: Any, step: Any) -> jax.Array:
-        return pair[1] * step * (at - pair[0] + step / 2)
+BETA = Conjugate(
+    parameter="probs",
+    prior_names=("concentration1", "concentration0"),
+    uniform=(1.0, 1.0),
+    valid=lambda pair: pair > 0,
+    allowed_range="between 0 and 1, exclusive",
+    allowed=lambda theta: (theta > 0) & (theta < 1),
+    natural=lambda theta, family: special.logit(theta),
+    updated=_beta_updated,
+    forward=special.logit,
+    backward=special.expit,
+    mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
+    excess=_beta_excess,
+)
 
 
-CONJUGATES: dict[type[Family], Conjugate] = {
-    Bernoulli: _OfProbability(),
-    Binomial: _OfProbability(),
-    Exponential: _OfGammaRate(),
-    GammaRate: _OfGammaRate(),
-    GaussianMean: _OfMean(),
-    Poisson: _OfPoissonRate(),
+def _gamma_updated(pair: Pair, weight: Array, total: Array, count: Array, family: Exponential | GammaRate) -> Pair:
+    shape = getattr(family, "concentration", 1.0)
+    return pair[0] + weight * count * shape, pair[1] + weight * total
+
+
+GAMMA = Conjugate(
+    parameter="rate",
+    prior_names=("concentration", "rate"),
+    uniform=(1.0, 0.0),
+    valid=lambda pair: np.array([pair[0] > 0, pair[1] >= 0]),
+    allowed_range="a positive and finite number",
+    allowed=lambda theta: (theta > 0) & (theta < np.inf),
+    natural=lambda theta, family: -jnp.asarray(theta),
+    updated=_gamma_updated,
+    forward=jnp.log,
+    backward=jnp.exp,
+    mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
+    excess=lambda pair, at, step: pair[1] * jnp.exp(at) * jnp.expm1(step) - pair[0] * step,
+)
+GAMMA_OF_POISSON = dataclasses.replace(
+    GAMMA,
+    natural=lambda theta, family: jnp.log(theta),
+    updated=lambda pair, weight, total, count, family: (pair[0] + weight * total, pair[1] + weight * count),
+)
+
+
+def _normal_updated(pair: Pair, weight: Array, total: Array, count: Array, family: NormalMean) -> Pair:
+    gain = weight / family.scale**2
+    precision = pair[1] + gain * count
+    return (pair[0] * pair[1] + gain * total) / precision, precision
+
+
+NORMAL = Conjugate(
+    parameter="loc",
+    prior_names=("loc", "precision"),
+    uniform=(0.0, 0.0),
+    valid=lambda pair: np.array([True, pair[1] >= 0]),
+    allowed_range="a finite number",
+    allowed=np.isfinite,
+    natural=lambda theta, family: theta / family.scale**2,
+    updated=_normal_updated,
+    forward=jnp.asarray,
+    backward=jnp.asarray,
+    mode=lambda pair: jnp.asarray(pair[0]),
+    excess=lambda pair, at, step: pair[1] * step * (at - pair[0] + step / 2),
+)
+CONJUGATES: dict[type[ParametricFamily], Conjugate] = {
+    Bernoulli: BETA,
+    Binomial: BETA,
+    Exponential: GAMMA,
+    GammaRate: GAMMA,
+    NormalMean: NORMAL,
+    Poisson: GAMMA_OF_POISSON,
 }
-"""The conjugate law of each family that has one of one parameter."""
 
 
-def draw(key: Any, law: Conjugate, pair: Pair, lower: Any, upper: Any) -> jax.Array:
-    """A draw from a conjugate law between two ends; traceable.
+def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> jax.Array:
+    """A draw of the parameter from a conjugate law between two ends; traceable.
 
     The density is tabulated on both sides of its largest value, as far as it is not below exp(−40) of that, at places
     s² of the way for equidistant s; in s it is taken to be quadratic in each cell. Its cumulative distribution differs
     from the law's by less than 4e-5 in double precision; the draw is continuous in the law's numbers.
-
-    Parameters
-    ----------
-    key : jax.Array
-        A JAX random key.
-    law : Conjugate
-        Which law.
-    pair : tuple of two arrays ()
-        Its numbers.
-    lower, upper : array ()
-        The ends, of the parameter.
     """
     low, high = law.forward(jnp.asarray(lower, float)), law.forward(jnp.asarray(upper, float))
     mode = jnp.clip(law.mode(pair), low, high)
@@ -278,7 +158,7 @@ def draw(key: Any, law: Conjugate, pair: Pair, lower: Any, upper: Any) -> jax.Ar
             depth, slope = jax.jvp(excess, (step,), (jnp.ones_like(step),))
             return jnp.where(depth > DEPTH, step - (depth - DEPTH) / jnp.where(depth > DEPTH, slope, 1.0), step)
 
-        return lax.fori_loop(0, NEWTON, nearer, edge)
+        return lax.fori_loop(0, NEWTON_STEPS, nearer, edge)
 
     left, right = reach(low - mode), reach(high - mode)
     s = np.linspace(-1.0, 1.0, 2 * CELLS + 1)
@@ -291,13 +171,13 @@ def draw(key: Any, law: Conjugate, pair: Pair, lower: Any, upper: Any) -> jax.Ar
     a, b, c = (part[cell] for part in (start, middle, end))
     rest = wanted - jnp.where(cell > 0, below[cell - 1], 0.0)
 
-    def halved(_: int, span: Pair) -> Pair:
+    def halve(_: int, span: Pair) -> Pair:
         near, far = span
         t = (near + far) / 2
         mass = t * (a + t * ((4 * b - 3 * a - c) / 2 + t * (2 * a - 4 * b + 2 * c) / 3))
         return jnp.where(mass < rest, t, near), jnp.where(mass < rest, far, t)
 
-    near, far = lax.fori_loop(0, HALVINGS, halved, (jnp.zeros_like(rest), jnp.ones_like(rest)))
+    near, far = lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
     place = (cell + (near + far) / 2) * (2 / CELLS) - 1
     step = jnp.where(place < 0, left, right) * place**2
     return jnp.clip(law.backward(mode + step), lower, upper)
@@ -305,33 +185,9 @@ def draw(key: Any, law: Conjugate, pair: Pair, lower: Any, upper: Any) -> jax.Ar
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class OnePosteriorSample(PrivateEstimator):
+class OnePosteriorSampleEstimator(PrivateEstimator):
     """A draw from a tempered posterior, as the exponential mechanism.
 
-    Most make it with `one_posterior_sample`.
-
-    Parameters
-    ----------
-    family : Family
-        Of one parameter: `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `GaussianMean`, with the
-        bounds to which records are clamped.
-    epsilon : float
-        Budget, for replacing one record; positive and finite.
-    lower, upper : float
-        Ends of the range in which the parameter is taken to be, chosen without looking at the data, in its unit.
-    prior : tuple of two floats
-        The conjugate prior, on that range: (concentration1, concentration0) of the beta law of ``probs``,
-        (concentration, rate) of the gamma law of a ``rate``, (loc, precision) of the normal law of ``loc``.
-    count : int
-        Number of records, public; neighbouring data sets differ in one record and have the same number.
-
-    Raises
-    ------
-    ValueError
-        If the family has no such prior, the count is unknown, or an argument is out of range.
-
-    Notes
-    -----
     The release is θ itself, with density f(θ | S) ∝ π(θ) exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S
     the sum of clamped records, η the natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the
     bounds of records. What log h(x) of the family is does not matter: f is normalised.
@@ -351,11 +207,11 @@ class OnePosteriorSample(PrivateEstimator):
     Where ρ = 1 the release spends less than ε, and its statement says so.
     """
 
-    family: Family
-    epsilon: Any
-    lower: Any
-    upper: Any
-    prior: tuple[Any, Any]
+    family: ParametricFamily
+    epsilon: Array
+    lower: Array
+    upper: Array
+    prior: Pair
     count: int = static()
 
     def __post_init__(self) -> None:
@@ -375,7 +231,7 @@ class OnePosteriorSample(PrivateEstimator):
                     f"{name} is missing: the range of {law.parameter} must be bounded, and chosen without looking at "
                     "the data, or the log likelihood of one record has no bound"
                 )
-            checked_field(self, name, law.inside, lambda a: (a.ndim == 0) & law.allowed(a))
+            checked_field(self, name, law.allowed_range, lambda a: (a.ndim == 0) & law.allowed(a))
         check_order(self.lower, self.upper)
         if is_concrete(self.prior):
             object.__setattr__(self, "prior", _checked_prior(law, self.prior))
@@ -385,152 +241,127 @@ class OnePosteriorSample(PrivateEstimator):
         return CONJUGATES[type(self.family)]
 
     @property
-    def _most(self) -> Any:
+    def _largest_ratio(self) -> Array:
         """The largest log ratio of two posteriors of neighbours, not tempered."""
         low, high = (self._law.natural(theta, self.family) for theta in (self.lower, self.upper))
         return self.family.sensitivity(1) * jnp.abs(high - low)
 
     @property
-    def temper(self) -> Any:
+    def temper(self) -> Array:
         """ρ: the weight that the log likelihood has, at most 1."""
-        return jnp.minimum(1.0, self.epsilon / self._most)
+        return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
 
-    def posterior(self, total: Any) -> tuple[Any, Any]:
-        """The tempered posterior, with numbers as those of ``prior``; the release is a draw from it in the range.
-
-        Parameters
-        ----------
-        total : array ()
-            Sum of clamped records.
-        """
+    def posterior(self, total: Array) -> Pair:
+        """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
         return self._law.updated(self.prior, self.temper, total, self.count, self.family)
 
-    def sample(self, key: Any, total: Any) -> jax.Array:
-        """A draw of the parameter, a number; see `ldpbayes.bootstrap._one_posterior_sample.draw` for how accurately.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A JAX random key.
-        total : array ()
-            Sum of clamped records.
-        """
+    def sample(self, key: Key, total: Array) -> jax.Array:
+        """A draw of the parameter, a number, given the sum of clamped records."""
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)
 
-    def release(self, data: Any, *, seed: int) -> np.ndarray:
-        """Read the data, and release a draw.
+    def release(self, data: Array, *, seed: int) -> np.ndarray:
+        """Read records (n,), and release a draw.
 
-        For simulation and studies; to release real data use a cryptographically secure source of random numbers.
-
-        Parameters
-        ----------
-        data : array (n,)
-            Records.
-        seed : int
-            Of the draw.
-
-        Returns
-        -------
-        array ()
-
-        Raises
-        ------
-        ValueError
-            If data are not what the family takes, or another number of records.
+        For simulation and studies; to release real data use a cryptographically secure source of random numbers. It
+        raises ValueError if data are not what the family takes, or another number of records.
         """
         records = self.family.checked(data)
         if len(records) != self.count:
             raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
         with jax.enable_x64(True):
-            return np.asarray(_randomized(self, jax.random.key(seed), records))
+            return np.asarray(_randomize(self, jax.random.key(seed), records))
 
-    def randomize(self, key: Any, data: Any) -> jax.Array:
-        """See `PrivateEstimator.randomize`."""
+    def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.sample(key, self.family.statistics(data).sum(axis=0))
 
-    def estimate(self, released: Any) -> Estimated:
-        """See `PrivateEstimator.estimate`: what was released."""
-        return Estimated({self._law.parameter: jnp.asarray(released)}, None, jnp.zeros((), bool))
+    def estimate(self, values: Array) -> Estimated:
+        return Estimated({self._law.parameter: jnp.asarray(values)}, None, jnp.zeros((), bool))
 
-    def replicate(self, key: Any, params: Any) -> jax.Array:
-        """See `PrivateEstimator.replicate`; the sum is drawn, not the records."""
+    def simulate_release(self, key: Key, params: Params) -> jax.Array:
+        # the sum is drawn, not the records
         keys = jax.random.split(key)
         return self.sample(keys[1], self.family.total(keys[0], params, self.count))
 
-    def nearest(self, target: Any) -> Any:
-        """See `PrivateEstimator.nearest`: in the range."""
+    def nearest(self, target: Params) -> Params:
         return {name: jnp.clip(part, self.lower, self.upper) for name, part in target.items()}
 
-    def free(self, params: Any) -> jax.Array:
-        """See `PrivateEstimator.free`: the logarithm of a positive parameter."""
-        return self.family.free(params)
+    def unconstrained(self, params: Params) -> jax.Array:
+        return self.family.unconstrained(params)
 
-    def params(self, free: jax.Array, like: Any) -> Any:
-        """See `PrivateEstimator.params`: in the range."""
-        return self.nearest(self.family.params(free, like))
+    def constrained(self, vector: Array, like: Params) -> Params:
+        return self.nearest(self.family.constrained(vector, like))
 
-    def released(self, release: Any) -> jax.Array:
-        """See `PrivateEstimator.released`: a number between the ends."""
-        given = f"a draw of {self._law.parameter} from {self.lower:g} to {self.upper:g}, as release() returns it"
+    def release_values(self, release: Array) -> jax.Array:
+        allowed = f"a draw of {self._law.parameter} from {self.lower:g} to {self.upper:g}, as release() returns it"
         return jnp.asarray(
-            checked("release", release, given, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
+            checked("release", release, allowed, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
         )
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the release: pure, of what ρ spends, for a trusted curator."""
+        """The guarantee of the release: pure, of the budget that ρ spends, for a trusted curator."""
         with jax.enable_x64(True):
-            spent = float(self.temper * self._most)
+            spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")
 
     @property
     def privacy(self) -> str:
-        """See `PrivateEstimator.privacy`."""
         return self.guarantee.statement()
 
 
 @jax.jit
-def _randomized(estimator: OnePosteriorSample, key: Any, data: Any) -> jax.Array:
+def _randomize(estimator: OnePosteriorSampleEstimator, key: Key, data: Array) -> jax.Array:
     return estimator.randomize(key, data)
 
 
 def _checked_prior(law: Conjugate, prior: Any) -> tuple[float, float]:
+    names = " and ".join(law.prior_names)
     if np.shape(prior) != (2,):
-        raise ValueError(f"prior must be two numbers, {' and '.join(law.prior)} of {law.parameter}, got {prior!r}")
-    allowed = f"{' and '.join(law.prior)} of a prior of {law.parameter}"
-    first, second = checked("prior", prior, allowed, law.valid)
+        raise ValueError(f"prior must be two numbers, {names} of {law.parameter}, got {prior!r}")
+    allowed = f"{names} of a prior of {law.parameter}"
+    first, second = checked("prior", prior, allowed, lambda pair: law.valid(pair) & np.isfinite(pair))
     return float(first), float(second)
 
 
 def one_posterior_sample(
-    family: Family, *, count: int, epsilon: Any, lower: Any, upper: Any, prior: Any = None
-) -> OnePosteriorSample:
-    """Private estimator of a one-parameter family: a draw from its tempered posterior.
+    family: ParametricFamily,
+    *,
+    count: int,
+    epsilon: float,
+    lower: float,
+    upper: float,
+    prior: tuple[float, float] | None = None,
+) -> OnePosteriorSampleEstimator:
+    """Private estimator of a one-parameter family: a draw from its tempered posterior ([WFS]).
 
     ``parametric_bootstrap(estimator, estimator.release(data, seed=0))`` gives its intervals.
 
     Parameters
     ----------
-    family : Family
-        Of `ldpbayes.bootstrap`, with the bounds to which records are clamped; see `OnePosteriorSample`.
+    family : ParametricFamily
+        `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
+        are clamped.
     count : int
-        Number of records, public.
+        Number of records, public; neighbouring data sets have the same number.
     epsilon : float
         Budget, for replacing one record.
     lower, upper : float
-        Ends of the range in which the parameter is taken to be. The narrower, the less it is tempered.
+        Ends of the range in which the parameter is taken to be, chosen without looking at the data, in its unit. The
+        narrower, the less it is tempered.
     prior : tuple of two floats, optional
-        The conjugate prior; by default uniform on the range. See `OnePosteriorSample`.
+        The conjugate prior on the range: (concentration1, concentration0) of the beta law of ``probs``,
+        (concentration, rate) of the gamma law of a ``rate``, (loc, precision) of the normal law of ``loc``. By default
+        uniform.
 
     Returns
     -------
-    OnePosteriorSample
+    OnePosteriorSampleEstimator
 
     Raises
     ------
     ValueError
-        For the reasons of `OnePosteriorSample`.
+        If the family has no such prior, the count is unknown, or an argument is out of range.
     """
     law = CONJUGATES.get(type(family))
-    chosen = law.uniform if prior is None and law is not None else prior
-    return OnePosteriorSample(family, epsilon, lower, upper, chosen, count)
+    pair: Any = law.uniform if prior is None and law is not None else prior
+    return OnePosteriorSampleEstimator(family, epsilon, lower, upper, pair, count)

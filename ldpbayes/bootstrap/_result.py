@@ -1,13 +1,15 @@
-"""What a bootstrap returns: the estimate, its replicates, and what follows from them."""
+"""The result of a bootstrap: the estimate, its replicates, and intervals."""
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
-from ldpbayes._core.checks import LdpBayesWarning, checked
-from ldpbayes.bootstrap._intervals import interval_kind
+from ldpbayes._core.checks import LdpBayesWarning
+from ldpbayes._core.types import PyTree
+from ldpbayes.bootstrap._intervals import Interval, interval_kind, tail_probabilities
 from ldpbayes.estimation import Estimate
 from ldpbayes.estimation.estimates import table, tails
 
@@ -15,27 +17,8 @@ if TYPE_CHECKING:
     import xarray
 
 
-SIDES = ("both", "lower", "upper")
-
-
 class BootstrapWarning(LdpBayesWarning):
     """Replicates or an estimate that should not be used as they are; the message says why."""
-
-
-def tail_probabilities(level: float, side: str) -> tuple[float, float]:
-    """Probabilities below the ends of an interval; 0 or 1 for an end that it has not.
-
-    Parameters
-    ----------
-    level : float
-        Coverage, between 0 and 1.
-    side : {"both", "lower", "upper"}
-        Two-sided, or the one end that it has.
-    """
-    level = checked("level", level, "between 0 and 1", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    if side not in SIDES:
-        raise ValueError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
-    return {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}[side]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,30 +28,30 @@ class BootstrapEstimate:
     Attributes
     ----------
     estimate : pytree
-        What is reported, in the form in which the estimator has it.
+        The reported parameters, in the estimator's form.
     params : array (p,)
-        The same, flat.
+        The estimate as a flat array.
     names : list of str
-        Of the p numbers.
+        Names of the p numbers.
     draws : array (draws, p)
-        Replicates of the estimate; where its bias was corrected, of the corrected one.
+        Replicates of the estimate; after a bias correction, those of the corrected estimate.
     formula_error : array (p,) or None
         Standard errors by the estimator's own formula, for studentised intervals.
     draws_error : array (draws, p) or None
-        The same of each replicate.
+        Standard errors of each replicate by this formula.
     outside : bool
-        Whether the release itself was outside the domain of the estimator.
+        Whether the release was outside the domain of the estimator.
     outside_draws : int
-        How many replicates were.
+        Number of replicates outside the domain.
     uncorrected : array (p,)
-        The estimate before its bias was corrected; else the same.
+        The estimate before any bias correction.
     kind : str or Interval
-        Of the intervals, unless another is asked for.
+        Default kind of the intervals.
     privacy : str
-        What was promised to those whose records were read.
+        Statement of the guarantee for those whose records were read.
     """
 
-    estimate: Any
+    estimate: PyTree
     params: np.ndarray
     names: list[str]
     draws: np.ndarray
@@ -77,7 +60,7 @@ class BootstrapEstimate:
     outside: bool
     outside_draws: int
     uncorrected: np.ndarray
-    kind: Any
+    kind: str | Interval
     privacy: str
 
     @property
@@ -93,7 +76,7 @@ class BootstrapEstimate:
 
     @property
     def bias(self) -> np.ndarray:
-        """Estimated bias (p,): mean of the replicates less the estimate; removed already where one was corrected."""
+        """Estimated bias (p,): mean of the replicates less the estimate; about 0 after a correction."""
         return np.nanmean(self.draws, axis=0) - self.params
 
     @property
@@ -107,8 +90,10 @@ class BootstrapEstimate:
             attrs={"privacy": self.privacy, "outside": self.outside_draws},
         )
 
-    def interval(self, level: float = 0.95, kind: Any = None, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of confidence intervals; infinite where an interval has one end.
+    def interval(
+        self, level: float = 0.95, kind: str | Interval | None = None, *, side: str = "both"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends (p,) of confidence intervals.
 
         Parameters
         ----------
@@ -118,7 +103,7 @@ class BootstrapEstimate:
             ``"percentile"``, ``"pivotal"``, ``"studentised"``, ``"log"`` (pivotal on the logarithmic scale), or one of
             `ldpbayes.bootstrap` such as ``Transformed(forward, inverse)``. By default the result's.
         side : {"both", "lower", "upper"}
-            Two-sided, or the one end that it has.
+            Which ends the interval has; the other end is infinite.
 
         Raises
         ------
@@ -134,30 +119,32 @@ class BootstrapEstimate:
                 f"an interval of level {level:g} needs at least {needed} replicates, there are {len(self.draws)}; give "
                 f"parametric_bootstrap draws={needed} or, better, ten times as many"
             )
-        chosen = interval_kind(self.kind if kind is None else kind)
+        interval = interval_kind(self.kind if kind is None else kind)
         size = len(self.params)
-        low = chosen.end(self, below) if below > 0 else np.full(size, -math.inf)
-        high = chosen.end(self, above) if above < 1 else np.full(size, math.inf)
+        low = interval.end(self, below) if below > 0 else np.full(size, -math.inf)
+        high = interval.end(self, above) if above < 1 else np.full(size, math.inf)
         return low, high
 
-    def summary(self, level: float = 0.95, kind: Any = None) -> str:
-        """Return a table of the estimates in plain text.
-
-        Parameters
-        ----------
-        level : float
-            Coverage of the intervals, between 0 and 1.
-        kind : str or Interval, optional
-            As for `interval`.
-        """
+    def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
+        """Return a table of the estimates in plain text; level and kind as for `interval`."""
         lower, upper = tails(level)
         head = f"{'estimate':>10} {'std err':>10} {'bias':>10} {lower:>10} {upper:>10}"
         columns = [self.params, self.standard_error, self.bias, *self.interval(level, kind)]
         rows = [(name, " ".join(f"{column[j]:10.4g}" for column in columns)) for j, name in enumerate(self.names)]
         title = f"Parametric bootstrap, {len(self.draws)} replicates"
         corrected = ", bias corrected" if not np.array_equal(self.uncorrected, self.params) else ""
-        beyond = f", {self.outside_draws} outside the domain" if self.outside_draws else ""
-        return table(title + corrected + beyond, "parameter", head, rows)
+        outside = f", {self.outside_draws} outside the domain" if self.outside_draws else ""
+        return table(title + corrected + outside, "parameter", head, rows)
 
 
 _PROTOCOL: type[Estimate] = BootstrapEstimate  # for the type checker
+
+
+def names_of(tree: PyTree) -> list[str]:
+    """Names of the numbers in a pytree, in the order of its flat array: ``loc``, ``probs[2]``, ``cov[0,1]``."""
+    names = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        stem = ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
+        index = [",".join(map(str, at)) for at in np.ndindex(np.shape(leaf))]
+        names += [stem or "theta"] if not np.shape(leaf) else [f"{stem or 'theta'}[{at}]" for at in index]
+    return names

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +11,18 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
-from ldpbayes.bootstrap._family import Family, Params
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._family import ParametricFamily
 from ldpbayes.bootstrap._sums import PointMasses
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
+
+LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
+BLOCK = 2048  # records that are drawn at a time
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Multinomial(Family):
+class Multinomial(ParametricFamily):
     """Records that are codes of categories, whose counts are multinomial; parameter ``probs`` (categories,).
 
     Parameters
@@ -30,57 +33,48 @@ class Multinomial(Family):
 
     categories: int = static()
 
-    step: ClassVar[float] = 1.0
+    base: ClassVar = dist.CategoricalProbs
+    lattice_step: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """One a category."""
         return tuple(f"category {k}" for k in range(self.categories))
 
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.Categorical(probs=params["probs"])
-
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`: which category a record has."""
+    def statistics(self, x: Array) -> jax.Array:
         return jax.nn.one_hot(jnp.asarray(x), self.categories, dtype=float)
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`: one count falls by one, another rises."""
+        """One count falls by one, another rises."""
         return {1: 2.0, 2: math.sqrt(2.0)}[order]
 
-    def nearest(self, params: Mapping[str, Any]) -> Params:
-        """See `Family.nearest`: on the simplex, by Euclidean distance ([WC])."""
+    def nearest(self, params: Params) -> Params:
+        """The nearest point of the simplex, by Euclidean distance ([WC])."""
         falling = jnp.sort(params["probs"])[::-1]
         excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, self.categories + 1)
         kept = jnp.sum(falling > excess)
         probs = jnp.maximum(params["probs"] - excess[kept - 1], 0.0)
         return {"probs": probs / jnp.sum(probs)}
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`: the nearest point of the simplex."""
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         within = self.nearest({"probs": mean})
         return within, jnp.any(within["probs"] == 0)
 
-    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve_clamped`: nothing is clamped."""
+    def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
         return self.solve(mean)
 
-    def covariance(self, params: Mapping[str, Any], noise: Any, count: Any, *, clamped: bool) -> jax.Array:
-        """See `Family.covariance`; of shares that sum to one, but may be negative."""
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Covariance of shares that sum to one, but may be negative."""
         p, size = params["probs"], self.categories
         centred = jnp.eye(size) - 1 / size
         return (jnp.diag(p) - jnp.outer(p, p)) / count + noise / count**2 * centred
 
-    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
-        """See `Family.total`: multinomial counts."""
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
         return PointMasses(jnp.arange(self.categories), params["probs"]).counts(key, count)
 
-    def checked(self, data: Any) -> np.ndarray:
-        """See `Family.checked`."""
+    def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
         if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb" or not (x == np.round(x)).all():
             raise ValueError(f"Multinomial takes an array of codes (n,), got shape {x.shape} of {x.dtype}")
@@ -89,18 +83,24 @@ class Multinomial(Family):
         return x.astype(int)
 
 
-LEAST = 4e-6  # variance in any direction, where a column's bounds are -1 and 1: a thousandth of their distance, squared
-BLOCK = 2048  # records that are drawn at a time
+@pytree
+@dataclasses.dataclass(frozen=True)
+class NormalVector(ParametricFamily):
+    """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
 
+    The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds.
 
-class SecondMoments(Family):
-    """Families of rows whose statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds.
-
-    Fields ``lower`` and ``upper``, one a column.
+    Parameters
+    ----------
+    lower, upper : array_like (d,)
+        Bounds to which the columns are clamped, in their units. A mean is brought between them; variances in any
+        direction are at least a thousandth of the distance of the bounds, squared.
     """
 
-    lower: Any
-    upper: Any
+    lower: Array = None
+    upper: Array = None
+
+    base: ClassVar = dist.MultivariateNormal
     accounts_for_clamping: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -125,29 +125,27 @@ class SecondMoments(Family):
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Of the statistics."""
         d = self.dimension
         first = tuple(f"u{j}" for j in range(d))
         return first + tuple(f"u{j}*u{k}" for j, k in zip(*diagonal_first_pairs(d), strict=True))
 
     @property
-    def centre(self) -> Any:
+    def centre(self) -> Array:
         """Where u = 0."""
         return (self.lower + self.upper) / 2
 
     @property
-    def half(self) -> Any:
-        """From there to the bounds."""
+    def half(self) -> Array:
+        """Distance of the centre from the bounds."""
         return (self.upper - self.lower) / 2
 
-    def statistics(self, x: Any) -> jax.Array:
-        """See `Family.statistics`."""
+    def statistics(self, x: Array) -> jax.Array:
         x = jnp.asarray(x)
         u = (jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper) - self.centre) / self.half
         return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
 
     def sensitivity(self, order: int) -> float:
-        """See `Family.sensitivity`.
+        """D (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)), or √(2d (d + 1)).
 
         With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m in each column, |u_j u_k − u'_j u'_k| is at most
         2 (p_j m_k + m_j p_k), so that u = 1 everywhere is as good as anything, and u' = 1 − 2m. With M = Σm and s = √2
@@ -160,19 +158,12 @@ class SecondMoments(Family):
             return math.sqrt(2.0 * d * (d + 1))
         return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
 
-    def split(self, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """First (d,) and second (d, d) moments of the standardised columns, from a mean of statistics.
-
-        Parameters
-        ----------
-        mean : array (statistics,)
-            Possibly noisy.
-        """
+    def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
+        """First (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
 
-    def checked(self, data: Any) -> np.ndarray:
-        """See `Family.checked`."""
+    def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
         if x.ndim != 2 or not len(x) or x.shape[1] != self.dimension or x.dtype.kind not in "iufb":
             raise ValueError(
@@ -182,124 +173,77 @@ class SecondMoments(Family):
             raise ValueError(f"records must be finite; {(~np.isfinite(x).all(axis=1)).sum()} rows are not")
         return x.astype(float)
 
-
-def raised(matrix: jax.Array, least: Any) -> tuple[jax.Array, jax.Array]:
-    """The nearest symmetric matrix whose eigenvalues are at least so large, and whether it is another.
-
-    Parameters
-    ----------
-    matrix : array (d, d)
-        Symmetric.
-    least : array ()
-        The smallest eigenvalue.
-    """
-    values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * jnp.maximum(values, least)) @ vectors.T, values[0] < least
-
-
-def root_of(covariance: jax.Array) -> jax.Array:
-    """Logarithms of the diagonal of a positive matrix' Cholesky root, and its entries below; any numbers are some's.
-
-    Parameters
-    ----------
-    covariance : array (d, d)
-        Positive.
-    """
-    root = jnp.linalg.cholesky(covariance)
-    return jnp.concatenate([jnp.log(jnp.diagonal(root)), root[np.tril_indices(len(root), -1)]])
-
-
-def from_root(free: jax.Array, size: int) -> jax.Array:
-    """Inverse of `root_of`.
-
-    Parameters
-    ----------
-    free : array (size (size + 1)/2,)
-        Any numbers.
-    size : int
-        Number of rows of the matrix.
-    """
-    root = jnp.diag(jnp.exp(free[:size])).at[np.tril_indices(size, -1)].set(free[size:])
-    return root @ root.T
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class MultivariateNormal(SecondMoments):
-    """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
-
-    Parameters
-    ----------
-    lower, upper : array_like (d,)
-        Bounds to which the columns are clamped, in their units. A mean is brought between them; variances in any
-        direction are at least a thousandth of the distance of the bounds, squared.
-    """
-
-    lower: Any = None
-    upper: Any = None
-
-    def distribution(self, params: Mapping[str, Any]) -> dist.Distribution:
-        """See `Family.distribution`."""
-        return dist.MultivariateNormal(params["loc"], params["covariance_matrix"])
-
-    def nearest(self, params: Mapping[str, Any]) -> Params:
-        """See `Family.nearest`."""
+    def nearest(self, params: Params) -> Params:
         unit = jnp.outer(self.half, self.half)
         return {
             "loc": jnp.clip(params["loc"], self.lower, self.upper),
-            "covariance_matrix": raised(params["covariance_matrix"] / unit, LEAST)[0] * unit,
+            "covariance_matrix": with_least_eigenvalue(params["covariance_matrix"] / unit, LEAST_VARIANCE)[0] * unit,
         }
 
-    def free(self, params: Mapping[str, Any]) -> jax.Array:
-        """See `Family.free`."""
-        return jnp.concatenate([params["loc"], root_of(params["covariance_matrix"])])
+    def unconstrained(self, params: Params) -> jax.Array:
+        return jnp.concatenate([params["loc"], log_cholesky(params["covariance_matrix"])])
 
-    def params(self, free: jax.Array, like: Any = None) -> Params:
-        """See `Family.params`."""
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
         d = self.dimension
-        return {"loc": free[:d], "covariance_matrix": from_root(free[d:], d)}
+        return {"loc": vector[:d], "covariance_matrix": from_log_cholesky(vector[d:], d)}
 
-    def solve(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """See `Family.solve`; a covariance that is not positive is replaced by the nearest that is positive enough."""
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         first, second = self.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
-        covariance, lifted = raised(second - jnp.outer(within, within), LEAST)
+        covariance, raised = with_least_eigenvalue(second - jnp.outer(within, within), LEAST_VARIANCE)
         params = {
             "loc": self.centre + self.half * within,
             "covariance_matrix": covariance * jnp.outer(self.half, self.half),
         }
-        return params, lifted | jnp.any(within != first)
+        return params, raised | jnp.any(within != first)
 
-    def solve_clamped(self, mean: jax.Array) -> tuple[Params, jax.Array]:
-        """Not there: `accounts_for_clamping` is False."""
+    def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
         raise NotImplementedError("the moments of a clamped normal row have no closed form")
 
-    def covariance(self, params: Mapping[str, Any], noise: Any, count: Any, *, clamped: bool) -> jax.Array:
-        """See `Family.covariance`; of the entries of the matrix Σ it is (Σ_ik Σ_jl + Σ_il Σ_jk)/n, and the noise's."""
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Of the entries of the matrix Σ it is (Σ_ik Σ_jl + Σ_il Σ_jk)/n, and the noise's."""
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
         first = (params["loc"] - self.centre) / self.half
         second = covariance / jnp.outer(self.half, self.half) + jnp.outer(first, first)
 
-        def flat(mean: jax.Array) -> jax.Array:
+        def flat_params(mean: jax.Array) -> jax.Array:
             one, two = self.split(mean)
             entries = (two - jnp.outer(one, one)) * jnp.outer(self.half, self.half)
             return jnp.concatenate([entries.ravel(), self.half * one])
 
-        response = jax.jacfwd(flat)(jnp.concatenate([first, packed(second, "scaled")]))
+        response = jax.jacfwd(flat_params)(jnp.concatenate([first, packed(second, "scaled")]))
         of_records = jax.scipy.linalg.block_diag(of_second, covariance) / count
         return of_records + noise / count**2 * response @ response.T
 
-    def total(self, key: Any, params: Mapping[str, Any], count: Any) -> jax.Array:
-        """See `Family.total`: of records that are drawn and clamped, a block at a time."""
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
+        # records are drawn and clamped, a block at a time
         root = jnp.linalg.cholesky(params["covariance_matrix"])
 
-        def block(key: Any, size: int) -> jax.Array:
+        def block_total(key: Key, size: int) -> jax.Array:
             rows = params["loc"] + jax.random.normal(key, (size, self.dimension), root.dtype) @ root.T
             return self.statistics(rows).sum(axis=0)
 
         whole, rest = divmod(int(count), BLOCK)
         keys = jax.random.split(key, whole + 1)
-        start = block(keys[0], rest)
-        return jax.lax.scan(lambda total, key: (total + block(key, BLOCK), None), start, keys[1:])[0]
+        start = block_total(keys[0], rest)
+        return jax.lax.scan(lambda total, key: (total + block_total(key, BLOCK), None), start, keys[1:])[0]
+
+
+def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, jax.Array]:
+    """The nearest symmetric matrix with no eigenvalue below ``least``, and whether any had to be raised."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.maximum(values, least)) @ vectors.T, values[0] < least
+
+
+def log_cholesky(covariance: jax.Array) -> jax.Array:
+    """The Cholesky root of a positive matrix as a vector of any numbers: logarithms of its diagonal, entries below."""
+    root = jnp.linalg.cholesky(covariance)
+    return jnp.concatenate([jnp.log(jnp.diagonal(root)), root[np.tril_indices(len(root), -1)]])
+
+
+def from_log_cholesky(vector: jax.Array, size: int) -> jax.Array:
+    """Inverse of `log_cholesky`, for a matrix of ``size`` rows."""
+    root = jnp.diag(jnp.exp(vector[:size])).at[np.tril_indices(size, -1)].set(vector[size:])
+    return root @ root.T

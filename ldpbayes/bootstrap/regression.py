@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,29 +11,28 @@ import numpy as np
 from ldpbayes._core.checks import at_least, checked
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.bootstrap._estimators import Estimated, OfReleasedStatistic, check_additive
-from ldpbayes.bootstrap._vector_families import LEAST, MultivariateNormal, from_root, raised, root_of
-from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._estimators import Estimated
+from ldpbayes.bootstrap._vector_families import (
+    LEAST_VARIANCE,
+    NormalVector,
+    from_log_cholesky,
+    log_cholesky,
+    with_least_eigenvalue,
+)
+from ldpbayes.bootstrap.statistics import StatisticEstimator, check_additive, statistics_mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class RegressionMoments(MultivariateNormal):
-    """Rows of regressors with the response in the last column; the statistics are those of `SecondMoments`.
+class RegressionMoments(NormalVector):
+    """Rows of regressors with the response in the last column, clamped to bounds (d + 1,).
 
-    They are in three blocks: moments of the regressors (u_j, u_j² and √2 u_j u_k); those with the response v in the
-    first power (v and √2 u_j v); and v².
-
-    Parameters
-    ----------
-    lower, upper : array_like (d + 1,)
-        Bounds to which the columns are clamped, in their units, as they come: they need not be symmetric.
+    The statistics are in three blocks: moments of the regressors (u_j, u_j² and √2 u_j u_k); those with the response v
+    in the first power (v and √2 u_j v); and v².
     """
-
-    lower: Any = None
-    upper: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,18 +43,18 @@ class RegressionMoments(MultivariateNormal):
 
     @property
     def regressors(self) -> int:
-        """Number of columns but the response."""
+        """Number of columns without the response."""
         return self.dimension - 1
 
     @property
     def blocks(self) -> np.ndarray:
-        """To which block each statistic belongs: 0, 1 or 2, in how many factors the response is."""
+        """The block of each statistic, 0, 1 or 2: how many of its factors are the response."""
         last = self.regressors
         rows, columns = diagonal_first_pairs(self.dimension)
         return np.concatenate([np.arange(self.dimension) == last, (rows == last) * 1 + (columns == last)]).astype(int)
 
     def block_sensitivities(self, order: int) -> tuple[float, float, float]:
-        """How far replacing one row can move the sums of each block; exactly, each attained by two rows.
+        """Largest L1 (order 1) or L2 (order 2) change of the sums of each block, exactly, if one row is replaced.
 
         The first block has the statistics of a row without response. In the second, with m = |u − u'|/2 in each column
         and its p = |u + u'|/2 ≤ 1 − m, |v − v'| = 2m_v and |u_j v − u'_j v'| ≤ 2 (p_j m_v + m_j p_v) ≤
@@ -64,32 +62,16 @@ class RegressionMoments(MultivariateNormal):
         2m_v + 2√2 (d m_v + M − 2 m_v M) with M = Σm_j from 0 to d, linear in each of m_v and M and so largest at an
         end of both: 2 + 2√2 d, where v is 1 and −1 and all u are 1. There every difference is as large as it can be,
         so that the Euclidean distance is largest as well. v² is between 0 and 1.
-
-        Parameters
-        ----------
-        order : {1, 2}
-            Sum of absolute differences, or Euclidean distance.
         """
         d = self.regressors
-        without = MultivariateNormal(self.lower[:-1], self.upper[:-1]).sensitivity(order)
+        without = NormalVector(self.lower[:-1], self.upper[:-1]).sensitivity(order)
         return without, {1: 2 + 2 * math.sqrt(2.0) * d, 2: math.sqrt(4.0 + 8 * d)}[order], 1.0
 
     def weights(self, split: Sequence[float] | np.ndarray, order: int) -> np.ndarray:
-        """What each statistic is multiplied by (statistics,), so that each block has its share of a sensitivity of one.
+        """Factors of the statistics, so that each block has its share of a sensitivity of one.
 
-        Under Laplace noise sensitivities of blocks add, and so do the shares of ε; under Gaussian noise their squares.
-
-        Parameters
-        ----------
-        split : array_like (3,)
-            Shares of the blocks.
-        order : {1, 2}
-            1 for Laplace noise, 2 for Gaussian noise.
-
-        Raises
-        ------
-        ValueError
-            If there are not three positive shares that sum to one.
+        Under Laplace noise (order 1) sensitivities of blocks add, and so do the shares of ε; under Gaussian noise
+        (order 2) their squares.
         """
         shares = np.asarray(checked("split", split, "three positive shares that sum to one", lambda a: a > 0))
         if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-9:
@@ -99,8 +81,8 @@ class RegressionMoments(MultivariateNormal):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class LeastSquares(OfReleasedStatistic):
-    """Least squares from noisy sums of the first and second moments of rows (x, y); most make it with `least_squares`.
+class LeastSquaresEstimator(StatisticEstimator):
+    """Least squares from noisy sums of the first and second moments of rows (x, y).
 
     In units in which half the distance of a column's bounds is one, the covariance matrix S of the regressors is what
     was released, its eigenvalues raised to one standard deviation of the noise in a mean of squares (and to 4e-6: a
@@ -111,7 +93,8 @@ class LeastSquares(OfReleasedStatistic):
     is used (the noise's scale is public), and each of these repairs is flagged as outside the domain.
 
     Parameters are ``coef`` (d,), ``intercept`` () where there is one, ``scale`` () of the errors, and, not reported,
-    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors.
+    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors. Each statistic is multiplied by one of the
+    ``weights`` before the noise is added, and divided by it after.
 
     A replicate keeps the regressors' moments as they were estimated and draws what the errors add: Xᵀe normal with
     covariance nσ²Q, eᵀe as the part of it that X explains and σ² χ²; then fresh noise on all statistics. Errors are
@@ -120,49 +103,29 @@ class LeastSquares(OfReleasedStatistic):
 
     Studentised and pivotal intervals of the scale cover too seldom, 0.30 to 0.78 in place of 0.95, where noise takes
     many replicates outside the domain; percentile intervals do not.
-
-    Parameters
-    ----------
-    rows : RegressionMoments
-        The bounds.
-    mechanism : Additive
-        Of the weighted sums: without bounds, with at least their sensitivity.
-    count : int
-        Number of records, public; neighbouring data sets differ in one record and have the same number.
-    weights : array (statistics,)
-        What each statistic is multiplied by before the noise is added, and divided by after.
-    intercept : bool
-        Whether there is one.
-
-    Raises
-    ------
-    ValueError
-        If the count is unknown or too small, or the mechanism has bounds or less sensitivity than the sums.
     """
 
     rows: RegressionMoments
     mechanism: Additive
     count: int = static()
-    weights: Any = 1.0
+    weights: Array = 1.0
     intercept: bool = static(default=True)
 
     def __post_init__(self) -> None:
         check_additive(self.mechanism)
-        needed = None
+        sensitivity = None
         if is_concrete(self.rows, self.mechanism, self.weights):
             weights = np.broadcast_to(np.asarray(self.weights, float), len(self.rows.columns)).copy()
             object.__setattr__(self, "weights", weights)
-            needed = _sensitivity(self.rows, weights, self.mechanism.noise.norm)
-        self._check_mechanism(needed)
+            sensitivity = _weighted_sensitivity(self.rows, weights, self.mechanism.noise.norm)
+        self._check_mechanism(sensitivity)
         object.__setattr__(self, "count", at_least(self.rows.dimension + 2, "count", self.count))
         object.__setattr__(self, "intercept", bool(self.intercept))
 
-    def checked(self, data: Any) -> np.ndarray:
-        """See `OfReleasedStatistic.checked`."""
+    def checked(self, data: Array) -> np.ndarray:
         return self.rows.checked(data)
 
-    def randomize(self, key: Any, data: Any) -> jax.Array:
-        """See `PrivateEstimator.randomize`."""
+    def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.mechanism.simulate(key, self.weights * self.rows.statistics(data).sum(axis=0))
 
     @property
@@ -176,29 +139,28 @@ class LeastSquares(OfReleasedStatistic):
         return self.rows.regressors + self.intercept
 
     def _origin(self) -> tuple[jax.Array, jax.Array]:
-        """Centres and half distances of the bounds; the former in units of the latter."""
+        """Centres of the bounds in units of their half distances, and these."""
         half = jnp.asarray(self.rows.half)
         return jnp.asarray(self.rows.centre) / half, half
 
-    def estimate(self, released: Any) -> Estimated:
-        """See `PrivateEstimator.estimate`; the standard errors are the asymptotic ones, of sampling and noise."""
+    def estimate(self, values: Array) -> Estimated:
         d, n = self.rows.regressors, self.count
         origin, half = self._origin()
-        first, second = self.rows.split(released / (self.weights * n))
+        first, second = self.rows.split(values / (self.weights * n))
         within = jnp.clip(first, -1.0, 1.0)
         moved = second - jnp.outer(within, within)
         mean = within + origin
-        least = jnp.maximum(self.deviations[d + 1], LEAST)  # the first of the squares
-        covariance, lifted = raised(moved[:d, :d], least if self.intercept else LEAST)
+        least = jnp.maximum(self.deviations[d + 1], LEAST_VARIANCE)  # the first of the squares
+        covariance, raised = with_least_eigenvalue(moved[:d, :d], least if self.intercept else LEAST_VARIANCE)
         gram, right, square = covariance, moved[:d, d], moved[d, d]
         if not self.intercept:
             about = jnp.outer(mean, mean)
-            gram, more = raised(covariance + about[:d, :d], least)
-            covariance, lifted = gram - about[:d, :d], lifted | more
+            gram, gram_raised = with_least_eigenvalue(covariance + about[:d, :d], least)
+            covariance, raised = gram - about[:d, :d], raised | gram_raised
             right, square = right + about[:d, d], square + about[d, d]
         slope = jnp.linalg.solve(gram, right)
         variance = (square - slope @ right) * n / (n - self.coefficients)
-        kept = jnp.maximum(variance, LEAST)
+        kept = jnp.maximum(variance, LEAST_VARIANCE)
         params = {
             "coef": slope * half[d] / half[:d],
             "scale": half[d] * jnp.sqrt(kept),
@@ -208,24 +170,17 @@ class LeastSquares(OfReleasedStatistic):
         if self.intercept:
             params["intercept"] = half[d] * (mean[d] - slope @ mean[:d])
         error = jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance(params, noise=True)), 0.0))
-        return Estimated(params, error, lifted | jnp.any(within != first) | (kept != variance))
+        return Estimated(params, error, raised | jnp.any(within != first) | (kept != variance))
 
-    def covariance(self, params: Mapping[str, Any], *, noise: bool) -> jax.Array:
+    def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.
 
         Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
         equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
-
-        Parameters
-        ----------
-        params : mapping of str to array
-            Where.
-        noise : bool
-            Whether the noise counts, or sampling alone.
         """
         d, n, p = self.rows.regressors, self.count, self.coefficients
-        mean, root, slope, intercept, scale, half = self._standardised(params)
-        origin = self._origin()[0]
+        mean, root, slope, intercept, deviation = self._standardised(params)
+        origin, half = self._origin()
         second = root @ root.T
         # rows of the design in terms of (1, u): (1, u − mean) with an intercept, else x itself; and their moments
         if self.intercept:
@@ -242,13 +197,13 @@ class LeastSquares(OfReleasedStatistic):
             moments = jnp.block([[jnp.zeros((1, 1)), one[None]], [one[:, None], two]])
             return jnp.append(design @ moments @ residual, residual @ moments @ residual * n / (n - p))
 
-        spread = jnp.zeros((p + 1, p + 1)).at[p, p].set(2 * scale**4 / (n - p))
-        spread = spread.at[:p, :p].set(scale**2 / n * gram)
+        spread = jnp.zeros((p + 1, p + 1)).at[p, p].set(2 * deviation**4 / (n - p))
+        spread = spread.at[:p, :p].set(deviation**2 / n * gram)
         if noise:
             linear = jax.jacfwd(equations)(jnp.zeros(len(self.rows.columns))) * self.deviations
             spread = spread + linear @ linear.T
-        # from the solution of the normal equations to what is reported
-        turn = jnp.zeros((p + 1, p + 1)).at[p, p].set(half[d] / (2 * scale))
+        # from the solution of the normal equations to the target
+        turn = jnp.zeros((p + 1, p + 1)).at[p, p].set(half[d] / (2 * deviation))
         if self.intercept:
             turn = turn.at[:d, 1:p].set(jnp.diag(half[d] / half[:d]))
             turn = turn.at[d, 0].set(half[d]).at[d, 1:p].set(-half[d] * mean)
@@ -257,61 +212,59 @@ class LeastSquares(OfReleasedStatistic):
         solve = turn @ jnp.linalg.inv(jnp.eye(p + 1).at[:p, :p].set(gram))
         return solve @ spread @ solve.T
 
-    def _standardised(self, params: Mapping[str, Any]) -> tuple[jax.Array, ...]:
-        """Means of x, root of their covariance, slopes, intercept and scale in units of half the bounds' distances."""
+    def _standardised(self, params: Params) -> tuple[jax.Array, ...]:
+        """Means of x, root of their covariance, slopes, intercept, error deviation; in half distances of the bounds."""
         d = self.rows.regressors
         _, half = self._origin()
         root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
         intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
         slope = params["coef"] * half[:d] / half[d]
-        return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d], half
+        return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
 
-    def replicate(self, key: Any, params: Any) -> jax.Array:
-        """See `PrivateEstimator.replicate`: the hybrid bootstrap, with the moments of x kept."""
+    def simulate_release(self, key: Key, params: Params) -> jax.Array:
+        """The hybrid bootstrap, with the moments of x kept."""
         d, n = self.rows.regressors, self.count
-        mean, root, slope, intercept, scale, _ = self._standardised(params)
+        mean, root, slope, intercept, deviation = self._standardised(params)
         origin, _ = self._origin()
         keys = jax.random.split(key, 3)
-        z = jax.random.normal(keys[0], (d + 1,), scale.dtype)
+        z = jax.random.normal(keys[0], (d + 1,), deviation.dtype)
         # means of e, (x − mean) e and e²
-        alone = scale * z[0] / n**0.5
-        along = scale * root @ z[1:] / n**0.5
-        rest = 2 * jax.random.gamma(keys[1], (n - d - 1) / 2, dtype=scale.dtype)
-        squares = scale**2 * (z @ z + rest) / n
+        alone = deviation * z[0] / n**0.5
+        along = deviation * root @ z[1:] / n**0.5
+        rest = 2 * jax.random.gamma(keys[1], (n - d - 1) / 2, dtype=deviation.dtype)
+        squares = deviation**2 * (z @ z + rest) / n
         x, covariance = mean - origin[:d], root @ root.T
-        level = intercept + slope @ mean - origin[d]  # of v, at the mean of x
-        v = level + alone
+        at_mean = intercept + slope @ mean - origin[d]  # v at the mean of x
+        v = at_mean + alone
         with_x = covariance @ slope + along + x * v
-        explained = level**2 + slope @ covariance @ slope + 2 * level * alone + 2 * slope @ along
+        explained = at_mean**2 + slope @ covariance @ slope + 2 * at_mean * alone + 2 * slope @ along
         corner = (explained + squares)[None, None]
         second = jnp.block([[covariance + jnp.outer(x, x), with_x[:, None]], [with_x[None], corner]])
         total = n * jnp.concatenate([x, v[None], packed(second, "scaled")])
         return self.mechanism.simulate(keys[2], self.weights * total)
 
-    def target(self, params: Any) -> Any:
-        """See `PrivateEstimator.target`: coefficients, intercept and scale of the errors."""
+    def target(self, params: Params) -> Params:
         return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}
 
-    def nearest(self, target: Any) -> Any:
-        """See `PrivateEstimator.nearest`."""
-        return target | {"scale": jnp.maximum(target["scale"], LEAST**0.5 * self.rows.half[-1])}
+    def nearest(self, target: Params) -> Params:
+        return target | {"scale": jnp.maximum(target["scale"], LEAST_VARIANCE**0.5 * self.rows.half[-1])}
 
-    def free(self, params: Any) -> jax.Array:
-        """See `PrivateEstimator.free`: the logarithm of the scale, and of the diagonal of the covariance's root."""
-        level = params["intercept"][None] if self.intercept else jnp.zeros(0)
+    def unconstrained(self, params: Params) -> jax.Array:
+        intercept = params["intercept"][None] if self.intercept else jnp.zeros(0)
         scale = jnp.log(params["scale"])[None]
-        return jnp.concatenate([params["coef"], level, params["loc_x"], scale, root_of(params["covariance_x"])])
+        root = log_cholesky(params["covariance_x"])
+        return jnp.concatenate([params["coef"], intercept, params["loc_x"], scale, root])
 
-    def params(self, free: jax.Array, like: Any) -> Any:
-        """See `PrivateEstimator.params`."""
+    def constrained(self, vector: Array, like: Params) -> Params:
         d, p = self.rows.regressors, self.coefficients
-        coef, level, loc, scale, root = jnp.split(free, [d, p, p + d, p + d + 1])
-        params = {"coef": coef, "scale": jnp.exp(scale[0]), "loc_x": loc, "covariance_x": from_root(root, d)}
-        return params | ({"intercept": level[0]} if self.intercept else {})
+        coef, intercept, loc, scale, root = jnp.split(vector, [d, p, p + d, p + d + 1])
+        covariance = from_log_cholesky(root, d)
+        params = {"coef": coef, "scale": jnp.exp(scale[0]), "loc_x": loc, "covariance_x": covariance}
+        return params | ({"intercept": intercept[0]} if self.intercept else {})
 
 
-def _sensitivity(rows: RegressionMoments, weights: np.ndarray, order: int) -> float:
-    """Of weighted sums: that of all of them together where weights are equal, else from those of the blocks."""
+def _weighted_sensitivity(rows: RegressionMoments, weights: np.ndarray, order: int) -> float:
+    """Sensitivity of weighted sums: of all together where weights are equal, else from those of the blocks."""
     if np.all(weights == weights[0]):
         return float(abs(weights[0]) * rows.sensitivity(order))
     largest = [np.abs(weights[rows.blocks == block]).max() for block in range(3)]
@@ -320,14 +273,14 @@ def _sensitivity(rows: RegressionMoments, weights: np.ndarray, order: int) -> fl
 
 def least_squares(
     *,
-    lower: Any,
-    upper: Any,
+    lower: Array,
+    upper: Array,
     count: int,
-    epsilon: Any,
-    delta: Any = None,
+    epsilon: float,
+    delta: float | None = None,
     intercept: bool = True,
-    split: Any = None,
-) -> LeastSquares:
+    split: Sequence[float] | np.ndarray | None = None,
+) -> LeastSquaresEstimator:
     """Private linear regression: Laplace noise on the sums of moments of (x, y), or Gaussian where delta is given.
 
     Parameters
@@ -335,7 +288,7 @@ def least_squares(
     lower, upper : array_like (d + 1,)
         Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs.
     count : int
-        Number of records, public.
+        Number of records, public; neighbouring data sets have the same number.
     epsilon, delta : float
         Budget, for replacing one record.
     intercept : bool
@@ -347,20 +300,17 @@ def least_squares(
 
     Returns
     -------
-    LeastSquares
+    LeastSquaresEstimator
 
     Raises
     ------
     ValueError
-        For the reasons of `LeastSquares`, and of `LaplaceMechanism` or `GaussianMechanism`; if bounds are missing, or
-        the shares are not three positive numbers that sum to one.
+        If bounds are missing, the count is unknown or too small, the budget is out of range, or the shares are not
+        three positive numbers that sum to one.
     """
     rows = RegressionMoments(lower, upper)
     order = 1 if delta is None else 2
     weights = np.ones(len(rows.columns)) if split is None else rows.weights(split, order)
     sensitivity = rows.sensitivity(order) if split is None else 1.0
-    if delta is None:
-        mechanism: Any = LaplaceMechanism(epsilon, columns=rows.columns, sensitivity=sensitivity)
-    else:
-        mechanism = GaussianMechanism(epsilon, delta, columns=rows.columns, sensitivity=sensitivity)
-    return LeastSquares(rows, mechanism, count, weights, intercept)
+    mechanism = statistics_mechanism(epsilon, delta, rows.columns, sensitivity)
+    return LeastSquaresEstimator(rows, mechanism, count, weights, intercept)

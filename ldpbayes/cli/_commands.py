@@ -26,10 +26,10 @@ FAMILIES = {
     "exponential": "Exponential",
     "gamma": "Gamma",
     "gamma_rate": "GammaRate",
-    "gaussian": "Gaussian",
-    "gaussian_mean": "GaussianMean",
+    "gaussian": "Normal",
+    "gaussian_mean": "NormalMean",
     "multinomial": "Multinomial",
-    "multivariate_normal": "MultivariateNormal",
+    "multivariate_normal": "NormalVector",
     "poisson": "Poisson",
 }
 WHOLE = {"trials", "categories"}  # parameters of families that are integers
@@ -58,13 +58,14 @@ def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     from ldpbayes import bootstrap
-    from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
+    from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
+    from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 
     options = {name: value for name in FAMILY_OPTIONS if (value := getattr(args, name)) is not None}
     if args.family == "least_squares":
         _refuse_others(args.family, options, {"lower", "upper"})
         rows = RegressionMoments(**{"lower": None, "upper": None} | options)
-        return LeastSquares(rows, mechanism, args.count, intercept=not args.no_intercept)
+        return LeastSquaresEstimator(rows, mechanism, args.count, intercept=not args.no_intercept)
     if args.family not in FAMILIES:
         known = ", ".join([*FAMILIES, "least_squares"])
         raise BadInput(f"--family must be one of {known}, got {args.family!r}")
@@ -75,7 +76,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     if lacking := [f"--{name}" for name in needed if name not in options]:
         raise BadInput(f"--family {args.family} needs {' and '.join(lacking)}")
     values = {name: int(value) if name in WHOLE and value == int(value) else value for name, value in options.items()}
-    return bootstrap.SufficientStatistics(family(**values), mechanism, args.count, args.account_for_clamping)
+    return SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
 def _refuse_others(family: str, options: Iterable[str], allowed: set[str]) -> None:

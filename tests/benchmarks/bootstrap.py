@@ -35,7 +35,7 @@ def compare(count, releases, looped):
     """Seconds a release, with the loop's, in one process."""
     import ldpbayes as ldp
 
-    family = ldp.bootstrap.GaussianMean(1.0, -BOUND, BOUND)
+    family = ldp.bootstrap.NormalMean(1.0, -BOUND, BOUND)
     estimator = ldp.bootstrap.sufficient_statistics(family, count=count, epsilon=EPSILON)
     rng = np.random.default_rng(0)
     made = [estimator.release(rng.normal(0.5, 1.0, count), seed=seed) for seed in range(min(releases, 10))]
@@ -66,7 +66,7 @@ def peak(kind):
     import ldpbayes as ldp
 
     count = 1_000_000
-    family = ldp.bootstrap.GaussianMean(1.0, -BOUND, BOUND)
+    family = ldp.bootstrap.NormalMean(1.0, -BOUND, BOUND)
     estimator = ldp.bootstrap.sufficient_statistics(family, count=count, epsilon=EPSILON)
     start = time.perf_counter()
     draws = 10_000

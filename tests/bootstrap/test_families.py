@@ -10,15 +10,15 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
-from ldpbayes.bootstrap._sufficient_statistics import SufficientStatistics
 from ldpbayes.bootstrap._sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
+from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 ON_THE_LINE = {
-    "gaussian mean": (bootstrap.GaussianMean(2.0, -1.0, 4.0), {"loc": 1.2}, stats.norm(1.2, 2.0)),
-    "gaussian": (bootstrap.Gaussian(-1.0, 4.0), {"loc": 2.5, "scale": 1.5}, stats.norm(2.5, 1.5)),
+    "gaussian mean": (bootstrap.NormalMean(2.0, -1.0, 4.0), {"loc": 1.2}, stats.norm(1.2, 2.0)),
+    "gaussian": (bootstrap.Normal(-1.0, 4.0), {"loc": 2.5, "scale": 1.5}, stats.norm(2.5, 1.5)),
     "exponential": (bootstrap.Exponential(2.0), {"rate": 0.8}, stats.expon(scale=1 / 0.8)),
     "gamma rate": (bootstrap.GammaRate(0.7, 0.01, 3.0), {"rate": 0.5}, stats.gamma(0.7, scale=2.0)),
     "gamma": (bootstrap.Gamma(0.05, 4.0), {"concentration": 2.0, "rate": 1.3}, stats.gamma(2.0, scale=1 / 1.3)),
@@ -29,9 +29,9 @@ ON_THE_LINE = {
 }
 ROWS = {
     "multinomial": bootstrap.Multinomial(4),
-    "normal rows of 1": bootstrap.MultivariateNormal([-1.0], [3.0]),
-    "normal rows of 2": bootstrap.MultivariateNormal([-1.0, 0.0], [3.0, 1.0]),
-    "normal rows of 3": bootstrap.MultivariateNormal([-1.0, 0.0, 5.0], [3.0, 1.0, 9.0]),
+    "normal rows of 1": bootstrap.NormalVector([-1.0], [3.0]),
+    "normal rows of 2": bootstrap.NormalVector([-1.0, 0.0], [3.0, 1.0]),
+    "normal rows of 3": bootstrap.NormalVector([-1.0, 0.0, 5.0], [3.0, 1.0, 9.0]),
 }
 FAMILIES = {name: family for name, (family, *_) in ON_THE_LINE.items()} | ROWS
 
@@ -50,8 +50,8 @@ def furthest(family, order):
     """Two records whose statistics are as far apart as is stated."""
     if isinstance(family, bootstrap.Multinomial):
         return 0, 1
-    if not isinstance(family, bootstrap.MultivariateNormal):
-        if isinstance(family, bootstrap.Gaussian) and order == 1:
+    if not isinstance(family, bootstrap.NormalVector):
+        if isinstance(family, bootstrap.Normal) and order == 1:
             return family.upper, family.lower + (family.upper - family.lower) / 4  # u = 1 and -1/2
         return family.lower, family.upper
     d, s = family.dimension, np.sqrt(2)
@@ -78,11 +78,13 @@ def test_no_two_records_exceed_the_sensitivity_and_two_attain_it(name, order, rn
 def test_noise_on_whole_numbers_is_for_statistics_that_are_whole():
     for family, sensitivity in ((bootstrap.Multinomial(3), 2.0), (bootstrap.Poisson(upper=9), 9.0)):
         for kind in (DiscreteLaplaceMechanism, DiscreteGaussianMechanism):
-            estimator = SufficientStatistics(family, kind(2.0, columns=family.columns, sensitivity=sensitivity), 5)
+            estimator = SufficientStatisticsEstimator(
+                family, kind(2.0, columns=family.columns, sensitivity=sensitivity), 5
+            )
             assert estimator.release(np.array([1, 0, 2, 2, 1]), seed=0).values.dtype.kind in "if"
     real = DiscreteLaplaceMechanism(2.0, sensitivity=9.0)
     with pytest.raises(ValueError, match="must have continuous noise: the statistics are real numbers"):
-        SufficientStatistics(bootstrap.Exponential(upper=9.0), real, 5)
+        SufficientStatisticsEstimator(bootstrap.Exponential(upper=9.0), real, 5)
 
 
 @pytest.mark.parametrize("wrapped", [noise.WithPublicRecords, lambda law: noise.ZeroInflated(law, 0.1)])
@@ -91,7 +93,7 @@ def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrap
 
     def estimator(law, sensitivity):
         mechanism = AdditiveMechanism(law, columns=family.columns, sensitivity=sensitivity)
-        return SufficientStatistics(family, mechanism, 50)
+        return SufficientStatisticsEstimator(family, mechanism, 50)
 
     for law in (noise.Laplace(1.0), wrapped(noise.Laplace(1.0))):
         with pytest.raises(ValueError, match=r"can move the statistics by 2, the mechanism's sensitivity is 1\.41421"):
@@ -111,7 +113,7 @@ def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
     def statistics(x):
         return np.ravel(family.statistics(jnp.asarray(x)))
 
-    if family.step:
+    if family.lattice_step:
         k = np.arange(200)
         value, square = (
             sum(law.pmf(i) * f(statistics(float(i))) for i in k) for f in (lambda t: t, lambda t: np.outer(t, t))
@@ -191,7 +193,7 @@ def test_shares_are_projected_onto_the_simplex():
 
 
 def test_a_covariance_that_noise_has_made_negative_is_raised():
-    family = bootstrap.MultivariateNormal([-1.0, -1.0], [1.0, 1.0])
+    family = bootstrap.NormalVector([-1.0, -1.0], [1.0, 1.0])
     second = np.array([[0.5, 0.6], [0.6, 0.5]])
     mean = jnp.array([0.0, 0.0, second[0, 0], second[1, 1], np.sqrt(2) * second[0, 1]])
     found, outside = family.solve(mean)
@@ -213,11 +215,11 @@ def test_any_step_of_free_values_leads_to_parameters_and_the_free_values_of_para
     if name.startswith("normal rows"):
         params = {"loc": family.centre, "covariance_matrix": 0.8 * np.eye(family.dimension) + 0.2}
     params = {key: jnp.asarray(value) for key, value in params.items()}
-    free = family.free(params)
-    for key, value in family.params(free, params).items():
+    free = family.unconstrained(params)
+    for key, value in family.constrained(free, params).items():
         np.testing.assert_allclose(value, params[key], rtol=1e-12)
     for step in rng.normal(0, 3, (20, len(free))):
-        assert allowed(family, family.params(free + step, params))
+        assert allowed(family, family.constrained(free + step, params))
         away = {key: value - np.abs(rng.normal(0, 3, np.shape(value))) for key, value in params.items()}
         assert allowed(family, family.nearest(away))
 
@@ -257,9 +259,9 @@ def test_the_table_of_a_sum_has_the_exact_distribution_function():
         points = np.linspace(edges[0], edges[-1], 20_001)
         np.testing.assert_allclose(np.interp(points, edges, below), stats.gamma.cdf(points, shape * count), atol=5e-6)
     for family, params, law, count in [
-        (bootstrap.GaussianMean(0.2, -3.0, 3.0), {"loc": 0.1}, stats.norm(0.1, 0.2), 100),
+        (bootstrap.NormalMean(0.2, -3.0, 3.0), {"loc": 0.1}, stats.norm(0.1, 0.2), 100),
         (*ON_THE_LINE["gaussian mean"], 100),
-        (bootstrap.GaussianMean(1.0, 0.0, 5.0), {"loc": -1.0}, stats.norm(-1.0, 1.0), 400),
+        (bootstrap.NormalMean(1.0, 0.0, 5.0), {"loc": -1.0}, stats.norm(-1.0, 1.0), 400),
         (bootstrap.Exponential(1.0), {"rate": 0.1}, stats.expon(scale=10.0), 800),
         (bootstrap.GammaRate(0.01, 1e-3, 3.0), {"rate": 0.01}, stats.gamma(0.01, scale=100.0), 1200),
     ]:
@@ -269,7 +271,7 @@ def test_the_table_of_a_sum_has_the_exact_distribution_function():
         np.testing.assert_allclose(np.interp(points, edges, below), expected, atol=5e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in ON_THE_LINE if not ON_THE_LINE[name][0].step])
+@pytest.mark.parametrize("name", [name for name in ON_THE_LINE if not ON_THE_LINE[name][0].lattice_step])
 def test_the_table_of_a_record_between_the_bounds_has_the_exact_distribution_function(name):
     family, params, law = ON_THE_LINE[name]
     at, below = jax.jit(table_of_one)(family.law(params))
@@ -281,9 +283,9 @@ def test_the_table_of_a_record_between_the_bounds_has_the_exact_distribution_fun
 @pytest.mark.parametrize(
     ("family", "params", "law", "count"),
     [
-        (bootstrap.GaussianMean(1.0, 0.0, 5.0), {"loc": -2.0}, stats.norm(-2.0, 1.0), 100),
-        (bootstrap.GaussianMean(1.0, 0.0, 5.0), {"loc": -3.0}, stats.norm(-3.0, 1.0), 300),
-        (bootstrap.GaussianMean(300.0, 0.0, 5.0), {"loc": -3.0}, stats.norm(-3.0, 300.0), 1000),
+        (bootstrap.NormalMean(1.0, 0.0, 5.0), {"loc": -2.0}, stats.norm(-2.0, 1.0), 100),
+        (bootstrap.NormalMean(1.0, 0.0, 5.0), {"loc": -3.0}, stats.norm(-3.0, 1.0), 300),
+        (bootstrap.NormalMean(300.0, 0.0, 5.0), {"loc": -3.0}, stats.norm(-3.0, 300.0), 1000),
         (bootstrap.Exponential(1.0), {"rate": 0.01}, stats.expon(scale=100.0), 100),
         (bootstrap.GammaRate(0.01, 1e-3, 3.0), {"rate": 0.01}, stats.gamma(0.01, scale=100.0), 100),
     ],
@@ -406,25 +408,25 @@ def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_informatio
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: bootstrap.Gaussian(), "needs bounds"),
-        (lambda: bootstrap.Gaussian(0.0), "upper is missing"),
+        (lambda: bootstrap.Normal(), "needs bounds"),
+        (lambda: bootstrap.Normal(0.0), "upper is missing"),
         (lambda: bootstrap.Poisson(), "needs bounds"),
         (lambda: bootstrap.Poisson(6.5), "whole number"),
         (lambda: bootstrap.Exponential(), "needs bounds"),
-        (lambda: bootstrap.Gaussian(3.0, 1.0), "below upper"),
+        (lambda: bootstrap.Normal(3.0, 1.0), "below upper"),
         (lambda: bootstrap.Gamma(0.0, 1.0), "positive"),
         (lambda: bootstrap.Beta(0.1, 1.0), "inside"),
         (lambda: bootstrap.Beta(0.1, 1.5), "from 0 to 1"),
-        (lambda: bootstrap.GaussianMean(-1.0, 0.0, 1.0), "positive"),
-        (lambda: bootstrap.MultivariateNormal(0.0, 1.0), "one a column"),
-        (lambda: bootstrap.MultivariateNormal(), "needs bounds"),
+        (lambda: bootstrap.NormalMean(-1.0, 0.0, 1.0), "positive"),
+        (lambda: bootstrap.NormalVector(0.0, 1.0), "one a column"),
+        (lambda: bootstrap.NormalVector(), "needs bounds"),
         (lambda: bootstrap.Multinomial(1), "of at least 2"),
-        (lambda: bootstrap.Gaussian(0.0, 1.0).checked([[1.0]]), "array of numbers"),
-        (lambda: bootstrap.Gaussian(0.0, 1.0).checked([1.0, np.nan]), "finite"),
+        (lambda: bootstrap.Normal(0.0, 1.0).checked([[1.0]]), "array of numbers"),
+        (lambda: bootstrap.Normal(0.0, 1.0).checked([1.0, np.nan]), "finite"),
         (lambda: bootstrap.Poisson(5).checked([1.5]), "whole"),
         (lambda: bootstrap.Bernoulli().checked([2]), "successes"),
         (lambda: bootstrap.Multinomial(3).checked([3]), "from 0 to 2"),
-        (lambda: bootstrap.MultivariateNormal([0.0], [1.0]).checked([[1.0, 2.0]]), "rows"),
+        (lambda: bootstrap.NormalVector([0.0], [1.0]).checked([[1.0, 2.0]]), "rows"),
     ],
 )
 def test_bad_input_is_refused(make, message):

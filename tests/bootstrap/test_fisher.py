@@ -5,21 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ldpbayes.bootstrap import Gaussian, MultivariateNormal, fisher, sufficient_statistics
-from ldpbayes.bootstrap._estimators import NormalEstimate
+from ldpbayes.bootstrap import Normal, NormalVector, fisher, sufficient_statistics
+from ldpbayes.bootstrap._fisher import NormalEstimate
 
 N = 300
 
 
 def test_private_fisher_intervals_ignore_the_noise_unless_it_is_to_count():
-    e = sufficient_statistics(Gaussian(lower=-3.0, upper=5.0), count=N, epsilon=0.5)
+    e = sufficient_statistics(Normal(lower=-3.0, upper=5.0), count=N, epsilon=0.5)
     release = e.release(np.random.default_rng(4).normal(1.0, 1.0, N), seed=0)
     ignored, counted = fisher(e, release), fisher(e, release, noise=True)
     np.testing.assert_array_equal(ignored.params, counted.params)
     # 9 standard deviations are between estimate and bounds, so that clamping does not matter
     np.testing.assert_allclose(ignored.standard_error, ignored.params[1] / np.sqrt([N, 2 * N]), rtol=0.02)
     with jax.enable_x64(True):
-        formula = e.estimate(e.released(release)).standard_error
+        formula = e.estimate(e.release_values(release)).standard_error
     np.testing.assert_allclose(counted.standard_error, formula)
     assert (counted.standard_error > 1.2 * ignored.standard_error).all()
     assert "sampling alone" in ignored.summary() and "the noise" in counted.summary()
@@ -32,7 +32,7 @@ def test_fisher_intervals_refuse_what_has_no_formula():
 
 
 def test_errors_of_normal_rows_count_the_noise_as_the_estimate_passes_it_on(x64):
-    family = MultivariateNormal([-1.0, 0.0], [3.0, 1.0])
+    family = NormalVector([-1.0, 0.0], [3.0, 1.0])
     mean = jnp.array([0.1, -0.2, 0.5, 0.4, 0.1])  # of the statistics, of rows with a positive definite covariance
 
     def flat(mean):

@@ -10,9 +10,9 @@ import pytest
 import statsmodels.api as sm
 
 from ldpbayes.bootstrap import BootstrapWarning, least_squares, parametric_bootstrap
-from ldpbayes.bootstrap._bootstrap import replicates
-from ldpbayes.bootstrap._vector_families import LEAST
-from ldpbayes.bootstrap.regression import LeastSquares, RegressionMoments
+from ldpbayes.bootstrap._bootstrap import simulate_replicates
+from ldpbayes.bootstrap._vector_families import LEAST_VARIANCE
+from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
 from ldpbayes.mechanisms import LaplaceMechanism
 
 LOWER, UPPER = np.array([-1.0, 2.0, -6.0, 0.5, -3.0]), np.array([3.0, 9.0, 7.0, 0.75, 11.0])  # asymmetric
@@ -97,7 +97,7 @@ def test_without_noise_it_is_least_squares(intercept, split):
     data = regression_data(4000)
     # no row is clamped: three bounds are far from all that is drawn, two are those of the uniform regressors
     e = estimator(4000, 1e10, intercept=intercept, split=split)
-    params, errors, outside = estimated(e, e.released(e.release(data, seed=1)))
+    params, errors, outside = estimated(e, e.release_values(e.release(data, seed=1)))
     plain = sm.OLS(data[:, 2], sm.add_constant(data[:, :2]) if intercept else data[:, :2]).fit()
     got = np.append(params["intercept"], params["coef"]) if intercept else params["coef"]
     # the noise in a mean is of size 1e-13 there, and the matrix' condition is below a thousand
@@ -115,8 +115,8 @@ def test_without_noise_it_is_least_squares(intercept, split):
 @pytest.mark.usefixtures("x64")
 def test_replicates_without_noise_have_the_law_of_least_squares_at_fixed_regressors():
     e = estimator(40, 1e10)
-    params = estimated(e, e.released(e.release(regression_data(40), seed=0))).params
-    made = replicates(e, params, jax.random.split(jax.random.key(0), 20_000))
+    params = estimated(e, e.release_values(e.release(regression_data(40), seed=0))).params
+    made = simulate_replicates(e, params, jax.random.split(jax.random.key(0), 20_000))
     coefficients = np.asarray(made.target)[:, :3]
     truth = np.append(params["coef"], params["intercept"])
     covariance = np.asarray(covariance_of(e, params, noise=False))
@@ -138,7 +138,7 @@ def test_standard_errors_are_the_spread_of_replicates_where_the_noise_is_small(i
     params = {"coef": COEF, "scale": SCALE, "loc_x": np.array([1.0, 5.5]), "covariance_x": np.diag([1.3, 4.1])}
     params |= {"intercept": INTERCEPT} if intercept else {}
     params = jax.tree.map(jnp.asarray, params)
-    made = replicates(e, params, jax.random.split(jax.random.key(0), 10_000))
+    made = simulate_replicates(e, params, jax.random.split(jax.random.key(0), 10_000))
     errors = np.sqrt(np.diagonal(covariance_of(e, params, noise=True)))
     # Laplace noise has kurtosis 6: the error of a standard deviation is below 1.2 %, four of them; and terms of the
     # second order in the noise, which is below 2 % of what it is added to
@@ -156,9 +156,9 @@ def test_noise_that_outweighs_the_records_is_repaired_and_said(intercept):
     assert np.asarray(estimates.outside).mean() > 0.9
     half = (UPPER - LOWER)[:2] / 2
     eigenvalues = np.linalg.eigvalsh(np.asarray(estimates.params["covariance_x"]) / np.outer(half, half))
-    floor = float(e.deviations[3]) if intercept else LEAST
+    floor = float(e.deviations[3]) if intercept else LEAST_VARIANCE
     assert eigenvalues.min() >= floor * (1 - 1e-9)
-    assert np.asarray(estimates.params["scale"]).min() >= np.sqrt(LEAST) * (UPPER - LOWER)[2] / 2 * (1 - 1e-12)
+    assert np.asarray(estimates.params["scale"]).min() >= np.sqrt(LEAST_VARIANCE) * (UPPER - LOWER)[2] / 2 * (1 - 1e-12)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(estimates))
 
 
@@ -166,11 +166,11 @@ def test_noise_that_outweighs_the_records_is_repaired_and_said(intercept):
 def test_free_parameters_are_those_and_back():
     for intercept in (True, False):
         e = estimator(500, 5.0, intercept=intercept)
-        params = estimated(e, e.released(e.release(regression_data(500), seed=0))).params
-        free = e.free(params)
-        again = e.params(free, params)
+        params = estimated(e, e.release_values(e.release(regression_data(500), seed=0))).params
+        free = e.unconstrained(params)
+        again = e.constrained(free, params)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), again, params)
-        assert np.linalg.eigvalsh(e.params(free + 1.0, params)["covariance_x"]).min() > 0
+        assert np.linalg.eigvalsh(e.constrained(free + 1.0, params)["covariance_x"]).min() > 0
 
 
 def test_the_bootstrap_reports_coefficients_intercept_and_scale():
@@ -199,7 +199,7 @@ def test_percentile_intervals_cover(n):
     def one(rows, key):
         keys = jax.random.split(key)
         params = e.estimate(e.randomize(keys[0], rows)).params
-        return replicates(e, params, jax.random.split(keys[1], draws)).target
+        return simulate_replicates(e, params, jax.random.split(keys[1], draws)).target
 
     made = jax.jit(lambda *a: jax.lax.map(lambda at: one(*at), a, batch_size=50))(
         data, jax.random.split(jax.random.key(0), trials)
@@ -225,7 +225,7 @@ def test_bad_input_is_refused():
             least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=1.0, split=split)
     rows = RegressionMoments([0, 0], [1, 1])
     with pytest.raises(ValueError, match="can move the statistics by 5\\.7"):
-        LeastSquares(rows, LaplaceMechanism(1.0, columns=rows.columns, sensitivity=1.0), 10)
+        LeastSquaresEstimator(rows, LaplaceMechanism(1.0, columns=rows.columns, sensitivity=1.0), 10)
     e = least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=1.0)
     with pytest.raises(ValueError, match="rows \\(n, 2\\)"):
         e.release(np.zeros((10, 3)), seed=0)

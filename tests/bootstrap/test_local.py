@@ -6,8 +6,8 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.bootstrap._bootstrap import estimated, parametric_bootstrap
-from ldpbayes.bootstrap._m_estimation import MaximumLikelihood, m_estimator, maximum_likelihood
+from ldpbayes.bootstrap._bootstrap import estimate_with_target, parametric_bootstrap
+from ldpbayes.bootstrap._m_estimation import MaximumLikelihoodEstimator, m_estimator, maximum_likelihood
 from ldpbayes.estimation import losses
 
 N = 400
@@ -44,7 +44,7 @@ def test_maximum_likelihood_of_warners_answers_is_in_closed_form(warner):
     slope = 2 * keep - 1
     with jax.enable_x64(True):
         estimator = maximum_likelihood(warner, release)
-        found, _ = estimated(estimator, estimator.released(release))
+        found, _ = estimate_with_target(estimator, estimator.release_values(release))
     # the last step is short of 1e-9 of the log-likelihood, the one after it squares what is left
     assert float(found.params["theta"]) == pytest.approx((yes - (1 - keep)) / slope, abs=1e-6)
     assert float(found.standard_error[0]) == pytest.approx((yes * (1 - yes) / N) ** 0.5 / slope, rel=1e-5)
@@ -77,7 +77,7 @@ def test_an_estimate_at_the_edge_is_said_to_be_outside(warner):
     release = ldp.Release(np.r_[np.ones(90, int), np.zeros(N - 90, int)], RESPONSE)
     with jax.enable_x64(True):
         estimator = maximum_likelihood(warner, release)
-        found, _ = estimated(estimator, estimator.released(release))
+        found, _ = estimate_with_target(estimator, estimator.release_values(release))
     assert found.outside
     assert float(found.params["theta"]) < 1e-4
     assert float(estimator.start["theta"]) > 0.01  # replicates do not start where the likelihood is flat
@@ -97,10 +97,10 @@ def test_free_values_go_there_and_back():
         ldp.observe("z", dist.Bernoulli(numpyro.sample("theta", dist.Uniform(0, 1))), release)
 
     params = {"shares": jnp.array([0.2, 0.3, 0.5]), "scale": jnp.array(2.0), "theta": jnp.array(0.3)}
-    estimator = MaximumLikelihood(model, ldp.Release(None, RESPONSE, N), params, None)
-    free = estimator.free(params)
+    estimator = MaximumLikelihoodEstimator(model, ldp.Release(None, RESPONSE, N), params, None)
+    free = estimator.unconstrained(params)
     assert free.shape == (4,)
-    back = estimator.params(free, params)
+    back = estimator.constrained(free, params)
     for name, value in params.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-5)
 
@@ -136,8 +136,8 @@ def test_bootstrap_errors_agree_with_the_sandwich(location):
 def test_replicates_draw_the_analysts_own_noise_anew(location):
     estimator, release, _ = location
     with jax.enable_x64(True):
-        rows, key = estimator.released(release)
-        again, other = estimator.replicate(jax.random.key(1), jnp.asarray(0.9))
+        rows, key = estimator.release_values(release)
+        again, other = estimator.simulate_release(jax.random.key(1), jnp.asarray(0.9))
     assert rows.shape == again.shape == (N, 1)
     assert not np.array_equal(jax.random.key_data(key), jax.random.key_data(other))
 
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_named(warner, location):
     with pytest.raises(ValueError, match="'kind' is discrete"):
         maximum_likelihood(discrete, release)
     with pytest.raises(ValueError, match="make the estimator with this release"):
-        estimator.released(release)
+        estimator.release_values(release)
     with pytest.raises(ValueError, match="simulator returns records of shape \\(3,\\), the release has"):
         m_estimator(distance, located(), "dr", simulator=lambda key, theta: jnp.zeros(3), start=0.9)
     with pytest.raises(ValueError, match="simulator does not fit the parameters"):

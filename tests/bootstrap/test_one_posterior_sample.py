@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ldpbayes.bootstrap import Bernoulli, Binomial, Exponential, Gamma, GammaRate, GaussianMean, Poisson
+from ldpbayes.bootstrap import Bernoulli, Binomial, Exponential, Gamma, GammaRate, NormalMean, Poisson
 from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
 from ldpbayes.bootstrap._one_posterior_sample import CONJUGATES, draw, one_posterior_sample
 
-PROBABILITY, RATE, MEAN = CONJUGATES[Bernoulli], CONJUGATES[Poisson], CONJUGATES[GaussianMean]
+PROBABILITY, RATE, MEAN = CONJUGATES[Bernoulli], CONJUGATES[Poisson], CONJUGATES[NormalMean]
 LAWS = [
     (PROBABILITY, (1.0, 1.0), 1e-6, 1 - 1e-6, stats.beta(1, 1)),
     (PROBABILITY, (500.0, 3.0), 0.01, 0.99, stats.beta(500, 3)),
@@ -29,7 +29,7 @@ FAMILIES = [
     (Poisson(8), 0.5, 12.0),
     (Exponential(3.0), 0.2, 4.0),
     (GammaRate(2.0, 0.1, 5.0), 0.2, 6.0),
-    (GaussianMean(0.7, -1.0, 3.0), -1.0, 3.0),
+    (NormalMean(0.7, -1.0, 3.0), -1.0, 3.0),
 ]
 
 
@@ -166,4 +166,4 @@ def test_a_wrong_argument_is_named():
     with pytest.raises(ValueError, match="10 records, got 3"):
         estimator.release([0, 1, 1], seed=0)
     with pytest.raises(ValueError, match="release must be a draw of probs"):
-        estimator.released(0.95)
+        estimator.release_values(0.95)

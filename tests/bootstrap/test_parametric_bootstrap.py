@@ -12,11 +12,12 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import bootstrap
-from ldpbayes.bootstrap._bootstrap import names_of, replicates
+from ldpbayes.bootstrap._bootstrap import names_of, simulate_replicates
+from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 from ldpbayes.estimation import Estimate
 
 COUNT = 400
-FAMILY = bootstrap.Gaussian(-4.0, 4.0)
+FAMILY = bootstrap.Normal(-4.0, 4.0)
 ESTIMATOR = bootstrap.sufficient_statistics(FAMILY, count=COUNT, epsilon=1.0)
 
 
@@ -125,24 +126,24 @@ def test_estimators_are_arguments_of_compiled_functions(x64):
 
     @jax.jit
     def of_budget(epsilon):
-        estimator = bootstrap.SufficientStatistics(
+        estimator = SufficientStatisticsEstimator(
             FAMILY, ldp.LaplaceMechanism(epsilon, columns=FAMILY.columns, sensitivity=2.25), COUNT
         )
-        return replicates(estimator, params, keys).target
+        return simulate_replicates(estimator, params, keys).target
 
     alone = [of_budget(epsilon) for epsilon in (0.5, 2.0)]
     together = jax.vmap(of_budget)(jnp.array([0.5, 2.0]))
     np.testing.assert_allclose(together, alone, rtol=1e-6)
-    compiled = replicates._cache_size()
+    compiled = simulate_replicates._cache_size()
     for epsilon in (0.3, 0.4):
-        other = bootstrap.sufficient_statistics(bootstrap.Gaussian(-5.0, 3.0), count=COUNT, epsilon=epsilon)
-        replicates(other, params, keys)
-    assert replicates._cache_size() <= compiled + 1
+        other = bootstrap.sufficient_statistics(bootstrap.Normal(-5.0, 3.0), count=COUNT, epsilon=epsilon)
+        simulate_replicates(other, params, keys)
+    assert simulate_replicates._cache_size() <= compiled + 1
 
 
 # --- bias -----------------------------------------------------------------------------------------------------------
 
-CLAMPED = bootstrap.GaussianMean(1.0, -4.0, 1.0)  # a third of the records of mean 0.5 are clamped
+CLAMPED = bootstrap.NormalMean(1.0, -4.0, 1.0)  # a third of the records of mean 0.5 are clamped
 
 
 @functools.cache
@@ -163,7 +164,7 @@ def test_matching_and_accounting_for_clamping_remove_its_bias_and_one_step_a_par
     assert abs(one.bias[0]) < 1e-12
     assert plain.params[0] < one.params[0] < 0.5
     matched = ldp.parametric_bootstrap(estimator, release, draws=400, correction=bootstrap.Matched())
-    aware = bootstrap.SufficientStatistics(CLAMPED, estimator.mechanism, estimator.count, account_for_clamping=True)
+    aware = SufficientStatisticsEstimator(CLAMPED, estimator.mechanism, estimator.count, account_for_clamping=True)
     solved = ldp.parametric_bootstrap(aware, release, draws=400)
     for found in (matched, solved):
         assert abs(found.params[0] - 0.5) < 5 * 0.0032 / 0.6
@@ -182,7 +183,7 @@ def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64
     """
     estimator = bootstrap.sufficient_statistics(bootstrap.Bernoulli(), count=50, epsilon=0.5)
     keys = jax.random.split(jax.random.key(5), 40)
-    releases = jax.vmap(lambda key: estimator.replicate(key, {"probs": jnp.asarray(0.1)}))(keys)
+    releases = jax.vmap(lambda key: estimator.simulate_release(key, {"probs": jnp.asarray(0.1)}))(keys)
     assert 1 <= (releases < 0).sum() <= 12
     for correction in (bootstrap.OneStep(), bootstrap.Matched()):
         covered = []
@@ -209,7 +210,7 @@ def test_corrected_probabilities_are_probabilities_and_their_intervals_cover(x64
 
 
 def test_a_correction_that_does_not_settle_says_so():
-    family = bootstrap.GaussianMean(1.0, -4.0, 1.0)
+    family = bootstrap.NormalMean(1.0, -4.0, 1.0)
     estimator = bootstrap.sufficient_statistics(family, count=100_000, epsilon=10.0)
     with pytest.warns(ldp.bootstrap.BootstrapWarning, match="has not settled"):
         ldp.parametric_bootstrap(estimator, np.asarray(1.5e5), correction=bootstrap.Matched(steps=3), draws=100)
@@ -230,7 +231,7 @@ def simulate(key, params):
 def test_a_users_function_and_simulator_have_the_replicates_of_the_family():
     """Standard errors agree to five standard errors of a standard deviation from 2,000 draws."""
     own = ldp.parametric_bootstrap(private_mean, {"loc": 0.5}, simulate, draws=2000)
-    estimator = bootstrap.sufficient_statistics(bootstrap.GaussianMean(1.0, -4.0, 4.0), count=COUNT, epsilon=1.0)
+    estimator = bootstrap.sufficient_statistics(bootstrap.NormalMean(1.0, -4.0, 4.0), count=COUNT, epsilon=1.0)
     family = ldp.parametric_bootstrap(estimator, np.asarray(0.5 * COUNT), draws=2000)
     assert own.standard_error[0] == pytest.approx(family.standard_error[0], rel=5 * np.sqrt(2 / (2 * 2000)))
     other = ldp.parametric_bootstrap(estimator, np.asarray(0.5 * COUNT), simulate, draws=2000)
@@ -285,14 +286,14 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
         (lambda: bootstrap.sufficient_statistics(None, count=9, epsilon=1.0), TypeError, "family"),
         (lambda: bootstrap.sufficient_statistics(FAMILY, count=9, epsilon=-1.0), ValueError, "epsilon"),
         (
-            lambda: bootstrap.SufficientStatistics(FAMILY, ldp.LaplaceMechanism(1.0, columns=2, sensitivity=2.0), 9),
+            lambda: SufficientStatisticsEstimator(FAMILY, ldp.LaplaceMechanism(1.0, columns=2, sensitivity=2.0), 9),
             ValueError,
             "one record can move",
         ),
-        (lambda: bootstrap.SufficientStatistics(FAMILY, ldp.LaplaceMechanism(1.0, 0, 1), 9), ValueError, "no bounds"),
+        (lambda: SufficientStatisticsEstimator(FAMILY, ldp.LaplaceMechanism(1.0, 0, 1), 9), ValueError, "no bounds"),
         (
             lambda: bootstrap.sufficient_statistics(
-                bootstrap.MultivariateNormal([0.0], [1.0]), count=9, epsilon=1.0, account_for_clamping=True
+                bootstrap.NormalVector([0.0], [1.0]), count=9, epsilon=1.0, account_for_clamping=True
             ),
             ValueError,
             "cannot be accounted for",
@@ -303,7 +304,7 @@ def test_functions_that_do_not_fit_or_read_data_in_a_replicate_are_refused(estim
             "families of numbers",
         ),
         (
-            lambda: bootstrap.SufficientStatistics(
+            lambda: SufficientStatisticsEstimator(
                 bootstrap.Multinomial(3),
                 ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(2.0), columns=3, sensitivity=1),
                 9,

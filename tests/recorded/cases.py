@@ -734,10 +734,10 @@ def _bootstraps():
         "Exponential": (bootstrap.Exponential(6.0), positive),
         "Gamma": (bootstrap.Gamma(0.1, 6.0), positive),
         "GammaRate": (bootstrap.GammaRate(2.5, 0.1, 6.0), positive),
-        "Gaussian": (bootstrap.Gaussian(-4.0, 5.0), numbers),
-        "GaussianMean": (bootstrap.GaussianMean(1.2, -4.0, 5.0), numbers),
+        "Gaussian": (bootstrap.Normal(-4.0, 5.0), numbers),
+        "GaussianMean": (bootstrap.NormalMean(1.2, -4.0, 5.0), numbers),
         "Multinomial": (bootstrap.Multinomial(3), categories),
-        "MultivariateNormal": (bootstrap.MultivariateNormal([-4.0, -4.0], [4.0, 4.0]), rows),
+        "MultivariateNormal": (bootstrap.NormalVector([-4.0, -4.0], [4.0, 4.0]), rows),
         "Poisson": (bootstrap.Poisson(12), counts),
     }
     estimators = {
@@ -746,7 +746,7 @@ def _bootstraps():
     }
     estimators["Gaussian, Gaussian noise, clamping accounted for"] = (
         bootstrap.sufficient_statistics(
-            bootstrap.Gaussian(-1.0, 2.0), count=200, epsilon=4.0, delta=1e-4, account_for_clamping=True
+            bootstrap.Normal(-1.0, 2.0), count=200, epsilon=4.0, delta=1e-4, account_for_clamping=True
         ),
         numbers,
     )

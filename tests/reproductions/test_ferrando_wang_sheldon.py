@@ -42,7 +42,7 @@ def test_intervals_of_a_trial_are_those_of_the_bootstrap_with_the_same_random_nu
     with jax.enable_x64(True):
         for number, key in enumerate(jax.random.split(jax.random.key(3), SIZE)[:3]):
             data, boot = jax.random.split(key)
-            params = estimator.estimate(estimator.replicate(data, TRUTH)).params
+            params = estimator.estimate(estimator.simulate_release(data, TRUTH)).params
             drawn = jax.jit(replicates_at)(estimator, params, jax.random.split(boot, DRAWS))
             result = types.SimpleNamespace(draws=np.asarray(drawn.target), params=np.asarray(ravel_pytree(params)[0]))
             for kind, interval in (("percentile", Percentile()), ("pivotal", Pivotal()), ("log", Transformed())):

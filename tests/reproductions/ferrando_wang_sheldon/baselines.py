@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from ldpbayes.bootstrap import FunctionEstimator, Gaussian
+from ldpbayes.bootstrap import FunctionEstimator, Normal
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 
 
@@ -64,7 +64,7 @@ def gaussian_absolute_deviation(*, lower, upper, count, epsilon, share=0.5):
     The standard deviation is √(π/2) times the deviation. For the bootstrap: ``simulator=normal_records(count)``.
     """
     mechanism = LaplaceMechanism(epsilon, columns=("mean", "absolute deviation"), sensitivity=1.0)
-    scales, centre = Gaussian(lower, upper).ranges["scale"], (lower + upper) / 2
+    scales, centre = Normal(lower, upper).ranges["scale"], (lower + upper) / 2
 
     def estimator(key, data):
         noise, x = mechanism.simulate(key, jnp.zeros(2)), jnp.clip(data, lower, upper)

@@ -20,8 +20,8 @@ from scipy import stats
 
 from ldpbayes.bootstrap import (
     BootstrapWarning,
-    GaussianMean,
     Matched,
+    NormalMean,
     Percentile,
     Poisson,
     least_squares,
@@ -207,7 +207,7 @@ RANGES = {"Bernoulli": (0.02, 0.98), "Poisson": (2.0, 30.0), "exponential": (0.1
 
 CLAMPED = {
     "Poisson": (tuple(map(float, (6, 7, 8, 9, 10, 12, 14))), lambda high: Poisson(int(high)), stats.poisson(8.0)),
-    NORMAL_MEAN: (tuple(map(float, range(7))), lambda high: GaussianMean(2.0, -7.0, high), stats.norm(1.0, 2.0)),
+    NORMAL_MEAN: (tuple(map(float, range(7))), lambda high: NormalMean(2.0, -7.0, high), stats.norm(1.0, 2.0)),
 }
 """Thresholds above which records are clamped, families with such a bound, and laws of records."""
 
@@ -325,7 +325,7 @@ _replicates = jax.jit(replicates_at)
 @functools.partial(jax.jit, static_argnames="draws")
 def _first_estimate(estimator, truth, key, draws):
     data, boot = jax.random.split(key)
-    return estimator.estimate(estimator.replicate(data, truth)).params, jax.random.split(boot, draws)
+    return estimator.estimate(estimator.simulate_release(data, truth)).params, jax.random.split(boot, draws)
 
 
 # Figure 3

@@ -32,7 +32,7 @@ class FamilySetting:
     """A family, from its bounds, with true parameters and the scipy.stats law of a record (None: it has bounds)."""
 
     truth: Mapping[str, Any]
-    family: Callable[[Any, Any], bootstrap.Family]
+    family: Callable[[Any, Any], bootstrap.ParametricFamily]
     law: Any = None
 
     @property
@@ -143,7 +143,7 @@ def _run(estimator, count, truth, keys, draws, release):
 
 def _trial(estimator, truth, draws, release, key):
     data, boot = jax.random.split(key)
-    released = estimator.replicate(data, truth) if release is None else release(estimator, data, truth)
+    released = estimator.simulate_release(data, truth) if release is None else release(estimator, data, truth)
     estimated = estimator.estimate(released)
     flat = ravel_pytree(estimator.target(estimated.params))[0]
     replicates = replicates_at(estimator, estimated.params, jax.random.split(boot, draws)).target
@@ -160,7 +160,7 @@ def _trial(estimator, truth, draws, release, key):
 class Replicates(NamedTuple):
     """What a `BiasCorrection` reads of replicates, one a row."""
 
-    free: Any
+    unconstrained: Any
     target: Any
     standard_error: Any
     outside: Any
@@ -170,9 +170,9 @@ def replicates_at(estimator, params, keys):
     """Replicates of a private estimate, all at once."""
 
     def one(key):
-        estimated = estimator.estimate(estimator.replicate(key, params))
+        estimated = estimator.estimate(estimator.simulate_release(key, params))
         target = ravel_pytree(estimator.target(estimated.params))[0]
-        return Replicates(estimator.free(estimated.params), target, None, estimated.outside)
+        return Replicates(estimator.unconstrained(estimated.params), target, None, estimated.outside)
 
     return jax.vmap(one)(keys)
 

@@ -1,0 +1,241 @@
+"""Estimators from a released statistic, and private estimates of exponential families ([FWS] sec. 5)."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from ldpbayes._core.checks import at_least
+from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
+from ldpbayes.bootstrap._family import NumberFamily, ParametricFamily
+from ldpbayes.data import Release
+from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
+from ldpbayes.mechanisms.additive import Additive
+
+
+class StatisticEstimator(PrivateEstimator):
+    """An estimator from a `Release` of one value, by a mechanism that has a sensitivity in place of bounds.
+
+    Subclasses have the fields ``mechanism`` and ``count``, the public number of records; neighbouring data sets differ
+    in one record and have the same number.
+    """
+
+    mechanism: Additive
+    count: int
+    whole = False  # whether the statistics are whole numbers, which discrete noise is for
+
+    @abc.abstractmethod
+    def checked(self, data: Array) -> np.ndarray:
+        """A user's records as an array (n, *event), or ValueError."""
+
+    @abc.abstractmethod
+    def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
+        """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
+
+    def _check_mechanism(self, sensitivity: Any) -> None:
+        """ValueError if the count is unknown, or the mechanism is not for statistics of this sensitivity."""
+        if self.count is None:
+            raise ValueError(
+                "count is missing: the number of records is taken to be public, since estimates and replicates need "
+                "it. If it is private, release it with a share of the budget and give what was released"
+            )
+        if self.mechanism.bounded:
+            raise ValueError(
+                "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
+            )
+        if self.mechanism.noise.discrete and not self.whole:
+            raise ValueError(
+                f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
+            )
+        if sensitivity is None:
+            return
+        with jax.enable_x64(True):
+            scales = np.asarray(self.mechanism.noise.over_columns(self.mechanism.noise.standard_deviation))
+        if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
+            sensitivity *= float(np.max(scales[..., :1] / scales))
+        if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
+            raise ValueError(
+                f"one record can move the statistics by {sensitivity:g}, the mechanism's sensitivity is "
+                f"{self.mechanism.sensitivity:g}"
+            )
+
+    def release(self, data: Array, *, seed: int) -> Release:
+        """Read records (n, *event), and release their statistics with noise; for simulation and studies.
+
+        It raises ValueError if data are not what the estimator takes, or another number of records.
+        """
+        records = self.checked(data)
+        if len(records) != self.count:
+            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
+        with jax.enable_x64(True):
+            value = np.asarray(self.randomize(jax.random.key(seed), records))
+        return Release(value[None], self.mechanism)
+
+    def release_values(self, release: Release | Array) -> jax.Array:
+        values, shape = release, self.mechanism.event_shape
+        if isinstance(release, Release):
+            if not release.mechanism == self.mechanism:
+                raise ValueError(
+                    f"the release was made by {release.mechanism!r}, the estimator is for {self.mechanism!r}: make the "
+                    "estimator with the bounds, budget and count of the release"
+                )
+            if release.values is None:
+                raise ValueError("a release without values has nothing to estimate from")
+            values = release.values
+        values = np.asarray(values, float)
+        values = values[0] if values.shape == (1, *shape) else values
+        if values.shape != shape:
+            raise ValueError(
+                f"a release of statistics is one value of shape {shape}, got {values.shape}: raw records are given to "
+                "the estimator's release(), and never to the bootstrap"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(f"released statistics must be finite, got {values}")
+        return jnp.asarray(values)
+
+    @property
+    def privacy(self) -> str:
+        return self.mechanism.guarantee.statement()
+
+
+def check_additive(mechanism: Any) -> None:
+    """TypeError where a mechanism does not add noise to a statistic."""
+    if not isinstance(mechanism, Additive):
+        raise TypeError(
+            "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
+            f"sensitivity=...), got {mechanism!r}: its releases are not sums"
+        )
+
+
+def statistics_mechanism(
+    epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
+) -> Additive:
+    """Laplace noise of an L1 sensitivity, or Gaussian noise of an L2 sensitivity where delta is given."""
+    if delta is None:
+        return LaplaceMechanism(epsilon, columns=columns, sensitivity=sensitivity)
+    return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class SufficientStatisticsEstimator(StatisticEstimator):
+    """Noise on the sums of a family's statistics, and the parameters that fit them.
+
+    The mechanism has no bounds and at least the family's sensitivity. With ``account_for_clamping`` the parameters are
+    those under which clamped records have the released mean statistics (the method of moments); else the likeliest as
+    if no record had been clamped, as in [FWS], which are biased where many are.
+    """
+
+    family: ParametricFamily
+    mechanism: Additive
+    count: int = static()
+    account_for_clamping: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+        check_additive(self.mechanism)
+        concrete = is_concrete(self.mechanism, self.family)
+        self._check_mechanism(float(self.family.sensitivity(self.mechanism.noise.norm)) if concrete else None)
+        object.__setattr__(self, "count", at_least(2, "count", self.count))
+        object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
+        if self.account_for_clamping and not self.family.accounts_for_clamping:
+            raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return self.family.lattice_step is not None
+
+    def checked(self, data: Array) -> np.ndarray:
+        return self.family.checked(data)
+
+    def randomize(self, key: Key, data: Array) -> jax.Array:
+        return self.mechanism.simulate(key, self.family.statistics(data).sum(axis=0))
+
+    def estimate(self, values: Array) -> Estimated:
+        solve = self.family.solve_clamped if self.account_for_clamping else self.family.solve
+        params, outside = solve(values / self.count)
+        covariance = self.covariance(params, noise=True)
+        error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
+        return Estimated(params, error, outside)
+
+    def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
+        variance = self.mechanism.noise.variance if noise else 0.0
+        return self.family.covariance(params, variance, self.count, clamped=self.account_for_clamping)
+
+    def simulate_release(self, key: Key, params: Params) -> jax.Array:
+        # the sums are drawn, not the records, where their law is known
+        keys = jax.random.split(key)
+        return self.mechanism.simulate(keys[1], self.family.total(keys[0], params, self.count))
+
+    def nearest(self, target: Params) -> Params:
+        return self.family.nearest(target)
+
+    def unconstrained(self, params: Params) -> jax.Array:
+        return self.family.unconstrained(params)
+
+    def constrained(self, vector: Array, like: Params) -> Params:
+        return self.family.constrained(vector, like)
+
+    def law(self, params: Params) -> dist.Distribution:
+        """Normal approximation of the law of the sums before noise, with the moments of clamped records.
+
+        ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)`` is the likelihood of a release in a
+        Bayesian model. It raises ValueError for families of rows or categories.
+        """
+        if not isinstance(self.family, NumberFamily):
+            raise ValueError(f"moments of clamped records are known for families of numbers, not {self.family!r}")
+        center, spread = self.family.moments(params)
+        if self.family.columns is None:
+            return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))
+        return dist.MultivariateNormal(self.count * center, self.count * spread)
+
+
+def _check_family(family: Any) -> None:
+    if not isinstance(family, ParametricFamily):
+        raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
+
+
+def sufficient_statistics(
+    family: ParametricFamily,
+    *,
+    count: int,
+    epsilon: float,
+    delta: float | None = None,
+    account_for_clamping: bool = False,
+) -> SufficientStatisticsEstimator:
+    """Private estimator of a family: Laplace noise on its sums of statistics, or Gaussian noise where delta is given.
+
+    Parameters
+    ----------
+    family : ParametricFamily
+        Of `ldpbayes.bootstrap`, with the bounds to which records are clamped.
+    count : int
+        Number of records, public; neighbouring data sets have the same number.
+    epsilon, delta : float
+        Budget, for replacing one record.
+    account_for_clamping : bool
+        Whether parameters are those under which clamped records have the released mean statistics; by default the
+        likeliest as if no record had been clamped, as in [FWS].
+
+    Returns
+    -------
+    SufficientStatisticsEstimator
+
+    Raises
+    ------
+    TypeError
+        If the family is none.
+    ValueError
+        If the count is unknown, the budget out of range, or clamping cannot be accounted for.
+    """
+    _check_family(family)
+    sensitivity = family.sensitivity(1 if delta is None else 2)
+    mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
+    return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
