@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import at_least, checked, warn
 from ldpbayes._core.types import Array, Key, PyTree
-from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, with_simulator
+from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, Simulator, with_simulator
 from ldpbayes.bootstrap._intervals import Interval, interval_kind
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, names_of
 from ldpbayes.data import Release
@@ -67,16 +67,16 @@ def simulate_replicates(
 
 ReplicatesAt = Callable[[PyTree], Replicates]
 """Replicates at some parameters, with the same random numbers each time."""
+Corrected = tuple[np.ndarray, Replicates]
+"""A target (p,) with its replicates."""
 
 
 class BiasCorrection(abc.ABC):
     """How an estimate is moved, and its replicates with it."""
 
     @abc.abstractmethod
-    def corrected(
-        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
-    ) -> tuple[np.ndarray, Replicates]:
-        """The corrected target (p,) for estimated parameters, and its replicates."""
+    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
+        """The corrected target for estimated parameters, and its replicates."""
 
 
 def _mean(array: Array) -> np.ndarray:
@@ -90,9 +90,7 @@ class OneStep(BiasCorrection):
     Where that is no parameter, such as a negative scale, it is the nearest.
     """
 
-    def corrected(
-        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
-    ) -> tuple[np.ndarray, Replicates]:
+    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
         replicates = replicates_at(params)
         flat, unravel = ravel_pytree(estimator.target(params))
         bias = _mean(replicates.target) - np.asarray(flat)
@@ -127,9 +125,7 @@ class Matched(BiasCorrection):
         at_least(1, "steps", self.steps)
         checked("tolerance", self.tolerance, "a positive number", lambda a: (a.ndim == 0) & (a > 0))
 
-    def corrected(
-        self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt
-    ) -> tuple[np.ndarray, Replicates]:
+    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
             """The nearest vector that parameters have, and replicates there."""
             allowed = estimator.constrained(jnp.asarray(vector), params)
@@ -188,7 +184,7 @@ def _solve(slope: np.ndarray, gap: np.ndarray) -> np.ndarray:
 def parametric_bootstrap(
     estimator: PrivateEstimator | Callable[[Key, PyTree], PyTree],
     release: Release | PyTree,
-    simulator: Callable[[Key, PyTree], PyTree] | None = None,
+    simulator: Simulator | None = None,
     *,
     draws: int = 1000,
     seed: int = 0,
@@ -199,15 +195,14 @@ def parametric_bootstrap(
 ) -> BootstrapEstimate:
     """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
-    The private estimator read the data once, when the release was made; everything here is post-processing and costs
-    no privacy.
+    Data were read once, when the release was made; everything here is post-processing and costs no privacy.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
         One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
         bounds, perturbs and estimates all by itself. A function that holds an array as long as the data is refused,
-        unless it is given as ``FunctionEstimator(function)``, which says that all arrays it holds are public.
+        unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
     release : Release or pytree of arrays
         What was released of the data: of a function, the parameters that it returned.
     simulator : callable, optional
@@ -231,16 +226,13 @@ def parametric_bootstrap(
     Warns
     -----
     BootstrapWarning
-        If the release, or more than a tenth of the replicates, is outside the domain of the estimator, or replicates
-        are not finite.
+        If the release, or over a tenth of the replicates, is outside the estimator's domain, or some are not finite.
 
     Raises
     ------
-    TypeError
-        If the estimator is neither.
-    ValueError
-        If the release is not one of the estimator; a function has no simulator, the two do not fit, or the function
-        reads other data than it is given; or an argument is out of range.
+    TypeError, ValueError
+        If the estimator is neither; the release is not one of the estimator; a function has no simulator, the two do
+        not fit, or the function reads other data than its argument; or an argument is out of range.
     """
     draws = at_least(2, "draws", draws)
     if batch_size is not None:

@@ -15,6 +15,9 @@ from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data import Release
 
+Simulator = Callable[[Key, PyTree], PyTree]
+"""From a random key and parameters to data."""
+
 
 class Estimated(NamedTuple):
     """Parameters estimated from a release.
@@ -87,8 +90,8 @@ class FunctionEstimator(PrivateEstimator):
     Parameters
     ----------
     function : callable
-        A JAX function from a random key and data to parameters, a pytree of arrays. It bounds what it takes from each
-        record and adds the noise itself. Arrays that it holds, such as a grid, are public.
+        A JAX function (key, data) → parameters, a pytree of arrays. It bounds what it takes from each record and adds
+        the noise itself. Arrays that it holds, such as a grid, are public.
     statement : str
         Its guarantee, for the result's privacy statement.
     """
@@ -113,10 +116,10 @@ class FunctionEstimator(PrivateEstimator):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class AdaptedEstimator(PrivateEstimator):
-    """A private estimator with a user's simulator (key, params) → data, or a user's target of the parameters."""
+    """A private estimator with a user's simulator, or a user's target of the parameters."""
 
     estimator: PrivateEstimator
-    simulator: Callable[[Key, PyTree], PyTree] | None = static(default=None)
+    simulator: Simulator | None = static(default=None)
     target_function: Callable[[PyTree], PyTree] | None = static(default=None)
 
     def randomize(self, key: Key, data: PyTree) -> PyTree:
@@ -154,7 +157,7 @@ class AdaptedEstimator(PrivateEstimator):
 
 
 def with_simulator(
-    estimator: PrivateEstimator | Callable, simulator: Callable[[Key, PyTree], PyTree] | None, release: PyTree
+    estimator: PrivateEstimator | Callable, simulator: Simulator | None, release: Release | PyTree
 ) -> PrivateEstimator:
     """A user's estimator with the user's simulator, if there is one, after a check that the two fit the release."""
     if isinstance(estimator, PrivateEstimator) and not isinstance(estimator, FunctionEstimator):
@@ -173,7 +176,7 @@ def with_simulator(
     return AdaptedEstimator(private, simulator)
 
 
-def _check_count(estimator: PrivateEstimator, simulator: Callable, release: PyTree) -> None:
+def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyTree) -> None:
     """ValueError where a simulator makes another number of records than its estimator is for."""
     count = getattr(estimator, "count", None)
     if count is None:
@@ -187,7 +190,7 @@ def _check_count(estimator: PrivateEstimator, simulator: Callable, release: PyTr
         )
 
 
-def _check_function(function: Callable, simulator: Callable, params: PyTree, *, public: bool) -> None:
+def _check_function(function: Callable, simulator: Simulator, params: PyTree, *, public: bool) -> None:
     """ValueError where a simulator does not fit a function, or the function reads other data than its argument.
 
     A replicate may depend on data through the released parameters alone. So the function's value has to depend on its

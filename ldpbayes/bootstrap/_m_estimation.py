@@ -16,7 +16,7 @@ from numpyro.infer.util import constrain_fn, unconstrain_fn
 from ldpbayes._core.pytrees import pytree, static, unchecked
 from ldpbayes._core.types import Array, Key, Model, Params, PyTree
 from ldpbayes.bootstrap._bootstrap import estimate_with_target
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
+from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator, Simulator
 from ldpbayes.bootstrap._simulators import simulate_site
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import m_estimate
@@ -58,7 +58,7 @@ class LossEstimator(PrivateEstimator):
     start: Array
     key: Key
     count: int = static()
-    simulator: Callable[[Key, PyTree], Array] = static()
+    simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
@@ -102,7 +102,7 @@ def m_estimator(
     release: Release,
     method: Any = "combined",
     *,
-    simulator: Callable[[Key, PyTree], Array],
+    simulator: Simulator,
     seed: int = 0,
     **options: Any,
 ) -> LossEstimator:
@@ -122,10 +122,6 @@ def m_estimator(
         For the analyst's own noise on the release.
     **options
         Other options of `ldpbayes.m_estimate`.
-
-    Returns
-    -------
-    LossEstimator
 
     Raises
     ------
@@ -214,17 +210,17 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         return simulate_site(self.model, (self.plan,), {}, None, key, params)
 
     def nearest(self, target: Params) -> Params:
-        # between the bounds of the supports, where these are intervals
+        """Values between the bounds of the sites' supports, where these are intervals."""
         model, args, _ = self._model_call
         with RUNNING:
             sites = trace(substitute(model, data=self.start)).get_trace(*args)
-        supports = {name: sites[name]["fn"].support for name in target}
-        supports = {name: getattr(support, "base_constraint", support) for name, support in supports.items()}
-        ends = {
-            name: [getattr(support, end, None) for end in ("lower_bound", "upper_bound")]
-            for name, support in supports.items()
-        }
-        return {name: jnp.clip(value, *ends[name]) for name, value in target.items()}
+
+        def clip(name: str, value: Array) -> jax.Array:
+            support = sites[name]["fn"].support
+            support = getattr(support, "base_constraint", support)
+            return jnp.clip(value, *(getattr(support, end, None) for end in ("lower_bound", "upper_bound")))
+
+        return {name: clip(name, value) for name, value in target.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:
         with RUNNING:
@@ -275,17 +271,11 @@ def maximum_likelihood(
         Value of each latent site, where the maximisation starts; by default the medians of the priors. Replicates
         start from the estimate.
 
-    Returns
-    -------
-    MaximumLikelihoodEstimator
-
     Raises
     ------
-    TypeError
-        If it is no release, or the model not callable.
-    ValueError
-        If there are no released values; the model has no latent sites, or discrete ones; or ``start`` does not have
-        exactly these sites.
+    TypeError, ValueError
+        If the model is not callable; it is no release, or one without values; the model has no latent sites, or
+        discrete ones; or ``start`` does not have exactly these sites.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")

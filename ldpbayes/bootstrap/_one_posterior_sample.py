@@ -198,11 +198,10 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
 
     The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference
     is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. That is the exponential mechanism with the
-    utility η(θ) S − n A(θ), from which the centre of the range of η may be taken, times S, as this cancels in f: the
-    sensitivity then is Δ = w (max η − min η)/2, and ρ = ε/(2Δ). The factor 2 is needed: the first term alone can be Δρ
-    and the normalising constant as much again, where f(θ' | S') is concentrated at the end of the range opposite to
-    θ. So it is, as n grows, where all records are at the bound of that end, and the range of θ has no more than the
-    means that lie between the bounds: then no larger ρ would do.
+    utility η(θ) S − n A(θ): with η centred, its sensitivity is Δ = w (max η − min η)/2, and ρ = ε/(2Δ). The factor 2 is
+    needed: the first term alone can be Δρ, and the normalising constant as much again where f(θ' | S') is concentrated
+    at the end of the range opposite to θ. So it is, as n grows, where all records are at the bound of that end, and the
+    range of θ has no more than the means between the bounds: then no larger ρ would do.
 
     Where ρ = 1 the release spends less than ε, and its statement says so.
     """
@@ -352,10 +351,6 @@ def one_posterior_sample(
         The conjugate prior on the range: (concentration1, concentration0) of the beta law of ``probs``,
         (concentration, rate) of the gamma law of a ``rate``, (loc, precision) of the normal law of ``loc``. By default
         uniform.
-
-    Returns
-    -------
-    OnePosteriorSampleEstimator
 
     Raises
     ------

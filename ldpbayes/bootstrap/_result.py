@@ -1,11 +1,13 @@
-"""The result of a bootstrap: the estimate, its replicates, and intervals."""
+"""Results: an estimate with its replicates, or with a normal approximation."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from scipy import special
 
 from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.types import PyTree
@@ -119,25 +121,61 @@ class BootstrapEstimate:
                 f"an interval of level {level:g} needs at least {needed} replicates, there are {len(self.draws)}; give "
                 f"parametric_bootstrap draws={needed} or, better, ten times as many"
             )
-        interval = interval_kind(self.kind if kind is None else kind)
-        size = len(self.params)
-        low = interval.end(self, below) if below > 0 else np.full(size, -math.inf)
-        high = interval.end(self, above) if above < 1 else np.full(size, math.inf)
-        return low, high
+        chosen = interval_kind(self.kind if kind is None else kind)
+        return _ends(lambda probability: chosen.end(self, probability), below, above, len(self.params))
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
         """Return a table of the estimates in plain text; level and kind as for `interval`."""
-        lower, upper = tails(level)
-        head = f"{'estimate':>10} {'std err':>10} {'bias':>10} {lower:>10} {upper:>10}"
-        columns = [self.params, self.standard_error, self.bias, *self.interval(level, kind)]
-        rows = [(name, " ".join(f"{column[j]:10.4g}" for column in columns)) for j, name in enumerate(self.names)]
         title = f"Parametric bootstrap, {len(self.draws)} replicates"
         corrected = ", bias corrected" if not np.array_equal(self.uncorrected, self.params) else ""
         outside = f", {self.outside_draws} outside the domain" if self.outside_draws else ""
-        return table(title + corrected + outside, "parameter", head, rows)
+        columns = {"estimate": self.params, "std err": self.standard_error, "bias": self.bias}
+        return _table(title + corrected + outside, self.names, columns, level, self.interval(level, kind))
 
 
-_PROTOCOL: type[Estimate] = BootstrapEstimate  # for the type checker
+@dataclasses.dataclass(frozen=True, eq=False)
+class NormalEstimate:
+    """An `Estimate` whose intervals are normal; ``title`` says whether its covariance counts the noise for privacy."""
+
+    estimate: PyTree
+    params: np.ndarray
+    names: list[str]
+    covariance: np.ndarray
+    privacy: str
+    title: str
+
+    @property
+    def standard_error(self) -> np.ndarray:
+        return np.sqrt(np.diagonal(self.covariance))
+
+    def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends (p,) of normal confidence intervals; ``side`` is "both", "lower" or "upper"."""
+        error = self.standard_error
+        below, above = tail_probabilities(level, side)
+        return _ends(lambda p: self.params + special.ndtri(p) * error, below, above, len(error))
+
+    def summary(self, level: float = 0.95) -> str:
+        """Return a table of the estimates in plain text."""
+        columns = {"estimate": self.params, "std err": self.standard_error}
+        return _table(self.title, self.names, columns, level, self.interval(level))
+
+
+_PROTOCOL: tuple[type[Estimate], ...] = (BootstrapEstimate, NormalEstimate)  # for the type checker
+
+
+def _ends(
+    quantile: Callable[[float], np.ndarray], below: float, above: float, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends with these probabilities below them; infinite for the probabilities 0 and 1."""
+    low = quantile(below) if below > 0 else np.full(size, -math.inf)
+    return low, quantile(above) if above < 1 else np.full(size, math.inf)
+
+
+def _table(title: str, names: list[str], columns: dict[str, np.ndarray], level: float, ends: tuple) -> str:
+    columns = columns | dict(zip(tails(level), ends, strict=True))
+    head = " ".join(f"{name:>10}" for name in columns)
+    rows = [(name, " ".join(f"{column[j]:10.4g}" for column in columns.values())) for j, name in enumerate(names)]
+    return table(title, "parameter", head, rows)
 
 
 def names_of(tree: PyTree) -> list[str]:

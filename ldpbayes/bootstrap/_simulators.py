@@ -1,6 +1,6 @@
 """Simulators of data from NumPyro models."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes._core.types import Array, Key, Message, Model, PyTree
+from ldpbayes.bootstrap._estimators import Simulator
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.density import RUNNING
 
@@ -16,7 +17,7 @@ Sites = dict[str, tuple[tuple[int, ...], bool]]
 """Shape of each sample site of a model, and whether the model observes the site."""
 
 
-def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Callable[[Key, Mapping], PyTree]:
+def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Simulator:
     """A simulator for the bootstrap, from a NumPyro model.
 
     Of a model with `observe` the data are released values: give it ``Release(None, mechanism, count)``. (Of a release
@@ -41,11 +42,8 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
 
     Raises
     ------
-    TypeError
-        If the model is not callable.
-    ValueError
-        If it has no such site, or the site cannot be told from others; or for a sketch, which does not say how many
-        records there are and what made them.
+    TypeError, ValueError
+        If the model is not callable, or has no such site; or for a sketch, which holds no number of records.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")

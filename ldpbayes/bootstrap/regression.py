@@ -294,13 +294,9 @@ def least_squares(
     intercept : bool
         Whether there is one.
     split : array_like (3,), optional
-        Shares of the budget for the moments of x, for y and its products with x, and for y². By default there are none:
-        one noise for all, by how far a row can move all of them together. That is less noise in every statistic than
-        with any shares for which the three would have equal noise, since no row moves each block the most at a time.
-
-    Returns
-    -------
-    LeastSquaresEstimator
+        Shares of the budget for the moments of x, for y and its products with x, and for y². By default one noise for
+        all, by how far a row can move all of them together: less noise in every statistic than with shares for which
+        the three would have equal noise, since no row moves each block the most at a time.
 
     Raises
     ------

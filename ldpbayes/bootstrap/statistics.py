@@ -1,20 +1,23 @@
-"""Estimators from a released statistic, and private estimates of exponential families ([FWS] sec. 5)."""
+"""Estimators from a released statistic: exponential families ([FWS] sec. 5), and Fisher intervals."""
 
 import abc
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key, Params
+from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
 from ldpbayes.bootstrap._family import NumberFamily, ParametricFamily
+from ldpbayes.bootstrap._result import NormalEstimate, names_of
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -224,18 +227,55 @@ def sufficient_statistics(
         Whether parameters are those under which clamped records have the released mean statistics; by default the
         likeliest as if no record had been clamped, as in [FWS].
 
-    Returns
-    -------
-    SufficientStatisticsEstimator
-
     Raises
     ------
-    TypeError
-        If the family is none.
-    ValueError
-        If the count is unknown, the budget out of range, or clamping cannot be accounted for.
+    TypeError, ValueError
+        If the family is none, the count is unknown, the budget out of range, or clamping cannot be accounted for.
     """
     _check_family(family)
     sensitivity = family.sensitivity(1 if delta is None else 2)
     mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
     return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
+
+
+def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bool = False) -> NormalEstimate:
+    """Private Fisher intervals: normal, with the asymptotic covariance at the private estimate ([FWS] eq. 7).
+
+    Parameters
+    ----------
+    estimator : SufficientStatisticsEstimator or LeastSquaresEstimator
+        The estimator that made the release.
+    release : Release or array
+        What was released of the data.
+    noise : bool
+        Whether the noise for privacy counts. By default it is ignored, as in the paper: asymptotically it does not
+        matter, but at moderate sizes such intervals are far too short.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the estimator is neither, has no formula for the covariance, or did not make the release.
+    """
+    if not isinstance(estimator, StatisticEstimator):
+        raise TypeError(
+            "Fisher intervals are for sufficient_statistics and least_squares, whose asymptotic covariance is known; "
+            f"got {estimator!r}"
+        )
+    with jax.enable_x64(True):
+        target, covariance = _target_with_covariance(estimator, estimator.release_values(release), noise)
+        target = jax.tree.map(np.asarray, target)
+        flat = np.asarray(ravel_pytree(target)[0])
+    if covariance is None:
+        raise ValueError(f"{type(estimator).__name__} has no formula for the covariance of this family; bootstrap it")
+    title = f"Private Fisher intervals, for {'sampling and the noise for privacy' if noise else 'sampling alone'}"
+    return NormalEstimate(
+        target, flat, names_of(target), np.atleast_2d(np.asarray(covariance)), estimator.privacy, title
+    )
+
+
+@functools.partial(jax.jit, static_argnames="noise")
+def _target_with_covariance(
+    estimator: StatisticEstimator, values: Array, noise: bool
+) -> tuple[PyTree, jax.Array | None]:
+    params = estimator.estimate(values).params
+    return estimator.target(params), estimator.covariance(params, noise=noise)

@@ -43,7 +43,7 @@ def records(family, rng, size):
     lower, upper = np.asarray(family.lower), np.asarray(family.upper)
     share = np.clip(rng.uniform(-0.3, 1.3, (size, *lower.shape)), 0, 1)
     x = lower + (upper - lower) * share
-    return np.round(x) if getattr(family, "step", None) else x
+    return np.round(x) if getattr(family, "lattice_step", None) else x
 
 
 def furthest(family, order):
@@ -322,7 +322,7 @@ def test_totals_are_distributed_as_sums_over_records(name, rng):
     x = family.distribution(params).sample(jax.random.key(4), (draws, count))
     direct = np.asarray(family.statistics(x).sum(axis=1)).reshape(draws, -1)
     for j in range(totals.shape[1]):
-        jitter = rng.uniform(-0.5, 0.5, (2, draws)) if getattr(family, "step", None) or name == "multinomial" else 0
+        jitter = rng.uniform(-0.5, 0.5, (2, draws)) if getattr(family, "lattice_step", None) or name == "multinomial" else 0
         one, other = np.stack([totals[:, j], direct[:, j]]) + jitter
         assert stats.ks_2samp(one, other).pvalue > 1e-6
         assert abs(one.mean() - other.mean()) < 4.9 * np.hypot(one.std(), other.std()) / np.sqrt(draws)

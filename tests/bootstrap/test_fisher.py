@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.bootstrap import Normal, NormalVector, fisher, sufficient_statistics
-from ldpbayes.bootstrap._fisher import NormalEstimate
+from ldpbayes.bootstrap._result import NormalEstimate
 
 N = 300
 

@@ -65,9 +65,9 @@ FAMILIES = {
     "Poisson": FamilySetting({"rate": 8.0}, lambda low, high: bootstrap.Poisson(int(high)), stats.poisson(8.0)),
     "exponential": FamilySetting({"rate": 0.5}, lambda low, high: bootstrap.Exponential(high), stats.expon(scale=2.0)),
     "Gaussian, known variance": FamilySetting(
-        {"loc": 1.0}, lambda low, high: bootstrap.GaussianMean(2.0, low, high), stats.norm(1.0, 2.0)
+        {"loc": 1.0}, lambda low, high: bootstrap.NormalMean(2.0, low, high), stats.norm(1.0, 2.0)
     ),
-    "Gaussian": FamilySetting({"loc": 1.0, "scale": 2.0}, bootstrap.Gaussian, stats.norm(1.0, 2.0)),
+    "Gaussian": FamilySetting({"loc": 1.0, "scale": 2.0}, bootstrap.Normal, stats.norm(1.0, 2.0)),
     "gamma, known shape": FamilySetting(
         {"rate": 0.5}, lambda low, high: bootstrap.GammaRate(3.0, low, high), stats.gamma(3.0, scale=2.0)
     ),
@@ -80,7 +80,7 @@ FAMILIES = {
 COVARIANCE = np.array([[1.0, 0.5], [0.5, 2.0]])
 MULTIVARIATE = FamilySetting(
     {"loc": np.array([0.0, 1.0]), "covariance_matrix": COVARIANCE},
-    bootstrap.MultivariateNormal,
+    bootstrap.NormalVector,
     stats.multivariate_normal([0.0, 1.0], COVARIANCE),
 )
 """The bivariate normal law of the appendix."""
