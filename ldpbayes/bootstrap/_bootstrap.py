@@ -59,9 +59,9 @@ def simulate_replicates(
     draws = len(keys)
     batches = -(-draws // (BATCH_SIZE if batch_size is None else batch_size))
     size = -(-draws // batches)
-    # the last batch is filled up with the first keys, so that all have one size, for which the replicate is compiled
-    filled = keys[np.arange(batches * size) % draws].reshape(batches, size)
-    rows = lax.map(jax.vmap(replicate), filled)
+    # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
+    padded = keys[np.arange(batches * size) % draws].reshape(batches, size)
+    rows = lax.map(jax.vmap(replicate), padded)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
 
 

@@ -181,7 +181,7 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         """
 
         def objective(vector: jax.Array) -> jax.Array:
-            return -self.log_likelihood(self._constrained(vector), values)
+            return -self.log_likelihood(self.constrained(vector), values)
 
         def gradient(vector: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             value, slope = jax.value_and_grad(objective)(vector)
@@ -192,11 +192,11 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
             return value, slope, hessian
 
         def flat_target(vector: jax.Array) -> jax.Array:
-            return ravel_pytree(self.target(self._constrained(vector)))[0]
+            return ravel_pytree(self.target(self.constrained(vector)))[0]
 
         space = self.space
         minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
-        params = self._constrained(minimum.theta)
+        params = self.constrained(minimum.theta)
         slope = jax.jacfwd(flat_target)(minimum.theta)
         inverse = jnp.linalg.inv(minimum.hessian)
         variance = jnp.einsum("ij,jk,ik->i", slope, inverse, slope)
@@ -226,8 +226,11 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         with RUNNING:
             return ravel_pytree(unconstrain_fn(*self._model_call, dict(params)))[0]
 
-    def constrained(self, vector: Array, like: Params) -> Params:
-        return self._constrained(vector)
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
+        with RUNNING:
+            shapes = jax.eval_shape(lambda: unconstrain_fn(*self._model_call, dict(self.start)))
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            return constrain_fn(*self._model_call, ravel_pytree(zeros)[1](vector))
 
     def release_values(self, release: Release) -> jax.Array:
         return _record_values(release, self.plan.mechanism, self.plan.count)
@@ -245,12 +248,6 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         """The model with its arguments, for questions that do not depend on the values."""
         values = jnp.zeros((self.plan.count, *self.plan.mechanism.event_shape))
         return seeded(self.model, jax.random.key(0)), (self._release(values),), {}
-
-    def _constrained(self, vector: jax.Array) -> Params:
-        with RUNNING:
-            shapes = jax.eval_shape(lambda: unconstrain_fn(*self._model_call, dict(self.start)))
-            like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            return constrain_fn(*self._model_call, ravel_pytree(like)[1](vector))
 
 
 def maximum_likelihood(

@@ -142,9 +142,29 @@ class Poisson(NumberFamily):
         return PointMasses(jnp.asarray(k), masses / jnp.sum(masses))
 
 
+class RateFamily(NumberFamily):
+    """Gamma laws of a known field ``concentration``; the parameter is their ``rate``."""
+
+    concentration: Array
+    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        c = self.concentration
+        return {"rate": Range(0.1 * c / self.upper, 1e3 * c / self.upper, positive=True)}
+
+    def mean(self, params: Params) -> jax.Array:
+        return self.concentration / params["rate"]
+
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        allowed = self.ranges["rate"]
+        within = jnp.clip(mean, self.concentration / allowed.upper, self.concentration / allowed.lower)
+        return {"rate": self.concentration / within}, within != mean
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Exponential(NumberFamily):
+class Exponential(RateFamily):
     """Exponential records, those above a bound clamped to it; parameter ``rate``.
 
     Parameters
@@ -157,30 +177,13 @@ class Exponential(NumberFamily):
     upper: Array = None
 
     base: ClassVar = dist.Exponential
-    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    concentration = 1.0
     lower = 0.0
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        return {"rate": Range(0.1 / self.upper, 1e3 / self.upper, positive=True)}
-
-    def mean(self, params: Params) -> jax.Array:
-        return 1 / params["rate"]
-
-    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        return _rate_of_mean(1.0, mean, self.ranges["rate"])
 
     def law(self, params: Params) -> PointMasses:
         rate = params["rate"]
         cuts = 0.0, 3 / rate, 42 / rate  # beyond which there is 1e-18
         return clamped_law(cuts, self.lower, self.upper, lambda x: rate * jnp.exp(-rate * x))
-
-
-def _rate_of_mean(concentration: Array, mean: Array, allowed: Range) -> tuple[Params, jax.Array]:
-    """Rate, in its range, of a gamma law with a mean; and whether the mean has no such rate."""
-    least, most = concentration / allowed.upper, concentration / allowed.lower
-    within = jnp.clip(mean, least, most)
-    return {"rate": concentration / within}, within != mean
 
 
 def _gamma_law(concentration: Array, rate: Array, lower: Array, upper: Array) -> PointMasses:
@@ -205,7 +208,7 @@ def _check_positive_lower(family: NumberFamily) -> None:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class GammaRate(NumberFamily):
+class GammaRate(RateFamily):
     """Gamma records of known concentration (shape); parameter ``rate``.
 
     Parameters
@@ -222,7 +225,6 @@ class GammaRate(NumberFamily):
     upper: Array = None
 
     base: ClassVar = dist.Gamma
-    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def __post_init__(self) -> None:
         checked_field(self, "concentration", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
@@ -232,17 +234,6 @@ class GammaRate(NumberFamily):
     @property
     def known(self) -> Params:  # type: ignore[override]
         return {"concentration": self.concentration}
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        c = self.concentration
-        return {"rate": Range(0.1 * c / self.upper, 1e3 * c / self.upper, positive=True)}
-
-    def mean(self, params: Params) -> jax.Array:
-        return self.concentration / params["rate"]
-
-    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        return _rate_of_mean(self.concentration, mean, self.ranges["rate"])
 
     def law(self, params: Params) -> PointMasses:
         return _gamma_law(self.concentration, params["rate"], self.lower, self.upper)
@@ -310,14 +301,14 @@ class Gamma(NumberFamily):
         allowed = self.ranges["concentration"]
         gap = jnp.log(inside) - log_x
         least, most = (jnp.log(k) - special.digamma(k) for k in (allowed.upper, allowed.lower))
-        kept = jnp.clip(gap, least, most)
-        k = (3 - kept + jnp.sqrt((kept - 3) ** 2 + 24 * kept)) / (12 * kept)
+        clipped = jnp.clip(gap, least, most)
+        k = (3 - clipped + jnp.sqrt((clipped - 3) ** 2 + 24 * clipped)) / (12 * clipped)
         for _ in range(5):  # each squares the relative error, which starts below 0.015 ([Minka])
-            error = jnp.log(k) - special.digamma(k) - kept
+            error = jnp.log(k) - special.digamma(k) - clipped
             k = 1 / (1 / k + error / (k**2 * (1 / k - special.polygamma(1, k))))
         k = jnp.clip(k, allowed.lower, allowed.upper)
         rate = jnp.clip(k / inside, self.ranges["rate"].lower, self.ranges["rate"].upper)
-        return {"concentration": k, "rate": rate}, (inside != x) | (kept != gap)
+        return {"concentration": k, "rate": rate}, (inside != x) | (clipped != gap)
 
     def law(self, params: Params) -> PointMasses:
         return _gamma_law(params["concentration"], params["rate"], self.lower, self.upper)
@@ -423,8 +414,8 @@ class Normal(NumberFamily):
         loc = (self.lower + self.upper) / 2 + half * mean[0]
         variance = half**2 * (mean[1] - mean[0] ** 2)
         within = jnp.clip(loc, ranges["loc"].lower, ranges["loc"].upper)
-        kept = jnp.clip(variance, ranges["scale"].lower ** 2, ranges["scale"].upper ** 2)
-        return {"loc": within, "scale": jnp.sqrt(kept)}, (within != loc) | (kept != variance)
+        clipped = jnp.clip(variance, ranges["scale"].lower ** 2, ranges["scale"].upper ** 2)
+        return {"loc": within, "scale": jnp.sqrt(clipped)}, (within != loc) | (clipped != variance)
 
     def law(self, params: Params) -> PointMasses:
         return _normal_law(params["loc"], params["scale"], self.lower, self.upper)

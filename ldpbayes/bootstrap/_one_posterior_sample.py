@@ -16,7 +16,15 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
 from ldpbayes.bootstrap._family import ParametricFamily
-from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
+from ldpbayes.bootstrap._number_families import (
+    Bernoulli,
+    Binomial,
+    Exponential,
+    GammaRate,
+    NormalMean,
+    Poisson,
+    RateFamily,
+)
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]
@@ -83,9 +91,8 @@ BETA = Conjugate(
 )
 
 
-def _gamma_updated(pair: Pair, weight: Array, total: Array, count: Array, family: Exponential | GammaRate) -> Pair:
-    shape = getattr(family, "concentration", 1.0)
-    return pair[0] + weight * count * shape, pair[1] + weight * total
+def _gamma_updated(pair: Pair, weight: Array, total: Array, count: Array, family: RateFamily) -> Pair:
+    return pair[0] + weight * count * family.concentration, pair[1] + weight * total
 
 
 GAMMA = Conjugate(
@@ -166,10 +173,10 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
     density = jnp.exp(-excess(steps)) * jnp.where(s < 0, -left, right) * np.abs(s)
     start, middle, end = density[:-1:2], density[1::2], density[2::2]
     below = jnp.cumsum((start + 4 * middle + end) / 6)
-    wanted = jax.random.uniform(key, (), below.dtype) * below[-1]
-    cell = jnp.minimum(jnp.sum(below <= wanted), CELLS - 1)
+    mass_below = jax.random.uniform(key, (), below.dtype) * below[-1]
+    cell = jnp.minimum(jnp.sum(below <= mass_below), CELLS - 1)
     a, b, c = (part[cell] for part in (start, middle, end))
-    rest = wanted - jnp.where(cell > 0, below[cell - 1], 0.0)
+    rest = mass_below - jnp.where(cell > 0, below[cell - 1], 0.0)
 
     def halve(_: int, span: Pair) -> Pair:
         near, far = span

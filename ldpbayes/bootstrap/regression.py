@@ -148,29 +148,29 @@ class LeastSquaresEstimator(StatisticEstimator):
         origin, half = self._origin()
         first, second = self.rows.split(values / (self.weights * n))
         within = jnp.clip(first, -1.0, 1.0)
-        moved = second - jnp.outer(within, within)
+        central = second - jnp.outer(within, within)
         mean = within + origin
         least = jnp.maximum(self.deviations[d + 1], LEAST_VARIANCE)  # the first of the squares
-        covariance, raised = with_least_eigenvalue(moved[:d, :d], least if self.intercept else LEAST_VARIANCE)
-        gram, right, square = covariance, moved[:d, d], moved[d, d]
+        covariance, raised = with_least_eigenvalue(central[:d, :d], least if self.intercept else LEAST_VARIANCE)
+        gram, right, square = covariance, central[:d, d], central[d, d]
         if not self.intercept:
-            about = jnp.outer(mean, mean)
-            gram, gram_raised = with_least_eigenvalue(covariance + about[:d, :d], least)
-            covariance, raised = gram - about[:d, :d], raised | gram_raised
-            right, square = right + about[:d, d], square + about[d, d]
+            square_of_mean = jnp.outer(mean, mean)
+            gram, gram_raised = with_least_eigenvalue(covariance + square_of_mean[:d, :d], least)
+            covariance, raised = gram - square_of_mean[:d, :d], raised | gram_raised
+            right, square = right + square_of_mean[:d, d], square + square_of_mean[d, d]
         slope = jnp.linalg.solve(gram, right)
         variance = (square - slope @ right) * n / (n - self.coefficients)
-        kept = jnp.maximum(variance, LEAST_VARIANCE)
+        raised_variance = jnp.maximum(variance, LEAST_VARIANCE)
         params = {
             "coef": slope * half[d] / half[:d],
-            "scale": half[d] * jnp.sqrt(kept),
+            "scale": half[d] * jnp.sqrt(raised_variance),
             "loc_x": half[:d] * mean[:d],
             "covariance_x": covariance * jnp.outer(half[:d], half[:d]),
         }
         if self.intercept:
             params["intercept"] = half[d] * (mean[d] - slope @ mean[:d])
         error = jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance(params, noise=True)), 0.0))
-        return Estimated(params, error, raised | jnp.any(within != first) | (kept != variance))
+        return Estimated(params, error, raised | jnp.any(within != first) | (raised_variance != variance))
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.

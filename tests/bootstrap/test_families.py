@@ -322,7 +322,8 @@ def test_totals_are_distributed_as_sums_over_records(name, rng):
     x = family.distribution(params).sample(jax.random.key(4), (draws, count))
     direct = np.asarray(family.statistics(x).sum(axis=1)).reshape(draws, -1)
     for j in range(totals.shape[1]):
-        jitter = rng.uniform(-0.5, 0.5, (2, draws)) if getattr(family, "lattice_step", None) or name == "multinomial" else 0
+        lattice = getattr(family, "lattice_step", None) or name == "multinomial"
+        jitter = rng.uniform(-0.5, 0.5, (2, draws)) if lattice else 0
         one, other = np.stack([totals[:, j], direct[:, j]]) + jitter
         assert stats.ks_2samp(one, other).pvalue > 1e-6
         assert abs(one.mean() - other.mean()) < 4.9 * np.hypot(one.std(), other.std()) / np.sqrt(draws)
