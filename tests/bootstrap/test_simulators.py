@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.bootstrap._function import simulator_of
+from ldpbayes.bootstrap import simulator_of
 
 MECHANISM = ldp.LaplaceMechanism(epsilon=2.0, lower=-3, upper=3)
 KEY = jax.random.key(0)
