@@ -19,7 +19,8 @@ from ldpbayes.bootstrap._bootstrap import estimate_with_target
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator, Simulator
 from ldpbayes.bootstrap._simulators import simulate_site
 from ldpbayes.data import Release, Sketch
-from ldpbayes.estimation import m_estimate
+from ldpbayes.estimation import Correction, m_estimate
+from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.estimation.minimise import Box, minimise
 from ldpbayes.inference.density import RUNNING, Density, sites_of
@@ -98,9 +99,9 @@ class LossEstimator(PrivateEstimator):
 
 
 def m_estimator(
-    loss: Any,
+    loss: Loss | Callable,
     release: Release,
-    method: Any = "combined",
+    method: str | Correction = "combined",
     *,
     simulator: Simulator,
     seed: int = 0,

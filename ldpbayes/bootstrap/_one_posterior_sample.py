@@ -48,14 +48,14 @@ class Conjugate:
     prior_names: tuple[str, str]
     uniform: tuple[float, float]
     """The pair of the uniform law."""
-    valid: Callable[[np.ndarray], Any]
+    valid: Callable[[np.ndarray], np.ndarray]
     """Which numbers of a pair are those of a prior, if they are finite."""
     allowed_range: str
-    allowed: Callable[[np.ndarray], Any]
+    allowed: Callable[[np.ndarray], np.ndarray]
     """Whether a parameter is in this range, where the natural parameter is finite."""
     natural: Callable[[Array, Any], Array]
     """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
-    updated: Callable[[Pair, Array, Array, Array, Any], Pair]
+    posterior: Callable[[Pair, Array, Array, Array, Any], Pair]
     """The law after records with weighted log likelihoods, from (pair, weight, sum, count, family)."""
     forward: Callable[[Array], jax.Array]
     """The increasing coordinate u of a parameter."""
@@ -66,7 +66,7 @@ class Conjugate:
     """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
 
 
-def _beta_updated(pair: Pair, weight: Array, total: Array, count: Array, family: Binomial) -> Pair:
+def _beta_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: Binomial) -> Pair:
     return pair[0] + weight * total, pair[1] + weight * (count * family.trials - total)
 
 
@@ -83,7 +83,7 @@ BETA = Conjugate(
     allowed_range="between 0 and 1, exclusive",
     allowed=lambda theta: (theta > 0) & (theta < 1),
     natural=lambda theta, family: special.logit(theta),
-    updated=_beta_updated,
+    posterior=_beta_posterior,
     forward=special.logit,
     backward=special.expit,
     mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
@@ -91,7 +91,7 @@ BETA = Conjugate(
 )
 
 
-def _gamma_updated(pair: Pair, weight: Array, total: Array, count: Array, family: RateFamily) -> Pair:
+def _gamma_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: RateFamily) -> Pair:
     return pair[0] + weight * count * family.concentration, pair[1] + weight * total
 
 
@@ -103,7 +103,7 @@ GAMMA = Conjugate(
     allowed_range="a positive and finite number",
     allowed=lambda theta: (theta > 0) & (theta < np.inf),
     natural=lambda theta, family: -jnp.asarray(theta),
-    updated=_gamma_updated,
+    posterior=_gamma_posterior,
     forward=jnp.log,
     backward=jnp.exp,
     mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
@@ -112,11 +112,11 @@ GAMMA = Conjugate(
 GAMMA_OF_POISSON = dataclasses.replace(
     GAMMA,
     natural=lambda theta, family: jnp.log(theta),
-    updated=lambda pair, weight, total, count, family: (pair[0] + weight * total, pair[1] + weight * count),
+    posterior=lambda pair, weight, total, count, family: (pair[0] + weight * total, pair[1] + weight * count),
 )
 
 
-def _normal_updated(pair: Pair, weight: Array, total: Array, count: Array, family: NormalMean) -> Pair:
+def _normal_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: NormalMean) -> Pair:
     gain = weight / family.scale**2
     precision = pair[1] + gain * count
     return (pair[0] * pair[1] + gain * total) / precision, precision
@@ -130,7 +130,7 @@ NORMAL = Conjugate(
     allowed_range="a finite number",
     allowed=np.isfinite,
     natural=lambda theta, family: theta / family.scale**2,
-    updated=_normal_updated,
+    posterior=_normal_posterior,
     forward=jnp.asarray,
     backward=jnp.asarray,
     mode=lambda pair: jnp.asarray(pair[0]),
@@ -259,7 +259,7 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
 
     def posterior(self, total: Array) -> Pair:
         """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
-        return self._law.updated(self.prior, self.temper, total, self.count, self.family)
+        return self._law.posterior(self.prior, self.temper, total, self.count, self.family)
 
     def sample(self, key: Key, total: Array) -> jax.Array:
         """A draw of the parameter, a number, given the sum of clamped records."""
@@ -320,7 +320,7 @@ def _randomize(estimator: OnePosteriorSampleEstimator, key: Key, data: Array) ->
     return estimator.randomize(key, data)
 
 
-def _checked_prior(law: Conjugate, prior: Any) -> tuple[float, float]:
+def _checked_prior(law: Conjugate, prior: Array) -> tuple[float, float]:
     names = " and ".join(law.prior_names)
     if np.shape(prior) != (2,):
         raise ValueError(f"prior must be two numbers, {names} of {law.parameter}, got {prior!r}")
@@ -365,5 +365,5 @@ def one_posterior_sample(
         If the family has no such prior, the count is unknown, or an argument is out of range.
     """
     law = CONJUGATES.get(type(family))
-    pair: Any = law.uniform if prior is None and law is not None else prior
+    pair: Array = law.uniform if prior is None and law is not None else prior
     return OnePosteriorSampleEstimator(family, epsilon, lower, upper, pair, count)

@@ -42,7 +42,7 @@ class StatisticEstimator(PrivateEstimator):
     def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
         """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
 
-    def _check_mechanism(self, sensitivity: Any) -> None:
+    def _check_mechanism(self, sensitivity: float | None) -> None:
         """ValueError if the count is unknown, or the mechanism is not for statistics of this sensitivity."""
         if self.count is None:
             raise ValueError(
