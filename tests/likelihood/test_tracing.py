@@ -9,6 +9,7 @@ from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.mechanisms.additive import Additive
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,7 +54,7 @@ def total(data, parameter, mechanism=None):
     mechanism = data.mechanism if mechanism is None else mechanism
     if not mechanism.domain.is_discrete:
         base = dist.Normal(parameter, 2.0)
-    elif isinstance(mechanism, ldp.mechanisms.Additive):
+    elif isinstance(mechanism, Additive):
         base = dist.Poisson(jnp.exp(parameter))
     else:
         base = dist.Bernoulli(jax.nn.sigmoid(parameter))
