@@ -42,11 +42,6 @@ class LaplaceMechanism(Additive):
         Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     epsilon: Array
@@ -119,11 +114,6 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
         record. A record of scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `AdditiveMechanism`; bounds are required.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     @property
@@ -146,11 +136,6 @@ class IndependentLaplaceMechanism(_StatedDeviation):
         holds one a record. A record of scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `SymmetricLaplaceMechanism`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     @property
@@ -173,11 +158,6 @@ class ZeroInflatedLaplaceMechanism(Additive):
         δ, between 0 and 1, exclusive; an array holds one a record.
     scale, lower, upper, columns, perturbed
         As for `SymmetricLaplaceMechanism`, where there is noise.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     zero_probability: Array
@@ -220,11 +200,6 @@ class GaussianMechanism(Additive):
     scale : float or ndarray
         Calibrated standard deviation of the noise, a leaf of the pytree: to differentiate or map over budgets, map over
         it as well.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -315,11 +290,6 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
         Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
     gamma : array_like, optional
         γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma`, of least variance.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     epsilon: Array
@@ -385,11 +355,6 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
         Of the noise, positive, as OpenDP's; an array holds one a released value.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`, whole numbers; the sensitivity of a statistic is 1 by default, that of a count.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     @property
@@ -408,11 +373,6 @@ class DiscreteGaussianMechanism(_WholeNumbers):
         Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
     lower, upper, columns, perturbed, sensitivity
         As for `DiscreteLaplaceMechanism`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     @property

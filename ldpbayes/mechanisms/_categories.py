@@ -33,11 +33,6 @@ class PureProtocol(DiscreteMechanism):
         record whose code is not perturbed.
     categories : int
         Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
     """
 
     epsilon: Array
@@ -213,11 +208,6 @@ class RandomizedResponse(PureProtocol):
     ----------
     epsilon, categories
         As for `PureProtocol`; two categories by default. A record of infinite budget is released as it is.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
     """
 
     categories: int = static(default=2)
@@ -333,11 +323,6 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     ----------
     epsilon, categories
         As for `PureProtocol`; under an infinite budget p = 1, q = 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
     """
 
     @property
@@ -356,11 +341,6 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     ----------
     epsilon, categories
         As for `PureProtocol`; under an infinite budget p = 1, q = 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
     """
 
     @property
@@ -380,11 +360,6 @@ class SubsetSelection(BitVectorProtocol):
     subset_size : int, optional
         Size w of the set, from 1 to categories - 1. Default: of the two integers around categories / (exp(epsilon) + 1)
         the one whose frequency estimates have the smaller variance; with personal budgets it must be given.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range, or the size is left out with personal budgets.
     """
 
     subset_size: int = static(default=None)
@@ -499,11 +474,6 @@ class HadamardResponse(PureProtocol):
     ----------
     epsilon, categories
         As for `PureProtocol`; an infinite budget leaves z uniform over the K/2 columns that x has a one in.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
     """
 
     @property

@@ -57,11 +57,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         labels are clipped to the bins. Choose edges and outputs without looking at the labels, or by `optimal`.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range, unsorted or of the wrong shape.
     """
 
     epsilon: Array
@@ -96,11 +91,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default the
             prior's bins, each cut so that there are 64 cells or more, or 512 equally wide cells where there are more
             bins. Time grows as their number cubed: half a second for 500 of them.
-
-        Raises
-        ------
-        ValueError
-            If the budget is not positive, `prior` is no histogram, or all of its mass is in one cell.
         """
         histogram = checked_histogram(prior)
         if nodes is None:
@@ -208,11 +198,6 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     outside : {"projection", "uniform"}
         A label outside the interval is released as the nearest end of the interval would be (eq. 3.12), or uniformly
         on [a − ζ, b + ζ] (eq. 3.17).
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or the rule is unknown.
     """
 
     epsilon: Array
@@ -368,11 +353,6 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         The released numbers, strictly increasing, m at least 2; they reach beyond the labels on both sides.
     matrix : array_like (k, m)
         p(output | node), positive; rows sum to one and have their nodes as means, to 1e-9. `optimal` makes one.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range, unsorted or of the wrong shape, or the matrix violates a condition above.
     """
 
     epsilon: Array
@@ -420,11 +400,6 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             first node to its last. The others are rounded to these at random, which adds at most a quarter of the
             squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
             quarter of a minute. Outputs without a probability are left out.
-
-        Raises
-        ------
-        ValueError
-            If the budget is not positive, `prior` is no histogram, or all of its mass is beyond one end of the nodes.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):

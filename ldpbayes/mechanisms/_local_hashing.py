@@ -39,11 +39,6 @@ class LocalHashing(PureProtocol):
         hides the category among those of equal hash.
     hash_range : int, optional
         g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range, or the hash range is left out with personal or infinite budgets.
     """
 
     hash_range: int = static(default=None)

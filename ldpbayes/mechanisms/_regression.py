@@ -56,11 +56,6 @@ class LinearRecordsMechanism(Additive):
     ----------
     unit_standard_deviation : float or ndarray
         Standard deviation of the noise, per unit of sensitivity, that the whole budget would need: 1/μ.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -158,11 +153,6 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     ----------
     standard_deviation : float
         Standard deviation of the noise in a covariate, in its unit.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -473,11 +463,6 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     ----------
     standard_deviation : float
         Standard deviation of the noise in a record's first statistic (under central trust, in that of the sum).
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array
@@ -527,11 +512,6 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
         As for `LinearStatisticsMechanism`, and so is the attribute `standard_deviation`.
     ratios : sequence of float
         As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or a budget is being traced: calibration solves an equation on the host.
     """
 
     epsilon: Array

@@ -520,13 +520,6 @@ class AdditiveMechanism(Additive):
         the noise (`noise.norm`: 1 for the sum of absolute differences, as under independent Laplace noise, 2 for the
         Euclidean distance; where columns have scales of their own, in units of the first one's). Infinite for records
         with noise but no bounds: then nothing is promised.
-
-    Raises
-    ------
-    TypeError
-        If the noise is not a `Noise`.
-    ValueError
-        If a parameter is out of range or of the wrong shape.
     """
 
     noise: Noise

@@ -154,11 +154,6 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
         Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged.
     epsilon, interval, half_width
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range or the histogram is none.
     """
     epsilon, half_width = _positive("epsilon", epsilon), _positive("half_width", half_width)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
@@ -187,11 +182,6 @@ def optimal_half_width(
     -------
     HalfWidthDesign
         With half_width, interval and explained, the share of the variance.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range or the histogram is none.
 
     Notes
     -----
@@ -304,11 +294,6 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     -------
     tuple of float
         (a, b), two of the nodes.
-
-    Raises
-    ------
-    ValueError
-        If the histogram is none, or a number is out of range.
     """
     nodes, densities = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, "a positive number", lambda a: a > 0)
@@ -365,11 +350,6 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     -------
     BinDesign
         Edges, outputs and loss, with the fewest bins that attain the smallest loss, to rounding.
-
-    Raises
-    ------
-    ValueError
-        If the budget is not positive, the values are unsorted, a probability is negative, or only one value has any.
     """
     values, probabilities = _checked_law(values, probabilities)
     budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
@@ -480,14 +460,6 @@ def optimal_unbiased(
     -------
     UnbiasedLaws
         The outputs that have a probability, the matrix p(output | label) and the loss.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unsorted, only one value has a probability, or the outputs do not reach far
-        enough.
-    RuntimeError
-        If the solver gives up.
     """
     values, probabilities = _checked_law(values, probabilities)
     budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))

@@ -91,11 +91,6 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     ----------
     spec : mapping
         The name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, a parameter is missing or unknown, or the mechanism refuses a value.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')

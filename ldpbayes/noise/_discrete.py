@@ -25,6 +25,7 @@ from ldpbayes.privacy.discrete import (
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
+@dataclasses.dataclass(frozen=True)
 class _WholeNumbers(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
@@ -45,16 +46,8 @@ class _WholeNumbers(Noise):
 class DiscreteLaplace(_WholeNumbers):
     """P(k) = (1 − a)/(1 + a)·a^|k| on the integers, a = exp(−1/scale), in every column, independently.
 
-    The scale is that of OpenDP: probabilities are proportional to exp(−|k|/scale). The law is also called geometric, or
-    two-sided geometric ([GRS]).
-
-    Parameters
-    ----------
-    scale : array_like
-        A number, or one a record. ValueError unless positive and finite.
+    The scale, positive, is OpenDP's: a number, or one a record. The law is also called (two-sided) geometric ([GRS]).
     """
-
-    scale: Array
 
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
@@ -68,14 +61,12 @@ class DiscreteLaplace(_WholeNumbers):
         return (first - second).astype(dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log probability, −inf where a column is no integer."""
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         log_prob = -jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
         return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
 
     @property
     def standard_deviation(self) -> Array:
-        """√(2 a)/(1 − a)."""
         xp = np if is_concrete(self.scale) else jnp
         half = 0.5 / xp.asarray(self.scale)
         return -math.sqrt(2) * xp.exp(-half) / xp.expm1(-2 * half)
@@ -91,10 +82,7 @@ class DiscreteLaplace(_WholeNumbers):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies.
-
-        ValueError if a distance is no integer, or all are 0.
-        """
+        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteLaplaceTradeoff(self.scale, total)
@@ -107,16 +95,9 @@ class DiscreteLaplace(_WholeNumbers):
 class DiscreteGaussian(_WholeNumbers):
     """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently.
 
-    Source: [CKS] Definition 1. The scale is that of OpenDP; the standard deviation is nearly the scale, and much less
-    where the scale is well below 1.
-
-    Parameters
-    ----------
-    scale : array_like
-        A number, or one a record. ValueError unless positive and finite.
+    The scale, positive, is OpenDP's: a number, or one a record. The standard deviation is nearly the scale, and much
+    less where the scale is well below 1. Source: [CKS] Definition 1.
     """
-
-    scale: Array
 
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
@@ -143,14 +124,13 @@ class DiscreteGaussian(_WholeNumbers):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log probability, −inf where a column is no integer."""
         scale = jnp.asarray(self.scale)[..., None]
         log_prob = -((value / scale) ** 2) / 2 - log_theta(jnp, scale)
         return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
 
     @property
     def standard_deviation(self) -> Array:
-        """Of the law, exactly; 0 where the probability of all integers but 0 underflows."""
+        """0 where the probability of all integers but 0 underflows."""
         xp = np if is_concrete(self.scale) else jnp
         return xp.sqrt(theta_variance(xp, self.scale))
 
@@ -167,10 +147,7 @@ class DiscreteGaussian(_WholeNumbers):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, that of the worst rows as far apart in Euclidean norm.
-
-        ValueError if a distance is no integer, or all are 0.
-        """
+        """The curve of inputs apart in one column; in several, that of the worst rows of that Euclidean distance."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteGaussianTradeoff(self.scale, total)
@@ -184,7 +161,7 @@ class DiscreteGaussian(_WholeNumbers):
 
 
 def _integer_distance(distance: np.ndarray) -> tuple[Array, bool]:
-    """Sum of integer distances over the columns, and whether they are in one column."""
+    """Sum of integer distances over the columns, and whether they are in one; ValueError unless integers, not all 0."""
     distance = np.abs(np.atleast_1d(np.asarray(distance, float)))
     if not np.all(np.isfinite(distance) & (distance == np.round(distance))) or not distance.any(axis=-1).all():
         raise ValueError(f"under discrete noise the distance of inputs must be integers, not all 0, got {distance}")

@@ -47,13 +47,7 @@ class _NormalColumns(Noise):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Gaussian(_NormalColumns):
-    """Normal noise in every column, independently.
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        A number, or one a record. ValueError unless non-negative and finite.
-    """
+    """Normal noise in every column, independently; the standard deviation is a number ≥ 0, or one a record."""
 
     standard_deviation: Array
 
@@ -61,20 +55,15 @@ class Gaussian(_NormalColumns):
         checked_field(self, "standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of two normal laws, their distance in standard deviations apart."""
         return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in the columns, each with a standard deviation of its own.
+    """Normal noise, independent in the columns, each with a positive standard deviation of its own, in its unit.
 
-    Parameters
-    ----------
-    standard_deviations : array_like (columns,)
-        In the unit of each column; of several groups or records, (*batch, columns). ValueError unless positive and
-        finite, with an axis of columns.
+    `standard_deviations` are an array (columns,), or (*batch, columns) for several groups or records.
     """
 
     standard_deviations: Array
@@ -85,7 +74,6 @@ class IndependentGaussian(_NormalColumns):
 
     @property
     def standard_deviation(self) -> Array:  # type: ignore[override]
-        """Of the noise in each column."""
         return self.standard_deviations
 
     def over_columns(self, moment: Array) -> Array:
@@ -94,9 +82,7 @@ class IndependentGaussian(_NormalColumns):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the parameters without the axis of columns."""
         return np.shape(self.standard_deviations)[:-1]
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of two normal laws, their distance in standard deviations apart."""
         return GaussianTradeoff(np.linalg.norm(distance / np.asarray(self.standard_deviations), axis=-1))

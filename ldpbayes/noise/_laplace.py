@@ -35,13 +35,7 @@ class _LaplaceColumns(Noise):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Laplace(_LaplaceColumns):
-    """Density exp(−|x|/b) / (2 b) in every column, independently.
-
-    Parameters
-    ----------
-    scale : array_like
-        b, a number or one a record; the standard deviation is √2 b. ValueError unless non-negative and finite.
-    """
+    """Density exp(−|x|/b) / (2 b) in every column, independently; the scale b is a number ≥ 0, or one a record."""
 
     scale: Array
 
@@ -61,12 +55,10 @@ class Laplace(_LaplaceColumns):
 
     @property
     def standard_deviation(self) -> Array:
-        """√2 b."""
         return math.sqrt(2) * self.scale
 
     @property
     def resolution(self) -> Array:
-        """The scale."""
         return self.scale
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
@@ -83,12 +75,8 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I); uncorrelated columns that are not independent.
 
-    In one column it is Laplace noise of scale λ/√2. Source: [LCQ] sec. 3.2; [KKP].
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        λ, of the noise in each column; a number, or one a record. ValueError unless non-negative and finite.
+    The standard deviation λ is a number ≥ 0, or one a record. In one column it is Laplace noise of scale λ/√2. Source:
+    [LCQ] sec. 3.2; [KKP].
     """
 
     standard_deviation: Array
@@ -114,11 +102,9 @@ class SymmetricLaplace(_LaplaceColumns):
 
     @property
     def resolution(self) -> Array:
-        """The scale of the noise in one column, which is Laplace: λ/√2."""
         return self.standard_deviation / math.sqrt(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of two symmetric Laplace laws in as many columns."""
         with np.errstate(divide="ignore"):
             scaled_distance = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
         return SymmetricLaplaceTradeoff(scaled_distance, np.shape(distance)[-1])

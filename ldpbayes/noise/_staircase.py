@@ -23,16 +23,9 @@ class Staircase(Noise):
     """Density a exp(−k ε), where k jumps are passed on the way from zero: they are at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
     a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a step Δ the density falls by exp(ε) exactly, so that inputs which
-    are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step.
-
-    Parameters
-    ----------
-    step : array_like
-        Δ, in the unit of the data; a number, or one a record. ValueError unless positive and finite.
-    epsilon : array_like
-        ε; a number, or one a record. ValueError unless positive and finite.
-    gamma : array_like
-        γ, where the jump is in a step, as of `optimal_gamma`; γ → 0 is the law of γ = 1. ValueError unless in (0, 1].
+    are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step. The
+    parameters are numbers, or one a record: the step Δ and ε positive; γ, where the jump is in a step, in (0, 1], as of
+    `optimal_gamma`; γ → 0 is the law of γ = 1.
     """
 
     step: Array
@@ -99,7 +92,6 @@ class Staircase(Noise):
 
     @property
     def resolution(self) -> float:
-        """Infinite: between jumps the density is constant."""
         return math.inf
 
     @property
@@ -108,7 +100,6 @@ class Staircase(Noise):
         return self.step
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """The exact tail, one law for all distances."""
         fall, lack, total = self._shares()
         steps = np.multiply(distance, self.standard_deviation / self.step)
         whole = np.floor(steps)
@@ -117,10 +108,7 @@ class Staircase(Noise):
         return 1 + (whole * self.epsilon - np.log(fall + lack * rest)) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact curve of numbers at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε).
-
-        ValueError if the inputs are more than a step apart, or have several columns.
-        """
+        """The exact curve of numbers at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε)."""
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
             raise ValueError(f"the inputs must be numbers at most a step apart ({self.step}), got {distance}")
@@ -160,14 +148,12 @@ class Staircase(Noise):
         return self.pieces(z, lower, upper)[0]
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """The first jumps on either side of a record at a bound."""
         step, gamma, low, high = (np.asarray(part)[..., None] for part in (self.step, self.gamma, lower, upper))
         # three, as the range is at most a step
         jumps = (np.arange(3) + gamma) * step
         return np.unique([low - jumps, low + jumps, high - jumps, high + jumps])
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """Refuse all but clipped numbers whose range is at most a step."""
         if not numbers or lower is None:
             raise ValueError(
                 "Staircase noise is for numbers with bounds, each of which gets it: not for rows of columns, "
@@ -183,17 +169,8 @@ class Staircase(Noise):
 def optimal_gamma(epsilon: Array) -> Array:
     """The γ of `Staircase` noise with the smallest variance among all noise that keeps the budget ([GV]).
 
-    With b = exp(−ε), [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
-
-    Parameters
-    ----------
-    epsilon : array_like
-        Budget, positive and finite; may be traced.
-
-    Returns
-    -------
-    array_like
-        In (0, 1/2], a float for a number; 1/2 in the limit of a small budget.
+    It is in (0, 1/2], and 1/2 in the limit of a small budget ε, which is positive and may be traced. With b = exp(−ε),
+    [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
     """
     xp: Any = np if is_concrete(epsilon) else jnp
     epsilon = np.asarray(epsilon, float) if xp is np else epsilon

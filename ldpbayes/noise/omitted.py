@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
 
 
+@dataclasses.dataclass(frozen=True)
 class Omitted(Noise):
     """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
 
@@ -50,18 +52,12 @@ class Omitted(Noise):
 
         return jax.tree.map(positive, self.noise)
 
-    @property
-    def linear_tails(self) -> bool:  # type: ignore[override]
-        return self.noise.linear_tails
-
-    @property
-    def kinks(self) -> tuple[float, ...]:  # type: ignore[override]
-        return self.noise.kinks
-
-    @property
-    def norm(self) -> int:  # type: ignore[override]
-        """That of the noise: records without noise are not hidden at all."""
-        return self.noise.norm
+    linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
+    kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
+    norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
+    standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
+    resolution = property(attrgetter("noise.resolution"))
+    reach = property(attrgetter("noise.reach"))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density with respect to Lebesgue's measure and a unit mass at zero."""
@@ -72,22 +68,9 @@ class Omitted(Noise):
         return jnp.where(jnp.all(value == 0, axis=-1), atom, noisy)
 
     @property
-    def standard_deviation(self) -> Array:
-        """Of the noise where there is some."""
-        return self.noise.standard_deviation
-
-    @property
     def variance(self) -> Array:
         """Of the amount added in one column, 0 for records without noise."""
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
-
-    @property
-    def resolution(self) -> Array:
-        return self.noise.resolution
-
-    @property
-    def reach(self) -> Array:
-        return self.noise.reach
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         return self.noise.depth(distance)
@@ -96,17 +79,11 @@ class Omitted(Noise):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ZeroInflated(Omitted):
-    """Noise that is left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
+    """Continuous noise left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
 
-    Parameters
-    ----------
-    noise : Noise
-        The noise of the records that get some. ValueError if it is discrete.
-    probability : array_like
-        δ: that a record gets no noise; a number, or one a record. ValueError unless between 0 and 1, exclusive.
+    The `probability` that a record gets no noise, δ, is in (0, 1): a number, or one a record.
     """
 
-    noise: Noise
     probability: Array
 
     def __post_init__(self) -> None:
@@ -133,26 +110,14 @@ class ZeroInflated(Omitted):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class WithPublicRecords(Omitted):
-    """Noise whose scale may be 0: such a record is public, released as it is.
+    """Continuous noise whose scale may be 0: such a record is public, released as it is."""
 
-    Parameters
-    ----------
-    noise : Noise
-        With a scale for all records, or one a record. ValueError if it is discrete.
-    """
-
-    noise: Noise
-
-    @property
-    def chance(self) -> float:
-        """0: only public records, of scale 0, get no noise."""
-        return 0.0
+    chance = 0.0  # only public records, of scale 0, get no noise
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         return self.noise.sample(key, shape, dtype)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of the noise; that of a public record promises nothing."""
         return self.noise.tradeoff(distance)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:

@@ -64,11 +64,6 @@ def linear_sensitivity(
     -------
     float
         Δ, in the unit of x²: the release has the privacy of two unit normal laws Δ/σ₁ apart.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or if their magnitudes are so far apart that the result overflows.
     """
     covariates = at_least(1, "covariates", covariates)
     product, response = _weights(radius, response_bound, ratios, 3)

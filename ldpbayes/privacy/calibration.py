@@ -37,11 +37,6 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
         Target, epsilon positive and finite, delta between 0 and 1, exclusive; they broadcast with `sensitivity`.
     sensitivity : array_like
         Largest distance between the inputs, positive and finite; in the unit of the result.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
     """
     epsilon = checked_positive("epsilon", epsilon)
     delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
@@ -118,11 +113,6 @@ def zil_parameters(
     -------
     ZILParameters
         ``zero_probability``, ``scale`` (λ, the standard deviation), ``distance`` (c′) and the ``tradeoff`` kept.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range; if `delta` does not exceed `zero_probability`, no scale suffices.
     """
 
     def checked_number(name: str, value: float, allowed: str, most: float) -> float:

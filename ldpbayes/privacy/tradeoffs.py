@@ -242,11 +242,6 @@ class FiniteTradeoff(Polygon):
     ----------
     laws : array_like (k, m)
         Probabilities of m outputs under k laws, positive; each row sums to one.
-
-    Raises
-    ------
-    ValueError
-        If a probability is not positive, or a row does not sum to one.
     """
 
     laws: Array
