@@ -45,11 +45,12 @@ from ldpbayes._core.checks import at_least, checked
 def linear_sensitivity(
     covariates: int, radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the largest distance between the statistics of two records in linear regression, in units of σ₁.
+    """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
-    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². The distance is attained; the bound
-    of [KJKH] Lemma 3.1 is not, because its best inner product need not be possible and because y² and y′² cannot be
-    both far apart and both at the bound.
+    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ the release has the
+    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained; the bound of [KJKH] Lemma 3.1 is not, because
+    its best inner product need not be possible and because y² and y′² cannot be both far apart and both at the bound.
+    ValueError also where the result overflows.
 
     Parameters
     ----------
@@ -59,11 +60,6 @@ def linear_sensitivity(
         R and q: the largest norm of x and absolute value of y, positive and finite, in the units of x and y.
     ratios : (float, float, float)
         Standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y², up to a common factor.
-
-    Returns
-    -------
-    float
-        Δ, in the unit of x²: the release has the privacy of two unit normal laws Δ/σ₁ apart.
     """
     covariates = at_least(1, "covariates", covariates)
     product, response = _weights(radius, response_bound, ratios, 3)
@@ -76,22 +72,14 @@ def linear_sensitivity_bound(
 ) -> float:
     """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison.
 
-    Parameters
-    ----------
-    radius, response_bound, ratios
-        As in `linear_sensitivity`, which raises the same errors.
-
-    Returns
-    -------
-    float
-        √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²).
+    It is √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²); the arguments are those of `linear_sensitivity`.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
 
 
 def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Return the largest distance between the statistics of two records in logistic regression, in units of σ₁.
+    """Return the largest distance between the statistics of two records in logistic regression, in the unit of x².
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
     more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, while σ₁/σ₂ is at most √2·R, and
@@ -100,14 +88,9 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
     Parameters
     ----------
     covariates, radius
-        As in `linear_sensitivity`, which raises the same errors.
+        As in `linear_sensitivity`.
     ratios : (float, float)
         Standard deviations σ₁, σ₂ of the noise on second moments and y·x, up to a common factor.
-
-    Returns
-    -------
-    float
-        The sensitivity, in the unit of x².
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)

@@ -21,6 +21,7 @@ from ldpbayes.privacy.tradeoffs import (
     checked_epsilon,
     checked_positive,
     checked_probability,
+    checked_share,
     gaussian_log_delta,
 )
 
@@ -38,10 +39,8 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     sensitivity : array_like
         Largest distance between the inputs, positive and finite; in the unit of the result.
     """
-    epsilon = checked_positive("epsilon", epsilon)
-    delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+    epsilon, delta = np.broadcast_arrays(checked_positive("epsilon", epsilon), checked_share("delta", delta))
     sensitivity = checked_positive("sensitivity", sensitivity)
-    epsilon, delta = np.broadcast_arrays(epsilon, delta)
     # Phi(-a) > delta(mu) at a = epsilon/mu - mu/2, so the mu at which Phi(-a) = delta is too small; it is the root of
     # mu^2/2 + t mu - epsilon, written so that nothing cancels for either sign of t
     t = -special.ndtri_exp(np.log(delta))
@@ -108,11 +107,6 @@ def zil_parameters(
         Whether neighbours differ in all coordinates, or in one of them.
     exact : bool
         Use the curve of as many dimensions as are perturbed, instead of its limit, which is below it: less noise.
-
-    Returns
-    -------
-    ZILParameters
-        ``zero_probability``, ``scale`` (λ, the standard deviation), ``distance`` (c′) and the ``tradeoff`` kept.
     """
 
     def checked_number(name: str, value: float, allowed: str, most: float) -> float:
@@ -172,8 +166,7 @@ class GaussianWithResponseTradeoff(Tradeoff):
     response_epsilon: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("mu")
-        self._check_positive("response_epsilon")
+        self._check_positive("mu", "response_epsilon")
 
     def __call__(self, alpha: ArrayLike) -> Array:
         alpha, mu, budget = np.broadcast_arrays(checked_probability("alpha", alpha), self.mu, self.response_epsilon)
@@ -227,10 +220,8 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
 
     It exceeds that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
     """
-    epsilon = checked_positive("epsilon", epsilon)
-    delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-    budget = checked_positive("response_epsilon", response_epsilon)
-    epsilon, delta, budget = np.broadcast_arrays(epsilon, delta, budget)
+    epsilon, delta = checked_positive("epsilon", epsilon), checked_share("delta", delta)
+    epsilon, delta, budget = np.broadcast_arrays(epsilon, delta, checked_positive("response_epsilon", response_epsilon))
     if np.any(budget >= epsilon):
         where = np.flatnonzero(budget >= epsilon)[0]
         raise ValueError(

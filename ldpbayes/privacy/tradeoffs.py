@@ -43,8 +43,9 @@ class Tradeoff(abc.ABC):
         """Make a field a float or a float64 array; its name in errors is that of the field unless it has another."""
         object.__setattr__(self, field, checked(name or field, getattr(self, field), allowed, ok))
 
-    def _check_positive(self, field: str, name: str = "") -> None:
-        self._check(field, "positive and finite", lambda a: (a > 0) & (a < np.inf), name)
+    def _check_positive(self, *fields: str, name: str = "") -> None:
+        for field in fields:
+            self._check(field, "positive and finite", lambda a: (a > 0) & (a < np.inf), name)
 
 
 def checked_positive(name: str, value: ArrayLike) -> Array:
@@ -55,27 +56,26 @@ def checked_epsilon(value: ArrayLike) -> Array:
     return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
 
 
+def checked_share(name: str, value: ArrayLike) -> Array:
+    return checked(name, value, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+
+
 def checked_probability(name: str, value: ArrayLike) -> Array:
     return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaplaceTradeoff(Tradeoff):
-    """Two Laplace laws of unit scale whose centres are `budget` apart ([DMNS]; [DRS]).
+    """Two Laplace laws of unit scale whose centres are `budget` apart: epsilon, sensitivity over scale ([DMNS]; [DRS]).
 
     The likelihood ratio is exp(+-budget) beyond the centres and exp(2 z - budget) between them, hence three pieces:
     a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget).
-
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon: sensitivity over noise scale, positive and finite.
     """
 
     budget: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("budget", "epsilon")
+        self._check_positive("budget", name="epsilon")
 
     def __call__(self, alpha: ArrayLike) -> Array:
         alpha, budget = np.asarray(checked_probability("alpha", alpha)), self.budget
@@ -131,13 +131,7 @@ class PureProtocolTradeoff(Tradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(Tradeoff):
-    """Two unit normal laws, `mu` apart ([DRS] eq. 6 and Corollary 2.13; [BW]).
-
-    Parameters
-    ----------
-    mu : array_like
-        Sensitivity over noise standard deviation, positive and finite.
-    """
+    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW])."""
 
     mu: Array
 
@@ -238,10 +232,7 @@ class FiniteTradeoff(Polygon):
     exactly, and the largest convex curve below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws, such as those
     of labels between two nodes, are never a worse pair.
 
-    Parameters
-    ----------
-    laws : array_like (k, m)
-        Probabilities of m outputs under k laws, positive; each row sums to one.
+    Rows of `laws` (k, m) are the positive probabilities of m outputs under k laws, and sum to one.
     """
 
     laws: Array
@@ -316,14 +307,9 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes.
 
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
-    response between two answers that gives the true one away with probability δ.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Positive and finite, and at least 0 and below 1; else a ValueError is raised.
+    response between two answers that gives the true one away with probability δ, in [0, 1).
     """
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    epsilon = checked_positive("epsilon", epsilon)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
     response = PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-np.asarray(epsilon))))
     return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
