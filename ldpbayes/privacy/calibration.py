@@ -13,17 +13,9 @@ from scipy import special
 from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
+from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import (
-    GaussianTradeoff,
-    Tradeoff,
-    ZeroInflatedTradeoff,
-    checked_epsilon,
-    checked_positive,
-    checked_probability,
-    checked_share,
-    gaussian_log_delta,
-)
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, checked_positive, checked_probability, checked_share
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -50,7 +42,7 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     # most that power less exp(epsilon) times level can be, is at least delta
     log_rest = np.log1p(-delta) - np.log(2)
     high = -special.ndtri_exp(log_rest - epsilon) - special.ndtri_exp(log_rest)
-    log_mu = _largest_log_mu("scale", gaussian_log_delta, (np.log(low), np.log(high)), epsilon, delta)
+    log_mu = _largest_log_mu("scale", tradeoffs.gaussian_log_delta, (np.log(low), np.log(high)), epsilon, delta)
     scale = sensitivity * np.exp(-log_mu)
     return scale if np.ndim(scale) else float(scale)
 
@@ -100,9 +92,9 @@ def zil_parameters(
     zero_probability : float
         Probability that a record is released exactly as it is, between 0 and 1, exclusive.
     bounds : (array_like, array_like)
-        Lower and upper clipping bounds of the perturbed coordinates: numbers or arrays (d,).
+        Lower and upper clipping bounds of the perturbed coordinates: arrays (d,), or numbers.
     dimension : int, optional
-        d, the number of perturbed coordinates, where both bounds are numbers: 1 by default.
+        d for bounds that are numbers: 1 by default.
     unit : {"record", "attribute"}
         Whether neighbours differ in all coordinates, or in one of them.
     exact : bool
@@ -148,7 +140,7 @@ def zil_parameters(
     while excess(high) < 0:
         high += 1.0
     distance = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
-    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
+    tradeoff = tradeoffs.ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
 
@@ -156,10 +148,9 @@ def zil_parameters(
 class GaussianWithResponseTradeoff(Tradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
 
-    The response is true with probability 1/(1 + exp(−response_epsilon)). The curve is the product of the two curves
-    ([DRS] Definition 3.1 and Theorem 3.2), attained by records that differ most in both. The log likelihood ratio of
-    the response is ±`response_epsilon`, so that of both is a mixture of two normal laws under either input, and the
-    most powerful tests are its thresholds.
+    The response is true with probability 1/(1 + exp(−response_epsilon)). It is the product of both curves ([DRS]
+    Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is ±`response_epsilon`, so that of both is
+    a mixture of two normal laws under either input, and the most powerful tests are its thresholds.
     """
 
     mu: Array
@@ -193,7 +184,7 @@ class GaussianWithResponseTradeoff(Tradeoff):
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
-        return _log_delta(self.mu, checked_epsilon(epsilon), self.response_epsilon)[()]
+        return _log_delta(self.mu, tradeoffs.checked_epsilon(epsilon), self.response_epsilon)[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """Mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio."""
@@ -254,8 +245,8 @@ def _log_delta(mu: Array, epsilon: Array, budget: Array) -> np.ndarray:
     """
     t = epsilon - budget
     size = np.abs(t)
-    beyond = gaussian_log_delta(mu, size)
+    beyond = tradeoffs.gaussian_log_delta(mu, size)
     with np.errstate(divide="ignore", under="ignore"):
         near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
-    far = gaussian_log_delta(mu, epsilon + budget)
+    far = tradeoffs.gaussian_log_delta(mu, epsilon + budget)
     return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))

@@ -11,16 +11,8 @@ from scipy import special
 
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
-from ldpbayes.privacy.tradeoffs import (
-    GaussianTradeoff,
-    Polygon,
-    PureProtocolTradeoff,
-    Tradeoff,
-    checked_epsilon,
-    checked_probability,
-    gaussian_log_delta,
-    upper_hull,
-)
+from ldpbayes.privacy import tradeoffs
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Polygon, Tradeoff, checked_epsilon, checked_probability
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +51,6 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
         return np.where(log_level <= -d / scale, steep, np.where(alpha * (1 + a) >= a, shallow, middle))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """P(reject) under one input less exp(epsilon) times that under the other, for the best test."""
         epsilon = np.asarray(checked_epsilon(epsilon))
         scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         # the test rejects from the first m on at which (2 m − distance)/scale exceeds epsilon
@@ -105,13 +96,13 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         return np.exp(_log_delta(self.scale, self.distance, checked_epsilon(epsilon)))[()]
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Between two neighbouring values of the likelihood ratio, delta is linear in exp(epsilon) and is solved."""
         delta, scale, d = np.broadcast_arrays(checked_probability("delta", delta), self.scale, self.distance)
 
         def ratio(m: np.ndarray) -> np.ndarray:
             return np.maximum(d * (2 * m - d) / (2 * scale**2), 0.0)
 
-        # the first m beyond the middle of the centres at whose ratio delta is small enough
+        # the first m beyond the middle of the centres at whose ratio delta is small enough; between two neighbouring
+        # ratios delta is linear in exp(epsilon)
         reach = d + np.ceil(FAR * scale) + 2
         m = _first(lambda m: np.exp(_log_delta(scale, d, ratio(m))) <= delta, np.floor(d / 2), reach)
         above = ratio(m)
@@ -242,7 +233,7 @@ def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np
         correction += (-1) ** n * polynomial / math.factorial(n + 1) * slope / scale**n
         slope_before, slope = slope, a * slope + hermite - n * slope_before
         before, hermite = hermite, b * hermite - n * before
-    normal = gaussian_log_delta(d / scale, epsilon)
+    normal = tradeoffs.gaussian_log_delta(d / scale, epsilon)
     first = -(a**2) / 2 - math.log(2 * math.pi) / 2 + np.log(d / scale**2)
     return normal + np.log1p(correction * np.exp(first - normal))
 
@@ -306,11 +297,14 @@ def _curve(scale: float, squared: int, columns: int) -> Tradeoff:
         corners = np.array([[0.0, 0.0], [1.0, 1.0]])
         for vector in _longest_vectors((), squared, columns):
             tests = _tests(scale, vector)
-            corners = upper_hull(np.concatenate([corners, tests[tests[:, 1] > np.interp(tests[:, 0], *corners.T)]]))
+            above = tests[tests[:, 1] > np.interp(tests[:, 0], *corners.T)]
+            corners = tradeoffs.upper_hull(np.concatenate([corners, above]))
         return Polygon(*corners.T)
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
-    return GaussianTradeoff(math.sqrt(squared / variance)) if variance > 0 else PureProtocolTradeoff(math.inf, 1.0)
+    if variance <= 0:
+        return tradeoffs.PureProtocolTradeoff(math.inf, 1.0)
+    return GaussianTradeoff(math.sqrt(squared / variance))
 
 
 def _longest_vectors(start: tuple[int, ...], left: int, columns: int) -> Iterator[tuple[int, ...]]:

@@ -15,7 +15,7 @@ SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta =
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guarantee:
-    """A trade-off function, what it protects, and against whom; ValueError for other units and trust models.
+    """A trade-off function, what it protects, and against whom.
 
     Parameters
     ----------
@@ -65,25 +65,19 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None) -> str:
-        """The guarantee in plain sentences, at `stated_delta` or at `epsilon`; personal budgets are quoted as a range.
-
-        Further sentences say what is given away: records of infinite budget, or released exactly as they are, and
-        columns without noise.
-        """
+        """The guarantee in plain sentences, at `stated_delta` or at `epsilon`, and what is given away, if anything."""
         pair = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         budget, delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
         given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
-        neighbours = f"two possible values of one {self.unit}"
-        if self.trust_model == "central":
-            neighbours = f"two data sets that differ in one {self.unit}"
+        kind = "data sets that differ in" if self.trust_model == "central" else "possible values of"
         exposed = " and ".join(self.exposed)
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
-            f"no test between {neighbours} that raises a false alarm 5% of the time "
+            f"no test between two {kind} one {self.unit} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):

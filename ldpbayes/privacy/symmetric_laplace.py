@@ -46,9 +46,8 @@ class SymmetricLaplaceTradeoff(Tradeoff):
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        return self._map(
-            LaplaceTradeoff.__call__, _Tests.type_ii_error, checked_probability("alpha", alpha), public=0.0
-        )
+        alpha = checked_probability("alpha", alpha)
+        return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, alpha, public=0.0)
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """δ_c(ε): power less exp(ε) times level, of the test with threshold exp(ε); for the limit [LCQ] Theorem 3.3."""
@@ -82,11 +81,12 @@ def _tests(dimension: float, distance: float) -> "_Tests":
     return _Tests(dimension if dimension <= MANY else math.inf, distance)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Tests:
     """Level and power of the most powerful tests, as functions of the logarithm κ ≥ 0 of their threshold."""
 
-    def __init__(self, dimension: float, distance: float) -> None:
-        self.dimension, self.distance = dimension, distance
+    dimension: float
+    distance: float
 
     def log_errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law.
@@ -149,11 +149,8 @@ class _Tests:
         # the threshold is nearly right: there the tangent is within rounding of the curve
         short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(miss) - alpha)
         with np.errstate(over="ignore"):
-            value = np.where(
-                beyond,
-                np.exp(level) + np.exp(-kappa) * short,
-                np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha),
-            )
+            tangent = np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha)
+            value = np.where(beyond, np.exp(level) + np.exp(-kappa) * short, tangent)
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
     def _threshold(self, which: int, target: np.ndarray) -> np.ndarray:
@@ -186,11 +183,8 @@ class _Tests:
                 miss = -np.log1p(-delta)
                 epsilon = self.distance**2 / (2 * miss) - miss
             return np.where(delta >= self.delta(np.zeros(1)), 0.0, epsilon)
-        root = find_root(
-            lambda epsilon, target: self.delta(epsilon) - target,
-            (np.zeros_like(delta), np.full_like(delta, self.most)),
-            args=(delta,),
-        )
+        bracket = np.zeros_like(delta), np.full_like(delta, self.most)
+        root = find_root(lambda epsilon, target: self.delta(epsilon) - target, bracket, args=(delta,))
         least, most = self.delta(np.array([self.most, 0.0]))
         return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
 

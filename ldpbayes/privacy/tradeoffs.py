@@ -20,8 +20,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 class Tradeoff(abc.ABC):
     """The trade-off function of a worst pair of inputs; parameters may be arrays, one entry for each personal budget.
 
-    Methods broadcast their argument against the parameters, return float64, and raise ValueError for an argument out of
-    range.
+    Methods broadcast their argument against the parameters and return float64.
     """
 
     zero_probability: Array = 0.0
@@ -112,7 +111,7 @@ class PureProtocolTradeoff(Tradeoff):
         self._check("separation", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        """The convex polygon with slopes -exp(budget), -1 and -exp(-budget): the maximum of its lines."""
+        """A convex polygon: the maximum of lines of slopes -exp(budget), -1 and -exp(-budget)."""
         alpha, budget = np.asarray(checked_probability("alpha", alpha)), np.asarray(self.budget)
         with np.errstate(divide="ignore", invalid="ignore"):
             steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
@@ -194,10 +193,7 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 
 class Polygon(Tradeoff):
-    """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1).
-
-    Corners of level 0 reject on outputs that give an input away.
-    """
+    """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1)."""
 
     def __init__(self, level: np.ndarray, power: np.ndarray) -> None:
         self._level, self._power = level, power
@@ -206,14 +202,12 @@ class Polygon(Tradeoff):
         return np.clip(1 - np.interp(checked_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Largest power less exp(epsilon) times the level, of all corners."""
         epsilon = np.asarray(checked_epsilon(epsilon))[..., None]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
         return np.maximum(gain.max(axis=-1), 0.0)[()]
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Largest log of (power − delta)/level, of all corners."""
         delta = np.asarray(checked_probability("delta", delta))[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
