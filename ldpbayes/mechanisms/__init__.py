@@ -13,6 +13,7 @@ from ldpbayes.mechanisms._calibrated import (
 )
 from ldpbayes.mechanisms._categories import (
     HadamardResponse,
+    LocalHashing,
     OptimalUnaryEncoding,
     PureProtocol,
     RandomizedResponse,
@@ -20,7 +21,6 @@ from ldpbayes.mechanisms._categories import (
     SymmetricUnaryEncoding,
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, UnbiasedRandomizer
-from ldpbayes.mechanisms._local_hashing import LocalHashing
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,

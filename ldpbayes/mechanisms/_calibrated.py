@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax.typing import ArrayLike
 
+import ldpbayes.noise as laws
 from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import is_concrete
@@ -14,17 +15,6 @@ from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant
 from ldpbayes.mechanisms.registry import register
-from ldpbayes.noise import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Gaussian,
-    Laplace,
-    Staircase,
-    SymmetricLaplace,
-    WithPublicRecords,
-    ZeroInflated,
-    optimal_gamma,
-)
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
 
 
@@ -58,11 +48,8 @@ class LaplaceMechanism(Additive):
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
-        """Laplace noise of a stated scale b, the standard deviation over √2; the guarantee follows from it.
-
-        `options` are columns, perturbed and sensitivity, as for `AdditiveMechanism`.
-        """
-        return AdditiveMechanism(Laplace(scale), lower, upper, **options)
+        """Laplace noise of a stated scale b, standard deviation over √2; `options` are those of `AdditiveMechanism`."""
+        return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
 
     @property
     def scale(self) -> Array:
@@ -74,13 +61,13 @@ class LaplaceMechanism(Additive):
         return float(self.ranges.sum()) / self.epsilon
 
     @property
-    def noise(self) -> Laplace:  # type: ignore[override]
+    def noise(self) -> laws.Laplace:  # type: ignore[override]
         with np.errstate(over="ignore"):
-            return unchecked(Laplace, self.scale)
+            return unchecked(laws.Laplace, self.scale)
 
     @property
     def guarantee(self) -> Guarantee:
-        """Pure differential privacy, with the trade-off curve of inputs that are as far apart as they can be."""
+        """The curve of inputs that are as far apart as they can be."""
         if self.columns is None:
             return Guarantee(LaplaceTradeoff(self.epsilon), trust_model="local" if self.bounded else "central")
         return super().guarantee
@@ -117,8 +104,8 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
     """
 
     @property
-    def noise(self) -> WithPublicRecords:  # type: ignore[override]
-        return unchecked(WithPublicRecords, unchecked(SymmetricLaplace, self.scale))
+    def noise(self) -> laws.WithPublicRecords:  # type: ignore[override]
+        return unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale))
 
 
 @register("independent_laplace")
@@ -131,16 +118,13 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 
     Parameters
     ----------
-    scale : array_like
-        λ, the standard deviation of the noise in each column (Laplace's b is λ/√2), in the unit of the data; an array
-        holds one a record. A record of scale 0 is public: released as it is.
-    lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`.
+    scale, lower, upper, columns, perturbed
+        As for `SymmetricLaplaceMechanism`: the scale is the standard deviation λ, where Laplace's b is λ/√2.
     """
 
     @property
-    def noise(self) -> WithPublicRecords:  # type: ignore[override]
-        return unchecked(WithPublicRecords, unchecked(Laplace, self.scale / math.sqrt(2)))
+    def noise(self) -> laws.WithPublicRecords:  # type: ignore[override]
+        return unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2)))
 
 
 @register("zero_inflated_laplace")
@@ -174,8 +158,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
         self._check_noise()
 
     @property
-    def noise(self) -> ZeroInflated:  # type: ignore[override]
-        return unchecked(ZeroInflated, unchecked(SymmetricLaplace, self.scale), self.zero_probability)
+    def noise(self) -> laws.ZeroInflated:  # type: ignore[override]
+        return unchecked(laws.ZeroInflated, unchecked(laws.SymmetricLaplace, self.scale), self.zero_probability)
 
 
 @register("gaussian")
@@ -188,18 +172,15 @@ class GaussianMechanism(Additive):
 
     Parameters
     ----------
-    epsilon : array_like
-        Positive and finite; an array holds personal budgets, one a record.
-    delta : array_like
-        Between 0 and 1, exclusive.
+    epsilon, delta : array_like
+        Positive and finite; in (0, 1). Arrays hold one a record. ValueError if traced: calibration is on the host.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
 
     Attributes
     ----------
     scale : float or ndarray
-        Calibrated standard deviation of the noise, a leaf of the pytree: to differentiate or map over budgets, map over
-        it as well.
+        Calibrated standard deviation, a leaf of the pytree: to differentiate or map over budgets, map over it as well.
     """
 
     epsilon: Array
@@ -228,8 +209,8 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Gaussian noise of a stated standard deviation; `options` as for `LaplaceMechanism.from_scale`."""
-        return AdditiveMechanism(Gaussian(standard_deviation), lower, upper, **options)
+        """Gaussian noise of a stated standard deviation; `options` are those of `AdditiveMechanism`."""
+        return AdditiveMechanism(laws.Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
     def classical(
@@ -238,25 +219,24 @@ class GaussianMechanism(Additive):
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
         For comparison with releases of that calibration. It is proven for ε < 1, where it adds more noise than (ε, δ)
-        needs; for large ε it adds too little. The guarantee is the exact curve of the noise, so ask it for the δ that
-        holds: ``mechanism.guarantee.delta(epsilon)``. Δ is the range (of a row, the length of the box's diagonal), or
-        the sensitivity of a statistic; `options` as for `LaplaceMechanism.from_scale`.
+        needs; for large ε it adds too little. Ask the guarantee, which is exact, for the δ that holds:
+        ``mechanism.guarantee.delta(epsilon)``. `options` are those of `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
         delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-        unit_noise = AdditiveMechanism(Gaussian(1.0), lower, upper, **options)
+        unit_noise = AdditiveMechanism(laws.Gaussian(1.0), lower, upper, **options)
         with np.errstate(over="ignore"):
             deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise) / epsilon
         # `unit_noise` has its bounds in the order of the row already
-        return dataclasses.replace(unit_noise, noise=Gaussian(deviation))
+        return dataclasses.replace(unit_noise, noise=laws.Gaussian(deviation))
 
     @property
-    def noise(self) -> Gaussian:  # type: ignore[override]
-        return unchecked(Gaussian, self.scale)
+    def noise(self) -> laws.Gaussian:  # type: ignore[override]
+        return unchecked(laws.Gaussian, self.scale)
 
     @property
     def guarantee(self) -> Guarantee:
-        """Approximate differential privacy, with the trade-off curve of inputs as far apart as they can be."""
+        """The curve of inputs that are as far apart as they can be."""
         return Guarantee(
             GaussianTradeoff(np.divide(_diameter(self), self.scale)),
             trust_model="local" if self.bounded else "central",
@@ -284,10 +264,8 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
-    lower, upper : array_like
-        Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
+    epsilon, lower, upper : array_like
+        As for `LaplaceMechanism`; bounds are required.
     gamma : array_like, optional
         γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma`, of least variance.
     """
@@ -313,9 +291,9 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
                 raise ValueError(f"the variance of the noise must be finite, got inf in {self!r}")
 
     @property
-    def noise(self) -> Staircase:  # type: ignore[override]
-        gamma = optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
-        return unchecked(Staircase, self.upper - self.lower, self.epsilon, gamma)
+    def noise(self) -> laws.Staircase:  # type: ignore[override]
+        gamma = laws.optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
+        return unchecked(laws.Staircase, self.upper - self.lower, self.epsilon, gamma)
 
     def pieces(self, z: ArrayLike) -> tuple[Array, Array]:
         return self.noise.pieces(z, self.lower, self.upper)
@@ -358,8 +336,8 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
     """
 
     @property
-    def noise(self) -> DiscreteLaplace:  # type: ignore[override]
-        return unchecked(DiscreteLaplace, self.scale)
+    def noise(self) -> laws.DiscreteLaplace:  # type: ignore[override]
+        return unchecked(laws.DiscreteLaplace, self.scale)
 
 
 @register("discrete_gaussian")
@@ -367,14 +345,9 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    Parameters
-    ----------
-    scale : array_like
-        Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
-    lower, upper, columns, perturbed, sensitivity
-        As for `DiscreteLaplaceMechanism`.
+    The parameters are those of `DiscreteLaplaceMechanism`; above 1 the scale is nearly the standard deviation.
     """
 
     @property
-    def noise(self) -> DiscreteGaussian:  # type: ignore[override]
-        return unchecked(DiscreteGaussian, self.scale)
+    def noise(self) -> laws.DiscreteGaussian:  # type: ignore[override]
+        return unchecked(laws.DiscreteGaussian, self.scale)

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ class LinearRecordsMechanism(Additive):
     Parameters
     ----------
     epsilon, delta : array_like
-        Of the guarantee: positive and finite; between 0 and 1, exclusive. Arrays hold one a record.
+        Positive and finite; in (0, 1). Arrays hold one a record. ValueError if traced: calibration is on the host.
     radius : float
         Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
     response_bound : float
@@ -81,7 +82,6 @@ class LinearRecordsMechanism(Additive):
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        """Of one standard deviation in all covariates and of another in the response."""
         xp: Any = np if is_concrete(self.unit_standard_deviation, self.split, self.radius, self.response_bound) else jnp
         covariate = 2 * self.radius * self.unit_standard_deviation / xp.sqrt(1 - self.split)
         response = 2 * self.response_bound * self.unit_standard_deviation / xp.sqrt(self.split)
@@ -121,16 +121,14 @@ class LinearRecordsMechanism(Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records that differ in all covariates and in the response."""
         return Guarantee(GaussianTradeoff(1 / np.asarray(self.unit_standard_deviation)[()]), stated_delta=self.delta)
 
     @property
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in the response only, or in a covariate only, the worse of both."""
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
-        return Guarantee(
-            GaussianTradeoff((share / self.unit_standard_deviation)[()]), unit="attribute", stated_delta=self.delta
-        )
+        tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
+        return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
 
 @register("logistic_records")
@@ -165,6 +163,9 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
 
     perturbed = None
     linear_tails = False
+    resolution = property(attrgetter("standard_deviation"))
+    released_range = None  # rows are not compressed on panels
+    domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
@@ -180,22 +181,12 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
 
     @property
     def response_epsilon(self) -> Array:
-        """Budget of the label's randomized response."""
         return self.epsilon * self.split
 
     @property
     def noise(self) -> Gaussian:
         """Of the covariates."""
         return unchecked(Gaussian, self.standard_deviation)
-
-    @property
-    def resolution(self) -> Array:
-        return self.standard_deviation
-
-    @property
-    def released_range(self) -> None:
-        """None: rows are not compressed on panels."""
-        return None
 
     def breakpoints(self, z: ArrayLike) -> Array:
         return array_of(z)[..., None][..., :0]
@@ -205,13 +196,6 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         """Of the covariates, which get noise."""
         columns = self.columns if isinstance(self.columns, tuple) else range(self.columns)
         return Columns(self.columns, tuple(columns[:-1]))
-
-    @property
-    def domain(self) -> constraints.Constraint:
-        """Rows of numbers, of which the last is a label."""
-        return constraints.real_vector
-
-    support = domain
 
     def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
         """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
@@ -255,8 +239,7 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     @property
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in the label only, or in a covariate only, the worse of both."""
-        response = self.response_epsilon
-        label = PureProtocolTradeoff(response, 1 / (1 + np.exp(-response)))
+        label = PureProtocolTradeoff(self.response_epsilon, 1 / (1 + np.exp(-self.response_epsilon)))
         tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.standard_deviation), label])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
@@ -270,7 +253,6 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         return values.astype(float) if values.dtype.kind != "f" else values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Numbers too far outside the ball, or too few."""
         d = self.dimension
         bounds, deviations = np.full(d, self.radius), np.full(d, self.standard_deviation)
         names = [f"column {name}" for name in self.names[:d]]
@@ -323,9 +305,8 @@ class StatisticsMechanism(Additive):
         if np.shape(np.atleast_1d(ratios)) != units.shape:
             raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
         object.__setattr__(self, "ratios", tuple(np.atleast_1d(ratios).tolist()))
-        object.__setattr__(
-            self, "standard_deviation", float(self.sensitivity * gaussian_scale(self.epsilon, self.delta))
-        )
+        deviation = float(self.sensitivity * gaussian_scale(self.epsilon, self.delta))
+        object.__setattr__(self, "standard_deviation", deviation)
 
     @abc.abstractmethod
     def statistics(self, rows: Array) -> Array:
@@ -375,17 +356,11 @@ class StatisticsMechanism(Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records whose statistics are as far apart as they can be.
-
-        Under central trust these are one record of two data sets that agree in all others.
-        """
+        """The curve of two records whose statistics are as far apart as they can be."""
         tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
         return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
-    @property
-    def attribute_guarantee(self) -> Guarantee:
-        """That of a record: one attribute may change all statistics."""
-        return self.guarantee
+    attribute_guarantee = guarantee  # one attribute may change all statistics
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest value of each statistic of one record."""
@@ -447,17 +422,16 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     epsilon, delta, radius, response_bound, columns, clip
         As for `LinearRecordsMechanism`, the budget as numbers.
     ratios : sequence of float
-        Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
-        response), as ratios to each other: σ₁ : σ₂ : σ₃. By default those of their units, R² : R R_y : R_y², so that
-        the units of x and y do not matter; [KJKH] takes them equal.
+        Standard deviations σ₁ : σ₂ : σ₃ of the noise in the three blocks (products of covariates, covariates times
+        response, squared response), up to a common factor. By default in the ratio of the units, R² : R R_y : R_y²;
+        [KJKH] takes them equal.
     off_diagonal : {"scaled", "once"}
         Whether s is √2 or 1. With two covariates or more sensitivity and noise are equal for both: scaled, these
         statistics have half the relative variance of the noise.
     trust_model : {"local", "central"}
         Whether every record's statistics get noise, or their sum does, from a trusted curator.
     count : int, optional
-        The number of records that are summed in a released value. By default values are of one record each; or, under
-        central trust, of an unknown number of records.
+        The number of records that are summed in a released value: by default 1, or unknown under central trust.
 
     Attributes
     ----------

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import jax
@@ -80,10 +81,7 @@ class Columns:
         return jnp.broadcast_to(rows, part.shape[:-1] + rows.shape[-1:]).at[..., self.index].set(part)
 
     def in_order(self, frame: Any) -> Any:
-        """A data frame with these columns in their order, ValueError if it has others.
-
-        Anything else is returned as it is, and so is a data frame where the mechanism's columns have no names.
-        """
+        """A data frame with these columns, if they have names, in their order; anything else as it is."""
         names = getattr(frame, "columns", None)
         if names is None or not isinstance(self.columns, tuple):
             return frame
@@ -95,8 +93,7 @@ class Columns:
 def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
     """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones.
 
-    Bounds come in the order of the names and are kept in that of the row: ``bounds[order]``. ValueError for columns
-    that are neither distinct names nor a positive number, and for perturbed ones that are not among them.
+    Bounds come in the order of the names and are kept in that of the row: ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
         names: Any = tuple(columns)
@@ -137,28 +134,11 @@ class Columnwise(Mechanism):
     def _columns(self) -> Columns:
         return Columns(self.columns, self.perturbed)
 
-    @property
-    def index(self) -> tuple[int, ...]:
-        """Positions of the perturbed columns in a row."""
-        return self._columns.index
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns: x0, x1, ... by default."""
-        return self._columns.names
-
-    @property
-    def dimension(self) -> int:
-        """Number of perturbed columns."""
-        return self._columns.dimension
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return self._columns.event_shape
-
-    @property
-    def record_shape(self) -> tuple[int, ...]:
-        return self.event_shape
+    index = property(attrgetter("_columns.index"), doc="Positions of the perturbed columns in a row.")
+    names = property(attrgetter("_columns.names"), doc="Names of the columns: x0, x1, ... by default.")
+    dimension = property(attrgetter("_columns.dimension"), doc="Number of perturbed columns.")
+    event_shape = property(attrgetter("_columns.event_shape"))
+    record_shape = property(attrgetter("event_shape"))
 
     def validated(self, values: ArrayLike) -> np.ndarray:
         """`Mechanism.validated`; a data frame's columns are taken by name, ValueError if it has others."""
@@ -167,9 +147,6 @@ class Columnwise(Mechanism):
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
-
-    A record is a number, or a row of which all columns or some are perturbed. Without bounds it is a statistic of many
-    records, with a stated `sensitivity`: how far one of them can move it.
 
     Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
     ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and those that their `noise` follows
@@ -181,6 +158,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     sensitivity: Array = None
 
     clips = True
+    linear_tails = property(attrgetter("noise.linear_tails"))
 
     noise: Noise
     """The law of what is added: a field or a property."""
@@ -222,7 +200,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def bounded(self) -> bool:
-        """Whether records are clipped; if not, the released value is a statistic of many."""
+        """Whether records are clipped; if not, the released value is a statistic of many records."""
         return self.lower is not None
 
     def _clip(self, part: jax.Array) -> jax.Array:
@@ -408,10 +386,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return constraints.real if self.columns is None else constraints.real_vector
 
     @property
-    def linear_tails(self) -> bool:
-        return self.noise.linear_tails
-
-    @property
     def period(self) -> Array | None:
         return None if self.noise.period is None else extreme("min", self.noise.period)
 
@@ -431,8 +405,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def guarantee(self) -> Guarantee:
         """The curve of two records that differ in all perturbed columns by their whole range.
 
-        Columns that are released as they are, and public records, have no protection. For a statistic, the curve of
-        two data sets that differ in one record.
+        For a statistic, the curve of two data sets that differ in one record.
         """
         return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._statistic_tradeoff, "record")
 
@@ -517,9 +490,7 @@ class AdditiveMechanism(Additive):
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
         Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
-        the noise (`noise.norm`: 1 for the sum of absolute differences, as under independent Laplace noise, 2 for the
-        Euclidean distance; where columns have scales of their own, in units of the first one's). Infinite for records
-        with noise but no bounds: then nothing is promised.
+        the noise (`noise.norm`). Infinite for records with noise but no bounds: then nothing is promised.
     """
 
     noise: Noise

@@ -19,7 +19,7 @@ from ldpbayes.data import CountSketch
 from ldpbayes.likelihood import supported_mass as _supported_mass
 from ldpbayes.likelihood.nodes import law_of_nodes
 from ldpbayes.likelihood.supported_mass import supported_mass
-from ldpbayes.mechanisms._local_hashing import xxh32_of_decimal
+from ldpbayes.mechanisms._categories import xxh32_of_decimal
 from tests.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -14,7 +14,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import mechanism_from_spec
-from ldpbayes.mechanisms._local_hashing import xxh32_of_decimal
+from ldpbayes.mechanisms._categories import xxh32_of_decimal
 from tests.protocols import PROTOCOLS
 
 ERROR_RATE = 1e-4
