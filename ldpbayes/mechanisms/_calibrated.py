@@ -43,8 +43,7 @@ class LaplaceMechanism(Additive):
 
     def __post_init__(self) -> None:
         self._check_positive("epsilon")
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
@@ -85,8 +84,7 @@ class _StatedDeviation(Additive):
 
     def __post_init__(self) -> None:
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()
 
 
 @register("symmetric_laplace")
@@ -154,8 +152,7 @@ class ZeroInflatedLaplaceMechanism(Additive):
     def __post_init__(self) -> None:
         self._check_probability("zero_probability")
         self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()
 
     @property
     def noise(self) -> laws.ZeroInflated:  # type: ignore[override]
@@ -284,8 +281,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
             self._check(name, "finite", np.isfinite)
         if self.gamma is not None:
             self._check("gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()
         with np.errstate(all="ignore"):
             if is_concrete(self) and not np.all(np.isfinite(self.noise.variance)):
                 raise ValueError(f"the variance of the noise must be finite, got inf in {self!r}")
@@ -314,8 +310,7 @@ class _WholeNumbers(Additive):
         self._check_positive("scale")
         if self.lower is None and self.upper is None and self.sensitivity is None:
             object.__setattr__(self, "sensitivity", 1.0)
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()
 
 
 @register("discrete_laplace")

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import LARGEST_CODE, at_least, checked, whole_numbers_up_to
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_support
 from ldpbayes.mechanisms.protocol import DiscreteMechanism
 from ldpbayes.mechanisms.registry import register
@@ -212,7 +212,7 @@ class RandomizedResponse(PureProtocol):
         epsilon = jnp.asarray(self.epsilon, dtype)
         return epsilon, float(np.log(self.categories - 1)) - epsilon
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Codes in the dtype of `x` if that holds all of them, else integers."""
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
@@ -273,7 +273,7 @@ class _UnaryEncoding(BitVectorProtocol):
     def _log_odds(self) -> tuple[Array, Array]:
         """Logits of p and of q in the shape of the budget; infinite at an infinite budget."""
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
         own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
         shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
@@ -368,7 +368,7 @@ class SubsetSelection(BitVectorProtocol):
 
         return int(min(sizes, key=variance))
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x, epsilon = self._codes(x), self._budget
         d, w = self.categories, self.subset_size
         shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
@@ -462,7 +462,7 @@ class HadamardResponse(PureProtocol):
         """K, the number of values that can be released."""
         return 1 << self.categories.bit_length()
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         row = self._codes(x).astype(jnp.int32) + 1
         epsilon = self._budget
         shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
@@ -557,7 +557,7 @@ class LocalHashing(PureProtocol):
             constraints.integer_interval(np.uint32(0), np.array([2**32 - 1, self.hash_range - 1], np.uint32)), 1
         )
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x, g, epsilon = self._codes(x), self.hash_range, self._budget
         shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)

@@ -1,6 +1,7 @@
 """Mechanisms for the labels of a regression."""
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +13,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.design import (
     Histogram,
     HistogramLike,
@@ -88,9 +89,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         epsilon : float
             Privacy budget, positive and finite.
         nodes : array_like, optional
-            Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default the
-            prior's bins, each cut so that there are 64 cells or more, or 512 equally wide cells where there are more
-            bins. Time grows as their number cubed: half a second for 500 of them.
+            Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default 64 cells
+            or more, parts of the prior's bins, and at most 512: half a second's work, which grows as their cube.
         """
         histogram = checked_histogram(prior)
         if nodes is None:
@@ -104,17 +104,16 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
     def _probabilities(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-        """The probabilities p and q in the floating dtype of the data."""
         keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
         p = 1 / (1 + (np.shape(self.outputs)[0] - 1) * keep)
         return p, p * keep
 
     def bin(self, x: ArrayLike) -> jax.Array:
-        """The bin of each label, clipped or not: from 0 to d − 1."""
+        """The bin of each label, from 0 to d − 1."""
         x = floating(x)
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = checked_labels(x)
         own, (p, _), d = self.bin(x), self._probabilities(x.dtype), np.shape(self.outputs)[0]
         shape = jnp.broadcast_shapes(x.shape, p.shape)
@@ -161,7 +160,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Pure differential privacy of labels, with the exact curve of any two labels in different bins."""
+        """The curve of any two labels in different bins."""
         _, p = self.output_probabilities
         return Guarantee(PureProtocolTradeoff(self.epsilon, p[..., 0]), unit="label")
 
@@ -205,6 +204,9 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     half_width: Array
     outside: str = static(default="projection")
 
+    linear_tails = False
+    resolution = math.inf
+
     def __post_init__(self) -> None:
         self._check_positive("epsilon", "half_width")
         object.__setattr__(self, "interval", checked_interval(self.interval))
@@ -217,11 +219,10 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
 
     @property
     def _ends(self) -> tuple[Array, Array]:
-        """Ends of the released labels, a − ζ and b + ζ."""
         return self.interval[0] - self.half_width, self.interval[1] + self.half_width
 
     def _law(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-        """exp(−ε), a, b, ζ and γ in the floating dtype of the data."""
+        """exp(−ε), a, b, ζ and γ."""
         keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
         lower, upper, half = (jnp.asarray(part, dtype) for part in (*self.interval, self.half_width))
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
@@ -237,7 +238,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     def _projected(self, x: jax.Array) -> jax.Array:
         return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
@@ -296,12 +297,6 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     def support(self) -> constraints.Constraint:
         return constraints.interval(*self._ends)
 
-    linear_tails = False
-
-    @property
-    def resolution(self) -> float:
-        return float("inf")
-
     @property
     def released_range(self) -> tuple[Array, Array]:
         low, high = self._ends
@@ -309,22 +304,19 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
 
     @property
     def released_breakpoints(self) -> np.ndarray:
-        """Where the labels at the interval's ends come into reach of z, or leave it."""
         lower, upper = self.interval
         return np.ravel(np.add.outer([lower, upper], np.multiply.outer([-1.0, 1.0], self.half_width)))
 
     @property
     def guarantee(self) -> Guarantee:
-        """Pure differential privacy of labels, with the exact trade-off curve of the interval's two ends.
+        """The curve of the interval's two ends.
 
         Their neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ under the one, exp(−ε)/γ under the
         other. No pair of labels is easier to tell apart, labels that are released uniformly included.
         """
         width = self.interval[1] - self.interval[0]
-        total = 2 * self.half_width + np.exp(-self.epsilon) * width
-        return Guarantee(
-            PureProtocolTradeoff(self.epsilon, np.minimum(2 * self.half_width, width) / total), unit="label"
-        )
+        separation = np.minimum(2 * self.half_width, width) / (2 * self.half_width + np.exp(-self.epsilon) * width)
+        return Guarantee(PureProtocolTradeoff(self.epsilon, separation), unit="label")
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
@@ -340,8 +332,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
 
     A label at a node is released as one of the outputs with the probabilities in the node's row. A label between two
-    nodes is first rounded to one of them at random, the nearer with the larger probability, so that its mean stays;
-    labels beyond the nodes are clipped.
+    nodes is first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
 
     Parameters
     ----------
@@ -369,23 +360,19 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             increasing(name, getattr(self, name), 2)
         self._check("matrix", "positive and finite", lambda a: (a > 0) & (a < np.inf))
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
-        if np.shape(self.matrix) != shape:
-            raise ValueError(
-                f"matrix must have a row a node and a column an output, {shape}, got {np.shape(self.matrix)}"
-            )
+        if (got := np.shape(self.matrix)) != shape:
+            raise ValueError(f"matrix must have a row a node and a column an output, {shape}, got {got}")
         if not is_concrete(self):
             return
         bias = (self.matrix @ self.outputs - self.nodes) / (self.nodes[-1] - self.nodes[0])
         excess = np.max(np.log(self.matrix.max(axis=0) / self.matrix.min(axis=0))) - self.epsilon
-        for error, condition in (
+        for error, needed in (
             (np.max(np.abs(self.matrix.sum(axis=1) - 1)), "rows that sum to one"),
             (np.max(np.abs(bias)), "rows whose means are the nodes"),
             (excess, f"columns in which no entry is more than exp({self.epsilon:g}) times another"),
         ):
             if error > MATRIX_TOLERANCE:
-                raise ValueError(
-                    f"matrix must have {condition}, to {MATRIX_TOLERANCE:g}; it misses that by {error:.3g}"
-                )
+                raise ValueError(f"matrix must have {needed}, to {MATRIX_TOLERANCE:g}; it misses that by {error:.3g}")
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
@@ -397,9 +384,8 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             As for `RROnBins.optimal`.
         nodes : int or array_like
             Labels that get a row of their own, strictly increasing; or their number, equally spaced from the prior's
-            first node to its last. The others are rounded to these at random, which adds at most a quarter of the
-            squared distance of two nodes to the variance; labels beyond them are clipped. 25 take a second, 100 a
-            quarter of a minute. Outputs without a probability are left out.
+            first node to its last. Rounding the others to these adds at most a quarter of the squared distance of two
+            nodes to the variance. 25 take a second, 100 a quarter of a minute.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -413,7 +399,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = checked_labels(x)
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
@@ -431,7 +417,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """No array has more entries than the result, unlike `levels`."""
+        """Without `levels`, so that no array has more entries than the result."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)
@@ -443,7 +429,6 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return xp.broadcast_to(xp.asarray(self.nodes), (*np.shape(z), np.shape(self.nodes)[0]))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """The mean of z given x is the label as clipped."""
         x = floating(x)
         nodes, outputs, matrix = (jnp.asarray(part, x.dtype) for part in (self.nodes, self.outputs, self.matrix))
         above, share = self._neighbour(x)
@@ -466,10 +451,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Pure differential privacy of labels, with the exact curve of all pairs of nodes.
-
-        A label between two nodes has a mixture of their laws, which tells no more than these.
-        """
+        """The curve of all pairs of nodes: a label between two has a mixture of their laws, which tells no more."""
         return Guarantee(FiniteTradeoff(self.matrix), unit="label")
 
 

@@ -16,7 +16,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
@@ -110,13 +110,13 @@ class LinearRecordsMechanism(Additive):
         y = jnp.clip(part[..., -1:], -self.response_bound, self.response_bound)
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Add noise; ValueError for concrete records outside the ball or the range, unless ``clip``."""
         covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
         y = responses_in_range(y, self.response_bound, self.clip)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
-    def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
         return super().randomize(key, x)
 
     @property
@@ -197,13 +197,13 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         columns = self.columns if isinstance(self.columns, tuple) else range(self.columns)
         return Columns(self.columns, tuple(columns[:-1]))
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
         covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
         y = (signs(y) > 0).astype(covariates.dtype)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
-    def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
         x = jnp.asarray(x)
         x = x.astype(jnp.result_type(x, float))
         keys = jax.random.split(key)

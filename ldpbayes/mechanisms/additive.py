@@ -16,7 +16,7 @@ from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order, checked, 
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import register
@@ -163,6 +163,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     noise: Noise
     """The law of what is added: a field or a property."""
 
+    def __post_init__(self) -> None:
+        self._check_columns_and_bounds()
+        self._check_noise()
+
     def _check_columns_and_bounds(self) -> None:
         """Bring columns and bounds into the form in which they are kept, or raise ValueError."""
         columns, order = checked_columns(self.columns, self.perturbed)
@@ -242,7 +246,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             xp: Any = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
             return (values == xp.asarray(bound, values.dtype)) | (values == rounded(xp, bound, values.dtype))
 
-        lower, upper = (at(bound) for bound in self._full_bounds)
+        lower, upper = map(at, self._full_bounds)
         return lower, upper
 
     @property
@@ -262,8 +266,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 raise ValueError(f"noise with {columns} standard deviations, one a column, is for {wanted}")
             return
         for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
-            if np.ndim(getattr(self, name)):
-                shape = np.shape(getattr(self, name))
+            if shape := np.shape(getattr(self, name)):
                 raise ValueError(f"{name} must be a number, or one a perturbed column (here 1), got shape {shape}")
         if left_out or self.columns is not None:
             for leaf in jax.tree.leaves(self.noise):
@@ -312,10 +315,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
 
     @property
-    def has_atoms(self) -> bool:
+    def has_atoms(self) -> bool:  # type: ignore[override]
         return self.columns is None and isinstance(self.noise, Omitted)
 
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; concrete NaN raises ValueError.
 
         For simulation and studies: differences of floating-point noise betray the record ([Mironov]).
@@ -386,7 +389,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return constraints.real if self.columns is None else constraints.real_vector
 
     @property
-    def period(self) -> Array | None:
+    def period(self) -> Array | None:  # type: ignore[override]
         return None if self.noise.period is None else extreme("min", self.noise.period)
 
     @property
@@ -413,7 +416,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in the one perturbed column in which they are worst hidden.
 
-        One attribute may move a statistic as far as a whole record: nothing else is known of it.
+        One attribute may move a statistic as far as a whole record.
         """
         tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._statistic_tradeoff
         return self._guarantee(tradeoff, "attribute")
@@ -503,5 +506,4 @@ class AdditiveMechanism(Additive):
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):
             raise TypeError(f"noise must be one of ldpbayes.noise, such as Laplace(scale=3.0), got {self.noise!r}")
-        self._check_columns_and_bounds()
-        self._check_noise()
+        super().__post_init__()

@@ -17,13 +17,8 @@ from ldpbayes.mechanisms.finite_outputs import increasing
 class Histogram(NamedTuple):
     """A density that is constant between nodes and zero outside them.
 
-    Attributes
-    ----------
-    nodes : array (k + 1,)
-        Ends of the bins, strictly increasing, in the unit of the data.
-    densities : array (k,)
-        Of each bin, non-negative, per unit of the data. They integrate to one in results of this package; arguments may
-        be any pair of nodes and densities, which is normalised.
+    The `nodes` (k + 1,) are the ends of the bins, strictly increasing; the `densities` (k,) are non-negative. They
+    integrate to one in results of this package; arguments may be any pair of nodes and densities, which is normalised.
     """
 
     nodes: Array
@@ -31,7 +26,7 @@ class Histogram(NamedTuple):
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probability of each bin: density times width."""
+        """Probability of each bin."""
         return np.asarray(self.densities) * np.diff(self.nodes)
 
     @property
@@ -93,10 +88,7 @@ HistogramLike: TypeAlias = tuple[ArrayLike, ArrayLike]
 
 
 def checked_histogram(histogram: HistogramLike) -> Histogram:
-    """A pair of nodes and densities as a histogram of float64 arrays that integrates to one.
-
-    ValueError if it is no such pair, the nodes are unsorted, a density is negative, all are zero, or one is not finite.
-    """
+    """A pair of nodes and densities as a histogram of float64 arrays that integrates to one, or ValueError."""
     try:
         nodes, densities = histogram
     except (TypeError, ValueError):
@@ -104,9 +96,9 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
             f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
         ) from None
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, "finite numbers", np.isfinite))
-    densities = np.atleast_1d(
-        checked("the histogram's densities", densities, "finite and not negative", lambda a: np.isfinite(a) & (a >= 0))
-    )
+    allowed = "finite and not negative"
+    densities = checked("the histogram's densities", densities, allowed, lambda a: np.isfinite(a) & (a >= 0))
+    densities = np.atleast_1d(densities)
     if nodes.ndim > 1 or densities.ndim > 1 or len(nodes) != len(densities) + 1:
         raise ValueError(
             "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
@@ -145,8 +137,8 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
     """Share of the variance of a label Y that its release Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y.
 
     It is the Fisher information about the mean of the labels in one release, relative to that in a label, where the
-    law of the labels is the prior, tilted by exp(η y), since the covariance of Y and 1{Z = z} is the derivative of
-    P(Z = z) with respect to η. It needs no law but the prior, and weighs labels far out as squared error does.
+    law of the labels is the prior, tilted by exp(η y): the covariance of Y and 1{Z = z} is the derivative of P(Z = z)
+    with respect to η.
 
     Parameters
     ----------
@@ -165,8 +157,7 @@ def optimal_half_width(
     """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
 
     [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0 it is a constant share
-    of the interval, which depends on the prior only: 0.39 of it for a uniform one. (The variance of the unbiased value
-    of a label is then least at half of the interval.) As ε grows, ζ falls like exp(−ε/3).
+    of the interval, 0.39 of it for a uniform prior; as ε grows, it falls like exp(−ε/3).
 
     Parameters
     ----------
@@ -178,17 +169,11 @@ def optimal_half_width(
     interval : pair of float or callable, optional
         a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
 
-    Returns
-    -------
-    HalfWidthDesign
-        With half_width, interval and explained, the share of the variance.
-
     Notes
     -----
-    This criterion would shrink the interval to a point, and the release to one bit: whether a label is above a
-    threshold. A bit tells most about a mean if the law of the labels is known, and fails otherwise: for ε from 0.5 to
-    2, on two public data sets, it raised the test error of a linear model by 12 % to 67 %. Labels outside the interval
-    are indistinguishable; keep the public range unless it is several times wider than the labels.
+    Do not choose the interval by this criterion, which would shrink it to a point: a bit tells most about a mean if the
+    law of the labels is known, and fails otherwise (for ε from 0.5 to 2, on two public data sets, it raised the test
+    error of a linear model by 12 % to 67 %). Keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
     epsilon = _positive("epsilon", epsilon)
@@ -258,7 +243,7 @@ def _merged(prior: Histogram) -> Histogram:
 
 
 def checked_interval(interval: Interval) -> Interval:
-    """A pair lower < upper of finite numbers, ValueError for anything else; tracers are left alone."""
+    """A pair lower < upper of finite numbers, or ValueError; tracers are left alone."""
     try:
         lower, upper = interval
     except (TypeError, ValueError):
@@ -279,21 +264,14 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     """The interval in which a label most often lies and is released near the truth ([LH], 3.5 and Algorithm 1).
 
     It maximizes F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a label Y, whose density is the
-    histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself.
+    histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself; a and b are nodes.
 
     Parameters
     ----------
     histogram : Histogram or pair of array_like
         Nodes (k + 1,) and densities (k,) of the prior of a label.
-    epsilon : float
-        Privacy budget, positive; may be infinite, which gives the histogram's support.
-    half_width : float
-        ζ, positive and finite, in the unit of the labels.
-
-    Returns
-    -------
-    tuple of float
-        (a, b), two of the nodes.
+    epsilon, half_width : float
+        Of `RPWithPrior`, positive; an infinite budget gives the histogram's support.
     """
     nodes, densities = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, "a positive number", lambda a: a > 0)
@@ -305,8 +283,7 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     length = np.exp(-epsilon) * (nodes - nodes[0])
     # Within a bin F is a ratio of linear functions of a, and of b, so monotone: the best ends are nodes. Dinkelbach's
     # method: for a ratio λ, the pair that maximizes P(a ≤ Y ≤ b) − λ (2ζ + e^−ε (b − a)) is the best difference of two
-    # entries of one array; then λ is the ratio at that pair, until it grows no more. That takes O(k) a step and a few
-    # steps ([LH]'s own search is O(k²), and its interior points never improve on nodes).
+    # entries of one array; then λ is the ratio at that pair, until it grows no more: a few steps of O(k).
     low, high = best = 0, len(nodes) - 1
     ratio = 0.0
     while (new := (cumulative[high] - cumulative[low]) / (2 * half_width + (length[high] - length[low]))) > ratio:
@@ -335,24 +312,17 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     A label whose bin's output is o_i is released as o_i with probability p = exp(ε) q, and as each other output with
     probability q = 1/(exp(ε) + d − 1). A bin of mass P and mean m has, among all labels with mean μ, the best output
     (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). The losses of bins add up, so a shortest path over their ends finds the
-    best bins of each number d. No mechanism of this budget has a smaller mean squared error.
+    best bins of each number d: the fewest with the smallest loss, to rounding. No mechanism of this budget has a
+    smaller mean squared error.
 
     Parameters
     ----------
-    values : array_like (k,)
-        The labels' values, strictly increasing.
-    probabilities : array_like (k,)
-        Of each value, non-negative; they are normalised.
+    values, probabilities : array_like (k,)
+        The labels' values, strictly increasing, and their probabilities, two at least positive, which are normalised.
     epsilon : float
         Privacy budget, positive and finite.
-
-    Returns
-    -------
-    BinDesign
-        Edges, outputs and loss, with the fewest bins that attain the smallest loss, to rounding.
     """
-    values, probabilities = _checked_law(values, probabilities)
-    budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]
     values, probabilities = values[probabilities > 0], probabilities[probabilities > 0]
     mean = probabilities @ values
@@ -387,9 +357,8 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
     """exp(−ε) times the cost of each bin of values r, ..., i − 1, and its best output; arrays (k + 1, k + 1)."""
     keep, gain = np.exp(-budget), -np.expm1(-budget)
-    sums = np.concatenate(
-        [np.zeros((3, 1)), np.cumsum(probabilities * values ** np.arange(3)[:, None], axis=1)], axis=1
-    )
+    moments = np.cumsum(probabilities * values ** np.arange(3)[:, None], axis=1)
+    sums = np.concatenate([np.zeros((3, 1)), moments], axis=1)
     mass, first, second = (keep * total[-1] + gain * (total - total[:, None]) for total in sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         outputs = first / mass
@@ -398,8 +367,8 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
     return np.where(bins[:, None] < bins, costs, np.inf), outputs
 
 
-def _checked_law(values: ArrayLike, probabilities: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """A law on increasing numbers as float64 arrays, normalised; ValueError unless two values have a probability."""
+def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """A law on increasing numbers as float64 arrays, normalised, and the budget."""
     values = np.atleast_1d(checked("values", values, "finite numbers", np.isfinite))
     allowed = "finite and not negative"
     probabilities = np.atleast_1d(checked("probabilities", probabilities, allowed, lambda a: (a >= 0) & (a < np.inf)))
@@ -411,7 +380,8 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike) -> tuple[np.ndarra
             "probability, and two must"
         )
     increasing("values", values, 2)
-    return values, probabilities / probabilities.sum()
+    budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    return values, probabilities / probabilities.sum(), budget
 
 
 GRID_REACH = 1.75  # range of the default outputs, in units of the narrowest possible one; optima need less than 1.5
@@ -422,10 +392,7 @@ TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabil
 
 
 class UnbiasedLaws(NamedTuple):
-    """Increasing `outputs` (m,), the `matrix` p(output | label) (k, m), and the `loss` E[(z − x)²].
-
-    All outputs have a probability. Each row of the matrix sums to one and has its label as mean.
-    """
+    """Increasing `outputs` (m,), a `matrix` p(output | label) (k, m) without empty columns, the `loss` E[(z − x)²]."""
 
     outputs: np.ndarray
     matrix: np.ndarray
@@ -447,6 +414,8 @@ def optimal_unbiased(
 ) -> UnbiasedLaws:
     """Laws of the output for each label, of least mean squared error among unbiased ones ([BGKKLMVZ] Algorithm 1).
 
+    RuntimeError if the solver of the linear programme gives up.
+
     Parameters
     ----------
     values, probabilities, epsilon
@@ -455,14 +424,8 @@ def optimal_unbiased(
         Numbers that may be released, strictly increasing. They must reach (exp(ε) + 1)/(exp(ε) − 1) times half the
         labels' range on both sides of their centre, and further (up to 1.5 times that has been seen) for the optimum.
         By default an even grid of 141 numbers to 1.75 times that, and the labels themselves.
-
-    Returns
-    -------
-    UnbiasedLaws
-        The outputs that have a probability, the matrix p(output | label) and the loss.
     """
-    values, probabilities = _checked_law(values, probabilities)
-    budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     outputs = _default_outputs(values, budget) if outputs is None else outputs
     outputs = np.atleast_1d(checked("outputs", outputs, "finite numbers", np.isfinite))
     increasing("outputs", outputs, 2)
@@ -490,12 +453,11 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
     cost = probabilities[:, None] * (places - labels[:, None]) ** 2 / np.max(places**2)
     rows, ones = scipy.sparse.eye_array(k), np.ones((k, 1))
     sums, means = scipy.sparse.kron(rows, np.ones((1, m))), scipy.sparse.kron(rows, places[None])
+    columns = scipy.sparse.kron(ones, scipy.sparse.eye_array(m))
     shared = scipy.sparse.csr_array(np.concatenate([keep * ones * np.ones(m), keep * ones * places]))
     solution = scipy.optimize.linprog(
         np.concatenate([cost.ravel(), keep * cost.sum(axis=0)]),
-        A_ub=scipy.sparse.hstack(
-            [scipy.sparse.eye_array(k * m), -scipy.sparse.kron(ones, scipy.sparse.eye_array(m))], format="csr"
-        ),
+        A_ub=scipy.sparse.hstack([scipy.sparse.eye_array(k * m), -columns], format="csr"),
         b_ub=np.zeros(k * m),
         A_eq=scipy.sparse.hstack([scipy.sparse.vstack([sums, means]), shared], format="csr"),
         b_eq=np.concatenate([np.ones(k), labels]),

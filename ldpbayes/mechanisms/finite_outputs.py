@@ -1,6 +1,7 @@
 """Mechanisms with finitely many outputs, and densities of steps and of lines."""
 
 import abc
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -24,16 +25,12 @@ class FiniteOutputs(DiscreteMechanism):
     outputs: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
+    resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
 
     @property
     @abc.abstractmethod
     def output_probabilities(self) -> tuple[Array, Array]:
         """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
-
-    @property
-    def resolution(self) -> float:
-        """Infinite: p(z | x) is smooth between its `breakpoints`."""
-        return float("inf")
 
     @property
     def support(self) -> constraints.Constraint:
@@ -51,7 +48,6 @@ class FiniteOutputs(DiscreteMechanism):
         return np.asarray(self.place(np.asarray(z)))[:, None]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Outputs of which there are too many or too few."""
         counts, n = np.bincount(self.place(values), minlength=len(self.outputs)), len(values)
         sentences = []
         for few, bound, p in zip((True, False), ("least", "most"), self.output_probabilities, strict=True):
@@ -67,7 +63,6 @@ class FiniteOutputs(DiscreteMechanism):
         return sentences
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Outputs in double precision, also for values in other precisions."""
         if not is_concrete(self.outputs):
             return values
         values = values if values.dtype.kind == "f" else values.astype(float)

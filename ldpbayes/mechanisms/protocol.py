@@ -17,7 +17,7 @@ from ldpbayes._core.checks import kind_in_words, unmasked, whole_numbers_up_to
 from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise import Noise
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.guarantee import quoted
@@ -47,14 +47,14 @@ class Mechanism(Called, abc.ABC):
                 setattr(cls, method, getattr(Mechanism, method))
 
     @abc.abstractmethod
-    def randomize(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Draw z given x, in the broadcast shape of `x` and the parameters; records are clipped or checked first.
 
         For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
         floating point, such as OpenDP's. Raises ValueError for concrete records that the mechanism does not take.
         """
 
-    def simulate(self, key: ArrayLike, x: ArrayLike) -> jax.Array:
+    def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
         """`randomize` for records drawn from a model, which may lie where no real record is taken."""
         return self.randomize(key, x)
 
@@ -85,10 +85,8 @@ class Mechanism(Called, abc.ABC):
         """Shape of the parameters that may differ from record to record: () or (N,)."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
 
-    @property
-    def record_shape(self) -> tuple[int, ...]:
-        """Shape of one record x: () for a number or a category."""
-        return ()
+    record_shape: tuple[int, ...] = ()
+    """Shape of one record x: () for a number or a category."""
 
     @property
     @abc.abstractmethod
@@ -112,6 +110,12 @@ class Mechanism(Called, abc.ABC):
         Raises ValueError if they are empty, of another shape, not finite numbers, or nothing the mechanism can release.
         """
         return self._validated(released_values(self, values))
+
+    @property
+    def _support_bounds(self) -> tuple[Array, Array]:
+        """Smallest and largest value of the `support`, infinite where it has no bound."""
+        support = self.support
+        return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
     @abc.abstractmethod
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -225,27 +229,20 @@ class NumericMechanism(Mechanism):
         """Points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there."""
         return np.empty(0)
 
-    @property
-    def period(self) -> Array | None:
-        """Length over which the log density falls by a constant, if tails are linear only from one period to the next.
+    period: Array = None
+    """Length over which the log density falls by a constant, if tails are linear only from one period to the next.
 
-        `released_range` is then a whole number of periods, at least one on either side of the bounds.
-        """
-        return None
+    `released_range` is then a whole number of periods, at least one on either side of the bounds.
+    """
 
-    @property
-    def has_atoms(self) -> bool:
-        """Whether mechanisms of this class may release exactly one of the bounds: a clipped record without noise.
+    has_atoms: bool = False
+    """Whether mechanisms of this class may release exactly one of the bounds: a clipped record without noise.
 
-        It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
-        """
-        return False
+    It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
+    """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Numbers, between the bounds of `support` where it has some."""
-        low, high = (
-            getattr(self.support, f"{end}_bound", sign * math.inf) for end, sign in (("lower", -1), ("upper", 1))
-        )
+        low, high = self._support_bounds
         bad = (values < low) | (values > high) if is_concrete(low, high) else np.zeros(len(values), bool)
         if np.any(bad):
             raise ValueError(
@@ -263,9 +260,7 @@ class DiscreteMechanism(Mechanism):
         """Integers (N, columns) whose rows agree for equal log p(z | .); a sketch keeps one value of each kind."""
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        """Codes between the bounds of `support`, where it has some."""
-        ends = (getattr(self.support, f"{end}_bound", sign * math.inf) for end, sign in (("lower", -1), ("upper", 1)))
-        return checked_integers(values, type(self).__name__, *ends)
+        return checked_integers(values, type(self).__name__, *self._support_bounds)
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:
@@ -318,10 +313,7 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
 
 
 def released_values(mechanism: Mechanism, values: ArrayLike) -> np.ndarray:
-    """Finite numbers in the shape (N, *event_shape) and the byte order in which a mechanism's releases are kept.
-
-    ValueError if values are empty, of another shape, not numbers, or not finite.
-    """
+    """Finite numbers in the shape (N, *event_shape) and the byte order in which releases are kept, or ValueError."""
     event = mechanism.event_shape
     promise = f"{type(mechanism).__name__} releases {in_words(event)}"
     unmasked(values)

@@ -1,6 +1,6 @@
 """The registry that finds mechanisms by name, installed third parties' included, and makes them from specs."""
 
-import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
@@ -17,17 +17,8 @@ _M = TypeVar("_M", bound=type["Mechanism"])
 def register(name: str) -> Callable[[_M], _M]:
     """Class decorator: make a frozen dataclass derived from `Mechanism` a pytree and known as `name`.
 
-    Parameters
-    ----------
-    name : str
-        The name in specs, in release files and on the command line.
-
-    Raises
-    ------
-    TypeError
-        If the class is not a frozen dataclass derived from `Mechanism`.
-    ValueError
-        If another class has the name already, or the class another name.
+    This is its name in specs, in release files and on the command line. TypeError for other classes, ValueError if
+    another class has the name already, or the class another name.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -63,9 +54,9 @@ def register(name: str) -> Callable[[_M], _M]:
 def mechanism_by_name(name: str, /, **params: Any) -> Mechanism:
     """Make the mechanism of a registered name; ValueError for an unknown name, and unknown or missing parameters."""
     cls = mechanism_class(name)
-    known = _parameters(cls)
+    known = inspect.signature(cls).parameters
     unknown = sorted(set(params) - set(known))
-    missing = [n for n, required in known.items() if required and n not in params]
+    missing = [n for n, parameter in known.items() if parameter.default is parameter.empty and n not in params]
     for problem, names in (("unknown", unknown), ("missing", missing)):
         if names:
             raise ValueError(
@@ -87,10 +78,8 @@ def mechanism_class(name: str) -> type[Mechanism]:
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
 
-    Parameters
-    ----------
-    spec : mapping
-        The name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists.
+    A spec holds the name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists. ValueError
+    for an unknown name, missing or unknown arguments, and values that the mechanism refuses.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
@@ -112,9 +101,3 @@ def _load_entry_points() -> None:
         except (ImportError, AttributeError) as error:
             raise ImportError(f"entry point {point.name} = {point.value} of {ENTRY_POINT_GROUP}: {error}") from error
         register(point.name)(cls)
-
-
-def _parameters(cls: Any) -> dict[str, bool]:
-    """Names of the constructor's arguments, and whether each is required."""
-    missing = dataclasses.MISSING
-    return {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
