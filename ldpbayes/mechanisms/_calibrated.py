@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
-from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant
+from ldpbayes.mechanisms.protocol import PiecewiseConstant
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
 

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import jax
@@ -207,6 +208,8 @@ class RandomizedResponse(PureProtocol):
 
     categories: int = static(default=2)
 
+    support = property(attrgetter("domain"))
+
     def _log_flip_odds(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
         epsilon = jnp.asarray(self.epsilon, dtype)
@@ -257,10 +260,6 @@ class RandomizedResponse(PureProtocol):
         first = k * (k - 1) / 2 - k * x
         second = (k - 1) * k * (2 * k - 1) / 6 - k * (k - 1) * x + k * x**2
         return x + q * first, q * second - (q * first) ** 2
-
-    @property
-    def support(self) -> constraints.Constraint:
-        return self.domain
 
 
 class _UnaryEncoding(BitVectorProtocol):

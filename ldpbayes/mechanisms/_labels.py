@@ -14,23 +14,9 @@ from ldpbayes._core.checks import at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.mechanisms.design import (
-    Histogram,
-    HistogramLike,
-    checked_histogram,
-    checked_interval,
-    optimal_bins,
-    optimal_unbiased,
-)
-from ldpbayes.mechanisms.finite_outputs import (
-    FiniteOutputs,
-    PiecewiseConstant,
-    PiecewiseLinear,
-    checked_labels,
-    increasing,
-    interpolation,
-)
-from ldpbayes.mechanisms.protocol import NumericMechanism
+from ldpbayes.mechanisms import design, protocol
+from ldpbayes.mechanisms.design import Histogram, HistogramLike, checked_histogram, checked_interval
+from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.numerics.arrays import snapped
 from ldpbayes.numerics.special import log_or_nothing
@@ -70,7 +56,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         self._check_positive("epsilon")
         for name, least in (("edges", 3), ("outputs", 2)):
             self._check(name, "finite numbers", np.isfinite)
-            increasing(name, getattr(self, name), least)
+            protocol.increasing(name, getattr(self, name), least)
         if np.shape(self.edges)[0] != np.shape(self.outputs)[0] + 1:
             raise ValueError(
                 f"d bins have d + 1 edges and d outputs, got shapes {np.shape(self.edges)} and {np.shape(self.outputs)}"
@@ -97,10 +83,10 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             cells = _cells(histogram.nodes)
         else:
             cells = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
-        increasing("nodes", cells, 3)
+        protocol.increasing("nodes", cells, 3)
         inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
         below = np.concatenate([[0.0], inner, [histogram.cumulative[-1]]])
-        edges, outputs, _ = optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
+        edges, outputs, _ = design.optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
     def _probabilities(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
@@ -114,7 +100,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = checked_labels(x)
+        x = protocol.checked_labels(x)
         own, (p, _), d = self.bin(x), self._probabilities(x.dtype), np.shape(self.outputs)[0]
         shape = jnp.broadcast_shapes(x.shape, p.shape)
         key_flip, key_other = jax.random.split(key)
@@ -239,7 +225,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = checked_labels(x)
+        x = protocol.checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
@@ -357,7 +343,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         self._check("epsilon", "one positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
         for name in ("nodes", "outputs"):
             self._check(name, "finite numbers", np.isfinite)
-            increasing(name, getattr(self, name), 2)
+            protocol.increasing(name, getattr(self, name), 2)
         self._check("matrix", "positive and finite", lambda a: (a > 0) & (a < np.inf))
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
@@ -392,15 +378,15 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
         else:
             rows = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
-            increasing("nodes", rows, 2)
-        laws = optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
+            protocol.increasing("nodes", rows, 2)
+        laws = design.optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
+        return protocol.interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = checked_labels(x)
+        x = protocol.checked_labels(x)
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
@@ -460,5 +446,5 @@ def _rounded_prior(histogram: Histogram, nodes: np.ndarray) -> np.ndarray:
     ends = np.unique(np.concatenate([histogram.nodes, nodes]))
     mass = np.diff(np.interp(ends, histogram.nodes, histogram.cumulative))
     # under a density that is constant on a cell, the mean of a linear function is its value in the middle
-    (above, share), k = interpolation(np, nodes, (ends[1:] + ends[:-1]) / 2), len(nodes)
+    (above, share), k = protocol.interpolation(np, nodes, (ends[1:] + ends[:-1]) / 2), len(nodes)
     return np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)

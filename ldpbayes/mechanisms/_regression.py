@@ -90,19 +90,14 @@ class LinearRecordsMechanism(Additive):
         return unchecked(IndependentGaussian, each)
 
     @property
-    def _largest(self) -> Array:
-        """Largest absolute value of each column."""
+    def upper(self) -> Array:  # type: ignore[override]
+        """Of each column: its largest value, for any values of the others."""
         xp: Any = np if is_concrete(self.radius, self.response_bound) else jnp
         return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
 
     @property
     def lower(self) -> Array:  # type: ignore[override]
-        """Of each column: its smallest value, for any values of the others."""
-        return -self._largest
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return self._largest
+        return -self.upper
 
     def _clip(self, part: jax.Array) -> jax.Array:
         if not self.clip:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ldpbayes._core.checks import check_order, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.mechanisms.finite_outputs import increasing
+from ldpbayes.mechanisms.protocol import increasing
 
 
 class Histogram(NamedTuple):

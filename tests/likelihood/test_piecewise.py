@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import law_of_nodes
-from ldpbayes.mechanisms.finite_outputs import PiecewiseLinear
+from ldpbayes.mechanisms.protocol import PiecewiseLinear
 from ldpbayes.numerics import tails as _tails
 
 pytestmark = pytest.mark.usefixtures("x64")

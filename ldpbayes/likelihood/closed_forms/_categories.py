@@ -16,7 +16,7 @@ from ldpbayes.likelihood.families import family_of
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
-from ldpbayes.mechanisms.finite_outputs import PiecewiseConstant, PiecewiseLinear
+from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.special import log_or_nothing
 
 
