@@ -166,6 +166,7 @@ class GaussianMechanism(Additive):
 
     With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
     diagonal). Without, it is that of a person in a statistic of many records, which one can move by its `sensitivity`.
+    The calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
 
     Parameters
     ----------
@@ -173,11 +174,6 @@ class GaussianMechanism(Additive):
         Positive and finite; in (0, 1). Arrays hold one a record. ValueError if traced: calibration is on the host.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
-
-    Attributes
-    ----------
-    scale : float or ndarray
-        Calibrated standard deviation, a leaf of the pytree: to differentiate or map over budgets, map over it as well.
     """
 
     epsilon: Array
@@ -234,12 +230,8 @@ class GaussianMechanism(Additive):
     @property
     def guarantee(self) -> Guarantee:
         """The curve of inputs that are as far apart as they can be."""
-        return Guarantee(
-            GaussianTradeoff(np.divide(_diameter(self), self.scale)),
-            trust_model="local" if self.bounded else "central",
-            stated_delta=self.delta,
-            exposed=self._exposed,
-        )
+        guarantee = self._guarantee(GaussianTradeoff(np.divide(_diameter(self), self.scale)), "record")
+        return dataclasses.replace(guarantee, stated_delta=self.delta)
 
 
 def _diameter(mechanism: Additive) -> Array:

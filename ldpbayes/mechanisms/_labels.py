@@ -57,10 +57,9 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         for name, least in (("edges", 3), ("outputs", 2)):
             self._check(name, "finite numbers", np.isfinite)
             protocol.increasing(name, getattr(self, name), least)
-        if np.shape(self.edges)[0] != np.shape(self.outputs)[0] + 1:
-            raise ValueError(
-                f"d bins have d + 1 edges and d outputs, got shapes {np.shape(self.edges)} and {np.shape(self.outputs)}"
-            )
+        edges, outputs = np.shape(self.edges), np.shape(self.outputs)
+        if edges[0] != outputs[0] + 1:
+            raise ValueError(f"d bins have d + 1 edges and d outputs, got shapes {edges} and {outputs}")
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
@@ -79,10 +78,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             or more, parts of the prior's bins, and at most 512: half a second's work, which grows as their cube.
         """
         histogram = checked_histogram(prior)
-        if nodes is None:
-            cells = _cells(histogram.nodes)
-        else:
-            cells = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
+        cells = _cells(histogram.nodes) if nodes is None else checked("nodes", nodes, "finite numbers", np.isfinite)
+        cells = np.atleast_1d(cells)
         protocol.increasing("nodes", cells, 3)
         inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
         below = np.concatenate([[0.0], inner, [histogram.cumulative[-1]]])

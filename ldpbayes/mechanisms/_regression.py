@@ -36,7 +36,7 @@ class LinearRecordsMechanism(Additive):
     Covariates and response have noise of different scales, and share one budget: with μ the Gaussian parameter of
     (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c), for a split c. Two records may
     differ by 2 radius in x and by 2 response_bound in y, at once, so that the pair is (epsilon, delta)-private and no
-    less noise would do.
+    less noise would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
 
     Parameters
     ----------
@@ -52,11 +52,6 @@ class LinearRecordsMechanism(Additive):
         Share c of the budget (of μ²) that goes to the response, between 0 and 1, exclusive.
     clip : bool
         Whether records outside the ball or the range are clipped; if not, they are refused.
-
-    Attributes
-    ----------
-    unit_standard_deviation : float or ndarray
-        Standard deviation of the noise, per unit of sensitivity, that the whole budget would need: 1/μ.
     """
 
     epsilon: Array
@@ -132,8 +127,8 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     """Gaussian noise on covariates in a ball, randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
     The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
-    are (epsilon, delta)-private. That is less than the paper's, which composes (1 − split) · epsilon with the label's
-    budget as if the worst outcomes of both coincided.
+    are (epsilon, delta)-private: the attribute `standard_deviation`. That is less than the paper's, which composes
+    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided.
 
     Parameters
     ----------
@@ -141,11 +136,6 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         As for `LinearRecordsMechanism`, the budget as numbers; the label is the last column.
     split : float
         Share of epsilon that goes to the label, between 0 and 1, exclusive.
-
-    Attributes
-    ----------
-    standard_deviation : float
-        Standard deviation of the noise in a covariate, in its unit.
     """
 
     epsilon: Array
@@ -410,7 +400,8 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     records that are replaced), which is below the bound of [KJKH] Lemma 3.1 (by 20 % at a response bound of twice the
     radius). A released value is the statistics of one record, locally perturbed; or their sum over `count` records,
     each of which was perturbed; or, under central trust, a sum to which noise was added once. `randomize` takes
-    `statistics` or their sums and adds the noise.
+    `statistics` or their sums. The attribute `standard_deviation` is that of the noise in a record's first statistic
+    (under central trust, in that of the sum).
 
     Parameters
     ----------
@@ -427,11 +418,6 @@ class LinearStatisticsMechanism(StatisticsMechanism):
         Whether every record's statistics get noise, or their sum does, from a trusted curator.
     count : int, optional
         The number of records that are summed in a released value: by default 1, or unknown under central trust.
-
-    Attributes
-    ----------
-    standard_deviation : float
-        Standard deviation of the noise in a record's first statistic (under central trust, in that of the sum).
     """
 
     epsilon: Array

@@ -7,15 +7,16 @@ binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from scipy import special
 
 from ldpbayes._core.types import Array
 
-LEVEL = 1e-12
-"""Probability of a false report, in all tests of a release together."""
+Depth: TypeAlias = Callable[[Array], Array]  # distance in standard deviations to minus log2 of a noise's tail there
 
+LEVEL = 1e-12  # probability of a false report, in all tests of a release together
 LEVELS = 256  # tail probabilities of the noise that are tested: 2^-1, ..., 2^-LEVELS
 
 CHUNK = 1 << 20  # values held in double precision at a time
@@ -38,26 +39,18 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
 
 
 def implausible_numbers(
-    z: np.ndarray,
-    lower: Array,
-    upper: Array,
-    standard_deviation: Array,
-    share: Array,
-    depth: Callable[[Array], Array],
-    columns: int = 1,
+    z: np.ndarray, lower: Array, upper: Array, standard_deviation: Array, share: Array, depth: Depth, columns: int = 1
 ) -> list[str]:
     """Sentences on numbers that additive noise on a clipped number could hardly have made of any numbers.
 
     However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t, and
     correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice the
     tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
-    noise; public records have a standard deviation of 0. `depth` takes a distance in standard deviations, at least 0,
-    to minus the binary logarithm of the noise's tail probability. `columns` of the release are tested.
+    noise; public records have a standard deviation of 0. `columns` of the release are tested.
     """
     tests, n = columns * (2 * LEVELS + 1), len(z)
-    parameters = [
-        np.broadcast_to(a, n) if np.size(a) > 1 else np.reshape(a, 1) for a in (lower, upper, standard_deviation, share)
-    ]
+    law = lower, upper, standard_deviation, share
+    parameters = [np.broadcast_to(part, n) if np.size(part) > 1 else np.reshape(part, 1) for part in law]
 
     def chunks() -> Iterator[tuple]:
         """Distances below and above the bounds, their rounding errors, standard deviations, and two probabilities.
@@ -77,7 +70,7 @@ def implausible_numbers(
                 yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
 
     def deep(beyond: np.ndarray, near: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of the values beyond their bound, and minus the binary logarithms of the noise's tails there."""
+        """Distances of the values beyond their bound, and their depths in the noise's tail."""
         out = beyond > near
         return beyond[out], np.clip(depth(beyond[out] / (width if len(width) == 1 else width[out])), 1, LEVELS)
 
@@ -121,7 +114,7 @@ def implausible_columns(
     upper: np.ndarray,
     standard_deviations: np.ndarray,
     share: Array,
-    depth: Callable[[Array], Array],
+    depth: Depth,
 ) -> list[str]:
     """`implausible_numbers` of each column, with its name; bounds and standard deviations are (columns, ...)."""
     sentences = []

@@ -165,8 +165,7 @@ class Mechanism(Called, abc.ABC):
     def implausible(self, values: np.ndarray) -> list[str]:
         """Sentences on released values that no records explain, with probability below 1e-12 in all; by default none.
 
-        Each names the number of such values and the number expected at most or at least. A subclass needs a bound on
-        the law of z that holds for every x.
+        A subclass needs a bound on the law of z that holds for every x.
         """
         return []
 
@@ -193,7 +192,6 @@ class Mechanism(Called, abc.ABC):
             raise ValueError(f"{name} must be rows of {math.prod(event)} columns, got an array of shape {rows.shape}")
 
     def __eq__(self, other: object) -> bool:
-        """Compare class and fields; fields being traced are equal only if they are the same object."""
         return equal(self, other) if type(self) is type(other) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # as of any class with an == of its own and mutable fields
@@ -349,8 +347,7 @@ class PiecewiseConstant(Mechanism):
 class PiecewiseLinear(Mechanism):
     """A mechanism under which p(z | x) is linear in x between nodes, and constant beyond the first and the last."""
 
-    nodes: Array
-    """Array (k,), increasing: a field."""
+    nodes: Array  # (k,), increasing
 
     @abc.abstractmethod
     def levels(self, z: ArrayLike) -> jax.Array:
@@ -360,9 +357,8 @@ class PiecewiseLinear(Mechanism):
         z, x = array_of(z), array_of(x)
         dtype = jnp.result_type(z, x, float)
         above, share = interpolation(jnp, jnp.asarray(self.nodes, dtype), jnp.asarray(x, dtype))
-        levels, above, share = jnp.broadcast_arrays(
-            self.levels(jnp.asarray(z, dtype)), above[..., None], share[..., None]
-        )
+        levels = self.levels(jnp.asarray(z, dtype))
+        levels, above, share = jnp.broadcast_arrays(levels, above[..., None], share[..., None])
         left, right = (jnp.take_along_axis(levels, at[..., :1], axis=-1)[..., 0] for at in (above - 1, above))
         return log_or_nothing(left + (right - left) * share[..., 0])
 

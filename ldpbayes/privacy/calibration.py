@@ -88,7 +88,7 @@ def zil_parameters(
     Parameters
     ----------
     epsilon, delta : float
-        Target: epsilon positive and finite, delta above `zero_probability` and below 1.
+        Target: epsilon positive and finite, delta above `zero_probability` (else no scale suffices) and below 1.
     zero_probability : float
         Probability that a record is released exactly as it is, between 0 and 1, exclusive.
     bounds : (array_like, array_like)

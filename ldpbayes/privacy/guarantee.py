@@ -46,11 +46,9 @@ class Guarantee:
             object.__setattr__(self, "stated_delta", checked_probability("stated_delta", self.stated_delta))
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Smallest delta at an epsilon, non-negative and finite."""
         return self.tradeoff.delta(epsilon)
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Smallest epsilon at a delta in [0, 1]."""
         return self.tradeoff.epsilon(delta)
 
     @property
