@@ -63,31 +63,40 @@ def simulate(make, d, n, budgets=BUDGETS, seed=0):
 
 
 def log_prob(release, base, **options):
-    # in one compiled call: operation by operation compiling takes most of the time
-    return jax.jit(lambda: ldp.Privatized(base, release.mechanism, **options).log_prob(release.values))()
+    return ldp.Privatized(base, release.mechanism, **options).log_prob(release.values)
 
 
 def total(sketch, base):
-    return jax.jit(lambda: jnp.sum(sketch.weights * law_of_nodes(sketch, base).log_prob(sketch.nodes)))()
+    return jnp.sum(sketch.weights * law_of_nodes(sketch, base).log_prob(sketch.nodes))
 
 
+# Whatever a test compares is compiled in one function: operation by operation compiling takes most of the time.
 @protocols
-@pytest.mark.parametrize("d", [3, 6])
+@pytest.mark.parametrize("d", [pytest.param(3, marks=pytest.mark.slow), 6])
 def test_marginal_likelihood_is_the_enumerated_one(make, d):
     release, theta = simulate(make, d, 60)
     mechanism = release.mechanism
     pairs = zip(release.values, mechanism.epsilon, strict=True)
     rows = np.array([[probability(mechanism, epsilon, z, x) for x in range(d)] for z, epsilon in pairs])
     exact = np.log(rows @ theta)
-    for base in (dist.Categorical(theta), dist.Categorical(logits=np.log(theta) + 3)):
-        for method in ("closed_form", "channel"):
-            np.testing.assert_allclose(log_prob(release, base, method=method), exact, rtol=0, atol=1e-12)
+
+    @jax.jit
+    def compiled(theta):
+        bases = dist.Categorical(theta), dist.Categorical(logits=jnp.log(theta) + 3)
+        methods = "closed_form", "channel"
+        values = [log_prob(release, base, method=method) for base in bases for method in methods]
+        derivatives = [
+            way(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))) for way in (jax.grad, jax.hessian)
+        ]
+        return values, *(derivative(theta) for derivative in derivatives)
+
+    values, gradient, hessian = compiled(theta)
+    for value in values:
+        np.testing.assert_allclose(value, exact, rtol=0, atol=1e-12)
     # along the simplex: what the likelihood is beside it means nothing
     along = np.eye(d) - 1 / d
     scaled = rows / (rows @ theta)[:, None] @ along
-    gradient = jax.jit(jax.grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
     np.testing.assert_allclose(along @ gradient, scaled.sum(axis=0), rtol=1e-10)
-    hessian = jax.jit(jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
     np.testing.assert_allclose(along @ hessian @ along, -scaled.T @ scaled, rtol=1e-10)
 
 
@@ -97,16 +106,22 @@ def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
     sketch = release.sketch()
     assert isinstance(sketch, CountSketch) and sketch.size == 4000
     assert len(sketch.nodes) <= 4 * 2**5
-    for function in (jax.jit, lambda f: jax.jit(jax.grad(f))):
-        whole = function(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))(theta)
-        collapsed = function(lambda t: total(sketch, dist.Categorical(t)))(theta)
-        # 4,000 terms of size up to 25 (a seed's 32 bits), 1e-16 each
-        np.testing.assert_allclose(collapsed, whole, rtol=1e-12, atol=1e-9)
     # two shards add up, also where one has other budgets
     parts = [ldp.Release(release.values[i::2], make(release.mechanism.epsilon[i::2], 5)).sketch() for i in (0, 1)]
     both = parts[0] + parts[1]
     assert len(both.nodes) == len(sketch.nodes)
-    np.testing.assert_allclose(total(both, dist.Categorical(theta)), total(sketch, dist.Categorical(theta)), rtol=1e-13)
+
+    @jax.jit
+    def compiled(theta):
+        records = jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))
+        collapsed = jax.value_and_grad(lambda t: total(sketch, dist.Categorical(t)))
+        return records(theta), collapsed(theta), total(both, dist.Categorical(theta))
+
+    whole, collapsed, sum_of_parts = compiled(theta)
+    for one, other in zip(collapsed, whole, strict=True):
+        # 4,000 terms of size up to 25 (a seed's 32 bits), 1e-16 each
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(sum_of_parts, collapsed[0], rtol=1e-13)
 
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # bits of no release
@@ -134,17 +149,18 @@ def test_chunks_change_nothing(make, monkeypatch):
     by = np.random.default_rng(2).integers(0, 3, 1001)
     laws = np.random.default_rng(3).dirichlet(np.ones(6), 3)
 
-    def functions():
+    def functions(theta, laws):
         def mass(t):
             return jnp.sum(supported_mass(release.mechanism, release.values, t, by) ** 2)
 
-        yield jax.jit(jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2)))(theta)
-        yield jax.jit(jax.value_and_grad(mass))(laws)
-        yield jax.jit(jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)))))(theta)
+        squares = jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t)) ** 2))
+        hessian = jax.hessian(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))
+        return squares(theta), jax.value_and_grad(mass)(laws), hessian(theta)
 
-    whole = list(functions())
+    whole = jax.jit(functions)(theta, laws)
     monkeypatch.setattr(_supported_mass, "CHUNK", 6 * 100)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(list(functions())), strict=True):
+    chunked = jax.jit(lambda *arguments: functions(*arguments))(theta, laws)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
@@ -153,33 +169,39 @@ def test_groups_are_one_law_each(make):
     release, _ = simulate(make, 4, 300)
     by = np.random.default_rng(4).integers(0, 3, 300)
     laws = np.random.default_rng(5).dirichlet(np.ones(4), 3)
-    expected = jnp.sum(log_prob(release, dist.Categorical(laws[by])))
     sketch = release.sketch(by=by)
     assert sketch.law_shape == (3,)
-    np.testing.assert_allclose(total(sketch, dist.Categorical(laws)), expected, rtol=1e-13)
     assert (sketch + sketch).size == 600
-    channel = law_of_nodes(sketch, dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
-    np.testing.assert_allclose(jnp.sum(sketch.weights * channel), expected, rtol=1e-13)
+
+    @jax.jit
+    def compiled(laws):
+        channel = law_of_nodes(sketch, dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
+        records = jnp.sum(log_prob(release, dist.Categorical(laws[by])))
+        return records, total(sketch, dist.Categorical(laws)), jnp.sum(sketch.weights * channel)
+
+    expected, *of_groups = compiled(laws)
+    np.testing.assert_allclose(of_groups, [expected] * 2, rtol=1e-13)
 
 
 def test_any_law_on_the_codes_will_do():
     z = np.arange(4)
     mechanism = ldp.RandomizedResponse(1.0, 4)
-    for base, theta in (
+    cases = (
         (dist.Binomial(3, 0.3), [0.343, 0.441, 0.189, 0.027]),
         (dist.Bernoulli(0.2), [0.8, 0.2, 0, 0]),
         (dist.Categorical(np.array([0.5, 0.3, 0.2])), [0.5, 0.3, 0.2, 0]),
         (dist.DiscreteUniform(1, 2), [0, 0.5, 0.5, 0]),
-    ):
-        law, reference = (ldp.Privatized(b, mechanism) for b in (base, dist.Categorical(np.array(theta))))
-        np.testing.assert_allclose(law.log_prob(z), reference.log_prob(z), atol=1e-12)
+    )
+    log_probs = jax.jit(lambda: [ldp.Privatized(base, mechanism).log_prob(z) for base, _ in cases])()
+    kernel = np.where(np.eye(4), np.e, 1.0) / (np.e + 3)
+    np.testing.assert_allclose(log_probs, np.log([theta @ kernel for _, theta in cases]), atol=1e-12)
     with pytest.raises(ValueError, match=r"takes values 0..3, but .* has support \[0, 4\]"):
         ldp.Privatized(dist.Binomial(4, 0.3), mechanism).log_prob(z)
     with pytest.raises(ValueError, match="takes categories, but the base Normal is continuous"):
         ldp.Privatized(dist.Normal(0, 1), mechanism).log_prob(z)
 
 
-@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, ldp.SubsetSelection])
+@pytest.mark.parametrize("make", [pytest.param(ldp.OptimalUnaryEncoding, marks=pytest.mark.slow), ldp.SubsetSelection])
 def test_the_law_of_bits_is_a_numpyro_distribution(make):
     theta = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
     law = ldp.Privatized(dist.Categorical(theta), make(1.0, 3))
@@ -201,7 +223,13 @@ def test_the_law_of_bits_is_a_numpyro_distribution(make):
         ldp.Privatized(dist.Categorical(theta[0]), make(1.0, 3)).log_prob(np.array([0, 2, 0]))
 
 
-@protocols
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=() if name in ("hadamard", "subset", "local-hashing") else pytest.mark.slow)
+        for name, make in PROTOCOLS.items()
+    ],
+)
 def test_models_written_without_us_are_privatized_and_simulated(make):
     mechanism = make(1.0, 4)
 
@@ -227,9 +255,10 @@ def test_an_infinite_budget_is_the_multinomial_likelihood():
     for make in (ldp.RandomizedResponse, ldp.OptimalUnaryEncoding, ldp.SymmetricUnaryEncoding):
         mechanism = make(np.inf, 4)
         sketch = ldp.Release(mechanism.randomize(jax.random.key(0), x), mechanism).sketch()
-        assert float(total(sketch, dist.Categorical(theta))) == pytest.approx(exact, rel=1e-14)
-        edge = jnp.array([1.0, 0.0, 0.0, 0.0])  # impossible for the data: no NaN, in value or gradient
-        value, gradient = jax.jit(jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t))))(edge)
+        compiled = jax.jit(jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t))))
+        assert float(compiled(theta)[0]) == pytest.approx(exact, rel=1e-14)
+        edge = np.array([1.0, 0.0, 0.0, 0.0])  # impossible for the data: no NaN, in value or gradient
+        value, gradient = compiled(edge)
         assert np.isfinite(value) and np.isfinite(gradient).all()
 
 

@@ -16,7 +16,7 @@ from ldpbayes.likelihood.latent import latent_nodes
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.mark.parametrize("lower", [1e-9, 1e-3, 0.1])
+@pytest.mark.parametrize("lower", [1e-9, pytest.param(1e-3, marks=pytest.mark.slow), 0.1])
 def test_a_density_that_is_singular_just_outside_the_bounds_is_resolved(lower, x64):
     # Gamma of shape 0.3 between `lower` and 10: nodes that do not crowd towards 0 are off by up to 0.02 a record
     mechanism, law = ldp.LaplaceMechanism(4.0, lower, 10), stats.gamma(0.3, scale=2)
@@ -27,7 +27,7 @@ def test_a_density_that_is_singular_just_outside_the_bounds_is_resolved(lower, x
     x = edges[:-1, None] + half * (1 + t)
     inside = np.sum(half * w * law.pdf(x) * noise.pdf(z[:, None, None] - x), axis=(1, 2))
     expected = np.log(inside + law.cdf(lower) * noise.pdf(z - lower) + law.sf(10) * noise.pdf(z - 10))
-    found = ldp.Privatized(dist.Gamma(0.3, 0.5), mechanism).log_prob(z)
+    found = jax.jit(ldp.Privatized(dist.Gamma(0.3, 0.5), mechanism).log_prob)(z)
     np.testing.assert_allclose(found, expected, atol=1e-10)  # the claim for bases resolved by the grid is 1e-9
 
 
@@ -40,7 +40,7 @@ def far_and_narrow(kind):
     return dist.MixtureSameFamily(weights, dist.StudentT(5.0, np.array([0.0, 50.0]), np.array([1.0, 0.5])))
 
 
-@pytest.mark.parametrize("kind", ["general", "same family"])
+@pytest.mark.parametrize("kind", [pytest.param("general", marks=pytest.mark.slow), "same family"])
 def test_mass_far_outside_the_bounds_is_not_missed(kind, x64):
     mechanism = ldp.LaplaceMechanism(30.0, -5, 5)
     laws, kernel = (stats.t(5), stats.t(5, 50, 0.5)), stats.laplace(scale=1 / 3)
@@ -93,7 +93,13 @@ WILD = {
 
 
 # in double precision the last four are right in any case, as most are in single precision
-@pytest.mark.parametrize(("name", "double"), [(name, i < 3) for i, name in enumerate(WILD)])
+@pytest.mark.parametrize(
+    ("name", "double"),
+    [
+        pytest.param(name, i < 3, marks=pytest.mark.slow if name in ("kumaraswamy", "inverse gamma", "uniform") else ())
+        for i, name in enumerate(WILD)
+    ],
+)
 def test_densities_that_overflow_have_derivatives(name, double):
     law, parameters = WILD[name]
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.5, 0.0, 1.0)

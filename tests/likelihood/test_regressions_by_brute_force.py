@@ -42,7 +42,7 @@ def log_integral(terms, cell):
     return np.log(np.exp(terms - top).sum()) + top + cell
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_logistic_rows_are_the_integral_over_covariates_and_labels(d):
     private = ldp.mechanisms.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=d + 1)
     known = ldp.mechanisms.AdditiveMechanism(
@@ -63,10 +63,10 @@ def test_logistic_rows_are_the_integral_over_covariates_and_labels(d):
             seen = flip + (1 - 2 * flip) * (one if y else 1 - one)
             want.append(log_integral(log_density + np.log(seen), cell))
         # 91 points over 18 standard deviations in each of three axes: exp(−2π² · 25) and smaller still
-        np.testing.assert_allclose(ldp.Privatized(base, mechanism).log_prob(rows), want, atol=1e-8)
+        np.testing.assert_allclose(jax.jit(ldp.Privatized(base, mechanism).log_prob)(rows), want, atol=1e-8)
 
 
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_linear_rows_are_the_integral_over_covariates_and_responses(d):
     mechanism = ldp.mechanisms.LinearRecordsMechanism(3.0, 1e-2, 1.0, 1.5, columns=d + 1, split=0.3)
     law = dist.MultivariateNormal(MEAN[:d], COVARIANCE[:d, :d])
@@ -79,7 +79,7 @@ def test_linear_rows_are_the_integral_over_covariates_and_responses(d):
         # y given x is normal with two variances added: the innermost integral
         seen = stats.norm(INTERCEPT + x @ SLOPES[:d], np.hypot(0.6, scales[d])).logpdf(y)
         want.append(log_integral(log_density + seen, cell))
-    np.testing.assert_allclose(ldp.Privatized(base, mechanism).log_prob(rows), want, atol=1e-10)
+    np.testing.assert_allclose(jax.jit(ldp.Privatized(base, mechanism).log_prob)(rows), want, atol=1e-10)
 
 
 def test_a_gradient_of_logistic_rows_is_that_of_differences():

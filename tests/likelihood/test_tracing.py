@@ -78,8 +78,24 @@ def pairs(mechanism):
     return releases, sketches
 
 
-@pytest.mark.parametrize("kind", ["releases", "sketches"])
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+SKETCHED = {"laplace", "gaussian", "zero_inflated_laplace", "rp_with_prior", "discrete_gaussian", "randomized_response"}
+SKETCHED |= {"optimal_unary_encoding", "local_hashing"}
+"""Mechanisms of which the default suite takes sketches, and of all others releases; all of both are slow."""
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "kind"),
+    [
+        pytest.param(
+            mechanism,
+            kind,
+            id=f"{mechanism.name}-{kind}",
+            marks=() if (kind == "sketches") == (mechanism.name in SKETCHED) else pytest.mark.slow,
+        )
+        for mechanism in MECHANISMS
+        for kind in ("releases", "sketches")
+    ],
+)
 def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functions(mechanism, kind):
     first, second = pairs(mechanism)[kind == "sketches"]
     known = mechanism if mechanism.name in KNOWN else None
@@ -91,16 +107,21 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
         return jax.lax.scan(lambda at, data: (at, slope(data, at, known)), 0.3, part)[1]
 
     values, slopes = traced(jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves))[:, None], first, second))
-    # op by op, where all of it can be seen: 40 terms of size 4 and rounding errors of 1e-15, those of a sketch's signed
-    # weights a hundred times as large; a central difference is off by 1e-8 third derivatives
+    # with data that are known before tracing: 40 terms of size 4 and rounding errors of 1e-15, those of a sketch's
+    # signed weights a hundred times as large; a central difference is off by 1e-8 third derivatives
     step = 1e-4
-    below, value, above = (float(total(second, at)) for at in (0.3 - step, 0.3, 0.3 + step))
-    np.testing.assert_allclose(values[:, 0], [total(first, 0.3), value], rtol=1e-11)
+    constant = jax.jit(lambda at: [total(data, at) for data in (first, second)])
+    (_, below), both, (_, above) = (constant(at) for at in (0.3 - step, 0.3, 0.3 + step))
+    np.testing.assert_allclose(values[:, 0], both, rtol=1e-11)
     assert np.all(np.isfinite(slopes))
     np.testing.assert_allclose(slopes[1, 0], (above - below) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mechanism", REGRESSIONS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize(
+    "mechanism",
+    [pytest.param(m, marks=pytest.mark.slow if m.name == "linear_statistics" else ()) for m in REGRESSIONS],
+    ids=lambda mechanism: mechanism.name,
+)
 def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated_functions(mechanism):
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.uniform(-0.5, 0.5, (2, 40, 2)).reshape(-1, 2), rng.integers(0, 2, 80)])
@@ -115,9 +136,9 @@ def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated
         at = {"slopes": slope * jnp.ones(2), "scale": jnp.full(2, 0.5)} | ({"sigma": 0.5} if linear else {})
         return log_density(model, (part,), {}, at)[0]
 
-    known = [total(part, 0.3) for part in data]
     step = 1e-4
-    below, above = (float(total(data[1], at)) for at in (0.3 - step, 0.3 + step))
+    constant = jax.jit(lambda at: [total(part, at) for part in data])
+    (_, below), known, (_, above) = (constant(at) for at in (0.3 - step, 0.3, 0.3 + step))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves)), *data)
     found, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.3)
     np.testing.assert_allclose(found, known, rtol=1e-11)
@@ -136,8 +157,7 @@ def test_whether_records_are_public_need_not_be_known(scale):
         law = dist.MultivariateNormal(mean + loc, jnp.eye(2))
         return ldp.Privatized(law, ldp.SymmetricLaplaceMechanism(scale, 0, 1, 2)).log_prob(rows).sum()
 
-    for function in (numbers, of_rows):
-        slope = jax.value_and_grad(function, 1)
-        known = jax.jit(lambda loc, slope=slope: slope(scale, loc))(0.2)
-        assert np.all(np.isfinite(known))
-        np.testing.assert_allclose(jax.jit(slope)(scale, 0.2), known, rtol=1e-10)
+    slopes = [jax.value_and_grad(function, 1) for function in (numbers, of_rows)]
+    known, traced = jax.jit(lambda traced: [[slope(s, 0.2) for slope in slopes] for s in (scale, traced)])(scale)
+    assert np.all(np.isfinite(known))
+    np.testing.assert_allclose(traced, known, rtol=1e-10)
