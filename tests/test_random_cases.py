@@ -144,7 +144,9 @@ FEW = [
     Structure("bernoulli", "hadamard", "personal"),
     Structure("rows", "zero-inflated rows", "a law a record"),
 ]
-EAGER = [s for s in FEW if s.law in ("poisson", "binomial")]
+LONG = [s for s in FEW if s.law == "student"]
+"""Which of them take seconds to compile, so that they run with the slow tests."""
+EAGER = [s for s in FEW if s.law == "binomial"]
 """Which of them run op by op too, which takes seconds at first; in the slow test one in 25 examples does."""
 
 
@@ -329,7 +331,9 @@ def each(total, structures):
     return -(-total // len(structures))
 
 
-@pytest.mark.parametrize("structure", FEW, ids=str)
+@pytest.mark.parametrize(
+    "structure", [pytest.param(s, id=str(s), marks=pytest.mark.slow if s in LONG else ()) for s in FEW]
+)
 @hypothesis.settings(max_examples=each(200, FEW), derandomize=True, **QUIET)
 @hypothesis.given(st.data())
 def test_random_cases_agree_with_brute_force(structure, data):

@@ -110,9 +110,14 @@ def test_gradients_are_finite_everywhere(law, noise):
 
 
 @pairs
-def test_gradients_are_those_of_the_reference(law, noise):
-    """Also where θ sits on a clip bound or on the removable singularity; in z not at the bounds, which are kinks."""
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_gradients_are_those_of_the_reference(law, noise, every):
+    """At every seventh point (no axis of the grid has a multiple of seven values), and at all of them.
+
+    Also where θ sits on a clip bound or on the removable singularity; in z not at the bounds, which are kinks.
+    """
     arguments, _, gradients = evaluated(law, noise)
+    arguments, gradients = ([array[::every] for array in arrays] for arrays in (arguments, gradients))
     k = len(gradients) - 2
     *_, lower, upper, scale, z = arguments
     expected = log_gradient(getattr(reference, f"{law}_{noise}"), *arguments)

@@ -1,16 +1,25 @@
-"""Clipped counts under Laplace or Gaussian noise against sums in 60-digit arithmetic.
+"""Clipped counts under continuous noise against sums in 60 digits, counts under discrete noise against enumeration.
 
-The claim, as for the closed forms: 1e-9 in log density, absolute or relative, whichever is larger, with finite
-gradients, from tiny to huge means and concentrations and for z up to 40 noise scales outside the bounds.
+The first claim, as for the closed forms: 1e-9 in log density, absolute or relative, whichever is larger, with finite
+gradients, from tiny to huge means and concentrations and for z up to 40 noise scales outside the bounds. The second:
+1e-10 in log probability, or 1e-13 of it where it is large, and as much in its derivatives in the parameters, for rates
+of 0.1 to 1e5 wherever the released value lies.
 """
 
+import functools
+import itertools
+
 import jax
+import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import ldpbayes as ldp
+from ldpbayes.likelihood.closed_forms._counts import noisy_count
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from tests.likelihood import reference
 from tests.likelihood.reference import error, log_density, log_gradient
 
@@ -225,3 +234,243 @@ def test_single_precision_counts_are_finite_and_good_to_1e_4():
         value = jax.jit(law.log_prob)(z)
     assert value.dtype == np.float32
     assert error(value, log_density(density, mean, concentration, z)).max() < 1e-4
+
+
+# --- counts under discrete noise --------------------------------------------------------------------------------------
+
+NOISES = [pytest.param(DiscreteLaplace, id="laplace"), pytest.param(DiscreteGaussian, id="gaussian")]
+
+
+def statistic(noise):
+    return ldp.mechanisms.AdditiveMechanism(noise, sensitivity=1)
+
+
+def enumerated(law, scale, z, first, ratio, least):
+    """Log Σ p(k) P(noise = z − k), and the posterior mean of k, from p(0) and p(k)/p(k − 1), up to `least` at least."""
+    s, root = mp.mpf(scale), mp.mpf(1)
+    if law is DiscreteLaplace:
+        weight, fall = mp.tanh(1 / (2 * s)) * mp.exp(-abs(z) / s), mp.exp(-1 / s)
+    else:
+        theta = mp.jtheta(3, 0, mp.exp(-1 / (2 * s**2))) if s < 20 else s * mp.sqrt(2 * mp.pi)
+        weight, fall = mp.exp(-(mp.mpf(z) ** 2) / (2 * s**2)) / theta, mp.exp(-1 / s**2)
+        root = mp.exp((2 * mp.mpf(z) - 1) / (2 * s**2))
+    mass, total, moment, largest, k = first, mp.mpf(0), mp.mpf(0), mp.mpf(0), 0
+    while True:
+        term = mass * weight
+        total, moment, largest = total + term, moment + k * term, max(largest, term)
+        if k > least and term < largest * mp.mpf(10) ** -25:
+            return mp.log(total), moment / total
+        k += 1
+        mass *= ratio(k)
+        if law is DiscreteLaplace:
+            weight *= fall if k > z else 1 / fall
+        else:
+            weight *= root
+            root *= fall
+
+
+def assert_close(got, want, scale=1.0):
+    assert np.all(np.abs(np.asarray(got, float) - want) < 1e-10 * scale + 1e-13 * np.abs(want)), (got, want)
+
+
+POISSON = [
+    (0.1, 0.5, -50),
+    (0.1, 36.0, 40),
+    (1.0, 0.5, 0),
+    (1.0, 1000.0, 1234),
+    (30.0, 0.5, 25),
+    (30.0, 36.0, 400),
+    (1234.0, 36.0, 1234),
+    (1200.0, 1000.0, 5000),
+    (1300.0, 0.5, -3),
+    (20_000.0, 36.0, 1234),  # a window around z would miss what counts
+    (100.0, 36.0, 3000),
+]
+
+
+def compiled(law, base):
+    """Log probability and its derivatives in the base's parameters, as a function of (scale, z, parameters).
+
+    Shapes depend on the scale of Gaussian noise only, so that under Laplace noise one program serves all scales.
+    """
+
+    @functools.partial(jax.jit, static_argnums=() if law is DiscreteLaplace else 0)
+    def function(scale, z, parameters):
+        return jax.value_and_grad(lambda p: noisy_count(base(*p), statistic(law(scale)), z))(parameters)
+
+    return function
+
+
+@pytest.mark.parametrize("law", NOISES)
+def test_a_noisy_poisson_count_is_the_sum_over_all_counts(law):
+    ours = compiled(law, dist.Poisson)
+    for rate, scale, z in POISSON:
+        with mp.workdps(34):
+            r = mp.mpf(rate)
+            log_total, mean = enumerated(law, scale, z, mp.exp(-r), lambda k, r=r: r / k, max(z, rate))
+            want = float(log_total), float(mean / r - 1)
+        value, (slope,) = ours(scale, float(z), (rate,))
+        assert_close(value, want[0])
+        assert_close(slope, want[1], 1 / np.sqrt(rate))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", NOISES)
+@pytest.mark.parametrize("z", [-50, 1234, 100_000])
+def test_a_noisy_poisson_count_of_a_large_rate_is_the_sum_too(law, z):
+    rate = 1e5
+    with mp.workdps(34):
+        log_total, mean = enumerated(law, 36.0, z, mp.exp(-rate), lambda k: rate / mp.mpf(k), max(z, rate))
+        want = float(log_total), float(mean / rate - 1)
+    value, (slope,) = compiled(law, dist.Poisson)(36.0, float(z), (rate,))
+    assert_close(value, want[0])
+    assert_close(slope, want[1], 1 / np.sqrt(rate))
+
+
+NEGATIVE_BINOMIAL = [(1e-6, 0.9), (1e-3, 0.99), (0.3, 0.5), (1.0, 0.97), (2.5, 0.9), (30.0, 0.9), (1e4, 1e-3)]
+
+
+@pytest.mark.parametrize("law", NOISES)
+@pytest.mark.parametrize("places", [(-5, 150), pytest.param((0, 3), marks=pytest.mark.slow)], ids=str)
+def test_a_noisy_negative_binomial_count_is_the_sum_over_all_counts(places, law):
+    ours = compiled(law, dist.NegativeBinomialProbs)
+    for (alpha, q), scale, z in itertools.product(NEGATIVE_BINOMIAL, (0.5, 20.0), places):
+        with mp.workdps(34):
+            a, exact = mp.mpf(alpha), mp.mpf(q)
+
+            def log_total(a, scale=scale, z=z, q=exact):
+                least = max(z, a * q / (1 - q))
+                return enumerated(law, scale, z, (1 - q) ** a, lambda k: (a + k - 1) / k * q, least)
+
+            value, mean = log_total(a)
+            step = a * mp.mpf(10) ** -10  # central: an error of 1e-20, and of 1e-24 by rounding
+            by_alpha = (log_total(a + step)[0] - log_total(a - step)[0]) / (2 * step)
+            want = float(value), float(by_alpha), float(mean / exact - a / (1 - exact))
+        got, (by_alpha, by_q) = ours(scale, float(z), (alpha, q))
+        assert_close(got, want[0])
+        assert_close(by_alpha, want[1], 1 / min(alpha, 1.0))
+        assert_close(by_q, want[2], 1 / q)
+
+
+def test_the_posterior_of_a_rate_from_one_noisy_count_is_that_of_enumeration():
+    """Gamma(2, 0.01) prior, z = 1234, scale 36: on a grid of rates, against all counts up to 4000 by SciPy."""
+    z, k, rates = 1234, np.arange(4001), np.linspace(600, 1900, 1301)
+    prior = stats.gamma(2, scale=100).logpdf(rates)
+    masses = stats.poisson(rates[:, None]).pmf(k)
+    for noise in (DiscreteLaplace(36.0), DiscreteGaussian(36.0)):
+        kernel = np.exp(np.asarray(noise.log_prob((z - k[:, None]).astype(float))))
+        enumeration = masses @ kernel * np.exp(prior)
+        log_prob = jax.jit(lambda rates, noise=noise: noisy_count(dist.Poisson(rates), statistic(noise), z))
+        ours = np.exp(log_prob(rates) + prior)
+        got, want = (np.asarray(p) / np.sum(p) for p in (ours, enumeration))
+        np.testing.assert_allclose(got, want, atol=1e-10 * want.max())
+        assert np.sum(got * rates) == pytest.approx(np.sum(want * rates), rel=1e-10)
+
+
+K = np.arange(300)
+MASSES = [
+    (lambda: dist.Poisson(7.0), stats.poisson(7).pmf(K)),
+    (lambda: dist.NegativeBinomial2(6.0, 0.7), stats.nbinom(0.7, 0.7 / 6.7).pmf(K)),
+    (lambda: dist.Geometric(0.2), stats.geom(0.2, loc=-1).pmf(K)),
+    (lambda: dist.Geometric(logits=-1.0), stats.geom(1 / (1 + np.e), loc=-1).pmf(K)),
+    (lambda: dist.ZeroInflatedPoisson(0.2, 7.0), 0.2 * (K == 0) + 0.8 * stats.poisson(7).pmf(K)),
+    (lambda: dist.Binomial(30, 0.3), stats.binom(30, 0.3).pmf(K)),
+    (lambda: dist.Bernoulli(0.3), stats.bernoulli(0.3).pmf(K)),
+    (lambda: dist.DiscreteUniform(2, 9), ((K >= 2) & (K <= 9)) / 8),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "masses", "noise"),
+    [
+        pytest.param(
+            *case, noise, id=f"{type(case[0]()).__name__}-{name}", marks=() if (i + j) % 2 == 0 else pytest.mark.slow
+        )
+        for i, case in enumerate(MASSES)
+        for j, (name, noise) in enumerate([("laplace", DiscreteLaplace(2.5)), ("gaussian", DiscreteGaussian(1.7))])
+    ],
+)
+def test_every_count_is_summed_with_and_without_clipping(law, masses, noise):
+    z, law = np.array([-3, 0, 5, 20]), law()
+    mechanisms = statistic(noise), ldp.mechanisms.AdditiveMechanism(noise, 2, 10)
+    log_masses = jax.jit(lambda: [ldp.Privatized(law, mechanism).log_prob(z) for mechanism in mechanisms])()
+    for mechanism, log_mass in zip(mechanisms, log_masses, strict=True):
+        places = np.clip(K, 2, 10) if mechanism.bounded else K
+        kernel = np.exp(np.asarray(noise.log_prob(jnp.asarray(z - places[:, None], float)[..., None])))
+        np.testing.assert_allclose(log_mass, np.log(masses @ kernel), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_bases_and_values_broadcast_and_values_that_are_no_integers_have_no_mass():
+    rates, z = jnp.array([1.0, 2.0, 30.0]), jnp.array([3.0, 50.0, 20.0])
+    for noise in (DiscreteLaplace(2.0), DiscreteGaussian(2.0), DiscreteLaplace(np.array([1.0, 2.0, 3.0]))):
+        mechanism = statistic(noise)
+        table = noisy_count(dist.Poisson(rates), mechanism, z[:, None])
+        assert table.shape == (3, 3)
+        np.testing.assert_allclose(noisy_count(dist.Poisson(rates), mechanism, z), np.diag(table), rtol=1e-14)
+        np.testing.assert_allclose(noisy_count(dist.Poisson(rates), mechanism, 50.0), table[1], rtol=1e-14)
+        trials = noisy_count(dist.Binomial(np.array([3, 4, 60]), 0.3), mechanism, z[:, None])
+        assert trials.shape == (3, 3)
+        assert noisy_count(dist.Poisson(2.0), mechanism, jnp.array([0.5, 1.0, 2.0]))[0] == -np.inf
+
+
+def test_chunks_of_many_values_are_each_as_by_itself():
+    mechanism, z = statistic(DiscreteGaussian(3.0)), np.random.default_rng(0).poisson(50, 40_000) - 20
+    values, counts = np.unique(z, return_counts=True)
+
+    @jax.jit
+    def both(rate):
+        function = jax.value_and_grad(lambda r, z, n: noisy_count(dist.Poisson(r), mechanism, z) @ n)
+        return function(rate, z, np.ones(len(z))), function(rate, values, 1.0 * counts)
+
+    # the rounding of a sum of 40,000
+    np.testing.assert_allclose(*both(40.0), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", NOISES)
+def test_gradients_are_finite_everywhere(law):
+    z = jnp.array([-50.0, 0.0, 1.0, 1234.0, 1e5])
+    rates = jnp.array([1e-290, 1e-100, 1e-10, 1e-3, 1.0, 50.0, 1e5, 1e15, 1e100])
+    shapes = jnp.array([1e-100, 1e-10, 1e-3, 1.0, 30.0, 1e10])[:, None, None]
+    logits = jnp.array([-500.0, -50.0, -3.0, 0.0, 3.0, 30.0, 500.0])[:, None]
+
+    @functools.partial(jax.jit, static_argnums=() if law is DiscreteLaplace else 0)
+    def gradients(scale):
+        def total(rate, shape, logit):
+            mechanism, negative_binomial = statistic(law(scale)), dist.NegativeBinomialLogits(shape, logit)
+            poisson = noisy_count(dist.Poisson(rate), mechanism, z[:, None])
+            return jnp.sum(poisson) + jnp.sum(noisy_count(negative_binomial, mechanism, z))
+
+        return jax.grad(total, argnums=(0, 1, 2))(rates, shapes, logits)
+
+    for scale in (1e-3, 36.0):
+        assert all(np.all(np.isfinite(gradient)) for gradient in gradients(scale))
+
+
+def test_a_scale_may_be_traced_where_no_shape_depends_on_it():
+    def log_prob(noise):
+        return jax.jit(lambda s, z: noisy_count(dist.Poisson(3.0), statistic(noise(s)), z))(2.0, 4)
+
+    want = jax.jit(lambda z: noisy_count(dist.Poisson(3.0), statistic(DiscreteLaplace(2.0)), z))(4)
+    assert log_prob(DiscreteLaplace) == pytest.approx(float(want), rel=1e-14)
+    with pytest.raises(ValueError, match="scale that is known before tracing"):
+        log_prob(DiscreteGaussian)
+
+
+def test_sums_that_are_not_known_are_refused():
+    mixture = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), dist.Poisson(jnp.array([1.0, 9.0])))
+    with pytest.raises(ValueError, match="the sum over an unbounded MixtureSameFamily is not known"):
+        noisy_count(mixture, statistic(DiscreteLaplace(2.0)), 4)
+    with pytest.raises(ValueError, match="needs a support, and bounds, that are known before tracing"):
+        jax.jit(lambda n: noisy_count(dist.Binomial(n, 0.5), statistic(DiscreteLaplace(2.0)), 4))(3)
+
+
+def test_a_model_of_a_noisy_count_takes_the_closed_form():
+    for mechanism, base in (
+        (ldp.DiscreteLaplaceMechanism(36.0), dist.Poisson(1200.0)),
+        (ldp.DiscreteGaussianMechanism(36.0), dist.Binomial(2000, 0.6)),
+    ):
+        forms = ldp.Privatized(base, mechanism).log_prob, lambda z, b=base, m=mechanism: noisy_count(b, m, z)
+        observed, count = jax.jit(lambda z, forms=forms: [form(z) for form in forms])(1234)
+        assert float(observed) == pytest.approx(float(count), rel=1e-14)

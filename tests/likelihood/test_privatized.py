@@ -124,7 +124,7 @@ def by_quadrature(density, support, mechanism, noise_density):
 
 
 # each base under one noise, each noise with a base that is singular at an end of its support
-SHORT = {"gamma-0.3": "laplace", "beta": "gaussian", "student-t": "laplace", "truncated-normal": "gaussian"}
+SHORT = {"gamma-2": "laplace", "beta": "gaussian", "student-t": "laplace", "truncated-normal": "gaussian"}
 SHORT |= {"mixture": "gaussian", "uniform": "laplace", "log-normal": "laplace", "user-written": "gaussian"}
 SHORT |= {"user-written-with-cdf": "laplace"}
 

@@ -135,7 +135,7 @@ def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(
         1.0, 1e-5, 1.0, 2.0, 3, ratios=(1, 2, 3), trust_model="central", count=100
     )
-    law = linear_statistics(rows, 100)
+    law = jax.jit(linear_statistics, static_argnums=1)(rows, 100)
     z = np.linspace(0, 100, 6)
     total = np.asarray(law.covariance_matrix) + np.diag(mechanism.noise.standard_deviations**2)
     want = stats.multivariate_normal(np.asarray(law.mean), total).logpdf(z)
@@ -152,19 +152,21 @@ def test_statistics_that_do_not_vary_are_allowed():
     constant = dist.MultivariateNormal(
         np.array([1.0, 0.2]), scale_tril=np.array([[0.0, 0.0], [0.0, 0.5]]), validate_args=False
     )
-    law = linear_statistics(linear_rows(constant, np.array([0.4, 1.0]), 0.3), 10)
+    law = jax.jit(lambda: linear_statistics(linear_rows(constant, np.array([0.4, 1.0]), 0.3), 10))()
     assert law.variance[0] == 0
     np.testing.assert_allclose(law.mean[3], 10 * (0.4 + 0.2), rtol=1e-12)  # Σ y, the intercept being a slope
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 2.0, 2.0, 3, trust_model="central", count=10)
-    assert np.isfinite(ldp.Privatized(law, mechanism).log_prob(law.mean))
+    assert np.isfinite(jax.jit(ldp.Privatized(law, mechanism).log_prob)(law.mean))
     assert np.all(np.isfinite(law.sample(jax.random.key(0))))
 
 
-@pytest.mark.parametrize(("n", "epsilon", "most"), [(30, 1.0, None), (3000, 0.1, 0.02)])
+@pytest.mark.parametrize(
+    ("n", "epsilon", "most"), [pytest.param(30, 1.0, None, marks=pytest.mark.slow), (3000, 0.1, 0.02)]
+)
 def test_normal_and_exact_sums_agree_for_many_records(n, epsilon, most):
     """Log densities of a noisy sum, the exact one by averaging the noise's density over Wishart draws."""
     rows = linear_rows(covariates(2, mean=False), SLOPES[:2], 0.7)
-    law = linear_statistics(rows, n)
+    law = jax.jit(linear_statistics, static_argnums=1)(rows, n)
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(epsilon, 1e-2, 1.0, 2.0, 3, trust_model="central", count=n)
     wishart = dist.WishartCholesky(float(n), scale_tril=rows.scale_tril)
     root = jax.jit(lambda key: wishart.sample(key, (100_000,)))(jax.random.key(1))
@@ -209,7 +211,7 @@ def test_counts_and_parameters_may_be_traced_and_mapped():
 
 
 def test_a_sum_is_a_pytree():
-    law = linear_statistics(linear_rows(covariates(1), SLOPES[:1], 1.0), 3.0)
+    law = jax.jit(lambda: linear_statistics(linear_rows(covariates(1), SLOPES[:1], 1.0), 3.0))()
     again = jax.jit(lambda law: law)(law)
     assert isinstance(again, SumOfStatistics) and again.event_shape == (3,)
     np.testing.assert_allclose(again.mean, law.mean)

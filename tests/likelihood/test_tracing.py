@@ -119,7 +119,10 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
 
 @pytest.mark.parametrize(
     "mechanism",
-    [pytest.param(m, marks=pytest.mark.slow if m.name == "linear_statistics" else ()) for m in REGRESSIONS],
+    [
+        pytest.param(m, marks=pytest.mark.slow if m.name in ("linear_records", "logistic_statistics") else ())
+        for m in REGRESSIONS
+    ],
     ids=lambda mechanism: mechanism.name,
 )
 def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated_functions(mechanism):
@@ -145,7 +148,13 @@ def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated
     np.testing.assert_allclose(slopes[1], (above - below) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [[1.0, 0.5, 2.0], [1.0, 0.0, 2.0]], ids=["perturbed", "one public"])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param([1.0, 0.5, 2.0], id="perturbed", marks=pytest.mark.slow),
+        pytest.param([1.0, 0.0, 2.0], id="one public"),
+    ],
+)
 def test_whether_records_are_public_need_not_be_known(scale):
     z, scale = np.array([0.0, 0.4, 2.5]), np.array(scale)
     rows, mean = np.stack([z, z], axis=1) / 3, np.zeros(2)

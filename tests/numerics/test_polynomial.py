@@ -29,16 +29,23 @@ def quartic():
 
     points = 3 + rng.normal(size=(2 * terms_of_slopes(R, 4), R)) @ rng.normal(size=(R, R))
     with jax.enable_x64(True):
-        values, slopes = jax.vmap(jax.value_and_grad(function))(points)
+        values, slopes = jax.jit(jax.vmap(jax.value_and_grad(function)))(points)
         return function, points, np.asarray(values), np.asarray(slopes)
+
+
+@jax.jit
+def evaluated(polynomial, points):
+    """Values and gradients of a polynomial at each of some points."""
+    return jax.vmap(jax.value_and_grad(polynomial))(points)
 
 
 def test_a_quartic_comes_back_from_its_slopes_with_its_own_gradient(x64, quartic):
     _, points, values, slopes = quartic
     made = polynomial_of_slopes(Frame.of_draws(points), points, values, slopes, 4)
     scale = np.abs(values).max()
-    assert np.abs(jax.vmap(made)(points) - values).max() < 1e-11 * scale  # rounding, of a well-conditioned system
-    assert np.abs(jax.vmap(jax.grad(made))(points) - slopes).max() < 1e-11 * np.abs(slopes).max()
+    own, gradients = evaluated(made, points)
+    assert np.abs(own - values).max() < 1e-11 * scale  # rounding, of a well-conditioned system
+    assert np.abs(gradients - slopes).max() < 1e-11 * np.abs(slopes).max()
 
 
 def test_a_lower_order_has_the_nearest_gradient_among_its_kind(x64, quartic):
@@ -47,11 +54,11 @@ def test_a_lower_order_has_the_nearest_gradient_among_its_kind(x64, quartic):
     made = polynomial_of_slopes(frame, points, values, slopes, 2)
 
     def distance(polynomial):
-        off = jax.vmap(jax.grad(polynomial))(points) - slopes
+        off = evaluated(polynomial, points)[1] - slopes
         return np.sum((off @ frame.lift) ** 2)  # in units of the standard deviations
 
     least = distance(made)
-    assert np.isclose(jax.vmap(made)(points).mean(), values.mean())
+    assert np.isclose(evaluated(made, points)[0].mean(), values.mean())
     # Symmetric tensors are averaged ones; nudging the slope, whose fit needs no averaging, only makes it worse.
     for step in np.vstack([np.eye(R), -np.eye(R)]):
         assert distance(dataclasses.replace(made, slope=made.slope + 1e-3 * step)) > least
@@ -64,11 +71,12 @@ def test_beyond_the_draws_it_falls_as_a_normal_density_does_and_the_gradient_is_
     farthest = np.linalg.norm(frame.coordinates(points), axis=1).max()
     assert np.isclose(made.radius, max(1.1 * farthest, np.sqrt(R) + 3))
     direction = frame.lift @ np.eye(R)[0]
-    edge, far = (made(made.center + t * direction) for t in (made.radius, 40.0))
+    step = np.random.default_rng(1).normal(size=R)
+    places = [made.center + t * direction for t in (made.radius, 40.0, 20.0)]
+    places += [places[2] + 1e-5 * step, places[2] - 1e-5 * step]
+    (edge, far, _, above, below), gradients = evaluated(made, np.stack(places))
     assert np.isclose(edge - far, 0.5 * (40.0**2 - made.radius**2))
-    point, step = made.center + 20 * direction, np.random.default_rng(1).normal(size=R)
-    difference = (made(point + 1e-5 * step) - made(point - 1e-5 * step)) / 2e-5
-    assert np.isclose(jax.grad(made)(point) @ step, difference, rtol=1e-6)
+    assert np.isclose(gradients[2] @ step, (above - below) / 2e-5, rtol=1e-6)
 
 
 def test_directions_without_spread_are_none(x64):
@@ -86,18 +94,23 @@ def test_a_batch_is_each_of_its_polynomials_under_vmap_and_jit(x64, quartic):
     both = np.stack([points, 1 + 2 * points], 1)
     made = polynomial_of_slopes(Frame.of_draws(both), both, 2 * values, np.stack([slopes, slopes / 2], 1), 4)
     one = polynomial_of_slopes(Frame.of_draws(points), points, values, slopes, 4)
-    expected = jax.vmap(one)(points)
-    found = jax.jit(lambda polynomial: jax.vmap(lambda x: polynomial(x))(both))(made)
-    assert np.allclose(found.sum(axis=1), 2 * expected)
-    each = jax.vmap(lambda polynomial, x: jax.vmap(polynomial)(x), in_axes=(0, 1), out_axes=1)(made, both)
-    assert np.allclose(each, found)
+    expected, _ = evaluated(one, points)
+
+    @jax.jit
+    def batched(polynomial, x):
+        each = jax.vmap(lambda one, x: jax.vmap(one)(x), in_axes=(0, 1), out_axes=1)(polynomial, x)
+        return jax.vmap(polynomial)(x), each
+
+    together, each = batched(made, both)
+    assert np.allclose(together.sum(axis=1), 2 * expected)
+    assert np.allclose(each, together)
 
 
 def test_polynomials_add_where_they_were_made_at_one_point_only(x64, quartic):
     _, points, values, slopes = quartic
     frame = Frame.of_draws(points)
     one, other = (polynomial_of_slopes(frame, points, k * values, k * slopes, 4) for k in (1.0, 2.0))
-    assert np.allclose(jax.vmap(one.plus(other))(points), 3 * values)
+    assert np.allclose(evaluated(one.plus(other), points)[0], 3 * values)
     assert one.order == 4 and one.size == 70  # of C(4 + 4, 4) monomials
     elsewhere = Frame.of_draws(points[::2])
     with pytest.raises(ValueError, match="the same point"):

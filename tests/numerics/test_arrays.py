@@ -81,7 +81,7 @@ def test_other_precisions_and_endless_sums_are_refused(x64):
         jax.eval_shape(bit_product, jax.ShapeDtypeStruct((2**24 + 1, 3), bool), jax.ShapeDtypeStruct((3,), float))
 
 
-@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, ldp.LocalHashing])
+@pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, pytest.param(ldp.LocalHashing, marks=pytest.mark.slow)])
 def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch, x64):
     mechanism, theta = make(2.0, 64), np.random.default_rng(0).dirichlet(np.ones(64))
     z = mechanism.randomize(jax.random.key(0), np.random.default_rng(1).choice(64, 3_000, p=theta))
