@@ -200,8 +200,8 @@ def test_an_adaptive_integrator_in_double_precision_agrees():
     law, kernel = stats.norm(0.4, 0.8), stats.laplace(0, 2.0)
     inside, _ = integrate.quad(lambda x: law.pdf(x) * kernel.pdf(z - x), -1, 2, points=[z], epsabs=1e-13)
     total = inside + law.cdf(-1.0) * kernel.pdf(z + 1) + law.sf(2.0) * kernel.pdf(z - 2)
-    found = jax.jit(ldp.Privatized(dist.Normal(0.4, 0.8), mechanism).log_prob)(z)
-    assert abs(found - np.log(total)) < 1e-12  # quad: 1e-13
+    value = jax.jit(ldp.Privatized(dist.Normal(0.4, 0.8), mechanism).log_prob)(z)
+    assert abs(value - np.log(total)) < 1e-12  # quad: 1e-13
 
 
 @pairs

@@ -44,8 +44,8 @@ def moments_of(law):
     """Mean and covariance of the law that a function returns, in one compiled call."""
 
     def moments():
-        made = law()
-        return made.mean, made.covariance_matrix
+        sum_law = law()
+        return sum_law.mean, sum_law.covariance_matrix
 
     return jax.jit(moments)()
 
