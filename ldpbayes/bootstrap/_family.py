@@ -1,9 +1,8 @@
 """Families of the bootstrap: their protocol, and families of numbers."""
 
 import abc
-import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import check_order
-from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes._core.pytrees import checked_field
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.numerics.quadrature import gauss_legendre
@@ -34,22 +33,18 @@ class ParametricFamily(abc.ABC):
 
     columns: ClassVar[tuple[str, ...] | None] = None
     """Names of the statistics; None for a single one, which is then released as a number. May be a property."""
-
     lattice_step: ClassVar[float | None] = None
     """Step of the lattice on which records and their statistics are, 1 for whole numbers; None for densities."""
-
     accounts_for_clamping: ClassVar[bool] = True
     """Whether there is a `solve_clamped`."""
-
     base: ClassVar[type[dist.Distribution]]
     """NumPyro's law of a record before it is clamped, whose arguments are the `known` and the other parameters."""
-
-    known: ClassVar[Params] = {}
-    """Parameters that are known. May be a property."""
+    known: ClassVar[dict[str, str]] = {}
+    """Known parameters, by NumPyro's names: the family's fields."""
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Law of a record before it is clamped."""
-        return self.base(**self.known, **params)
+        return self.base(**{name: getattr(self, field) for name, field in self.known.items()}, **params)
 
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
@@ -66,12 +61,12 @@ class ParametricFamily(abc.ABC):
         Second, whether there is no such maximum inside the ranges, so that the nearest was taken.
         """
 
-    @abc.abstractmethod
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters under which *clamped* records have these expected statistics: the method of moments.
 
-        Second, whether there are none inside the ranges, so that the nearest were taken.
+        Second, whether there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
         """
+        return self.solve(mean)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array | None:
         """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`; None where it is not known.
@@ -105,24 +100,21 @@ class ParametricFamily(abc.ABC):
         return self.distribution(params).sample(key, (count,))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """The interval in which a parameter is looked for; steps are in the logarithm of a ``positive`` parameter."""
 
     lower: Array
     upper: Array
-    positive: bool = static(default=False)
+    positive: bool = False
 
 
 class NumberFamily(ParametricFamily):
-    """A family of numbers whose clamped law has a rule of nodes; fields ``lower`` and ``upper``."""
+    """A family of numbers, clamped to ``lower`` and ``upper`` in their unit, whose clamped law has a rule of nodes."""
 
     lower: Array
     upper: Array
     record_range: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
     """Interval in which records are, whatever the parameters; bounds are inside it."""
-
     smooth_coordinate: ClassVar[tuple[Callable[[Array], Array], Callable[[Array], Array]]] = (lambda x: x, lambda x: x)
     """A coordinate in which all statistics are smooth, so that few masses have their moments; and its inverse."""
 
@@ -153,11 +145,9 @@ class NumberFamily(ParametricFamily):
 
     @property
     def width(self) -> Array:
-        """Distance of the bounds."""
         return self.upper - self.lower
 
     def clamp(self, x: Array) -> jax.Array:
-        """Records between the bounds."""
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
@@ -195,9 +185,8 @@ class NumberFamily(ParametricFamily):
         inside = jnp.sum(law.weights[:-2])
         weights = law.weights[:-2] / jnp.where(inside > 0, inside, 1.0)
         few = PointMasses(forward(law.nodes[:-2]), weights).compressed(COMPRESSED_MASSES)
-        return PointMasses(
-            jnp.append(inverse(few.nodes), law.nodes[-2:]), jnp.append(inside * few.weights, law.weights[-2:])
-        )
+        nodes = jnp.append(inverse(few.nodes), law.nodes[-2:])
+        return PointMasses(nodes, jnp.append(inside * few.weights, law.weights[-2:]))
 
     def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
@@ -220,10 +209,8 @@ class NumberFamily(ParametricFamily):
         return {name: jnp.clip(params[name], allowed.lower, allowed.upper) for name, allowed in self.ranges.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:
-        parts = {name: jnp.asarray(params[name], float) for name in self.ranges}
-        return ravel_pytree(
-            {name: jnp.log(part) if self.ranges[name].positive else part for name, part in parts.items()}
-        )[0]
+        values = {name: (jnp.asarray(params[name], float), allowed) for name, allowed in self.ranges.items()}
+        return ravel_pytree({name: jnp.log(x) if part.positive else x for name, (x, part) in values.items()})[0]
 
     def constrained(self, vector: Array, like: Params | None = None) -> Params:
         parts = dict(zip(sorted(self.ranges), vector, strict=True))

@@ -15,16 +15,8 @@ from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
+from ldpbayes.bootstrap._families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson, RateFamily
 from ldpbayes.bootstrap._family import ParametricFamily
-from ldpbayes.bootstrap._number_families import (
-    Bernoulli,
-    Binomial,
-    Exponential,
-    GammaRate,
-    NormalMean,
-    Poisson,
-    RateFamily,
-)
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]

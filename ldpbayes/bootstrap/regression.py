@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated
-from ldpbayes.bootstrap._vector_families import (
+from ldpbayes.bootstrap._families import (
     LEAST_VARIANCE,
     NormalVector,
     from_log_cholesky,

@@ -11,7 +11,7 @@ import statsmodels.api as sm
 
 from ldpbayes.bootstrap import BootstrapWarning, least_squares, parametric_bootstrap
 from ldpbayes.bootstrap._bootstrap import simulate_replicates
-from ldpbayes.bootstrap._vector_families import LEAST_VARIANCE
+from ldpbayes.bootstrap._families import LEAST_VARIANCE
 from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
 from ldpbayes.mechanisms import LaplaceMechanism
 

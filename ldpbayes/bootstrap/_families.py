@@ -1,4 +1,4 @@
-"""Families of numbers: counts, waiting times, normal, beta."""
+"""Families of numbers (counts, waiting times, normal, beta), of codes and of rows."""
 
 import dataclasses
 import math
@@ -10,31 +10,29 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy import special, stats
 
-from ldpbayes._core.checks import LARGEST_CODE, at_least
+from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._family import NumberFamily, Range, clamped_law
+from ldpbayes.bootstrap._family import NumberFamily, ParametricFamily, Range, clamped_law
 from ldpbayes.bootstrap._sums import PointMasses
+from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 from ldpbayes.numerics.tails import poisson_log_mass
 
 NORMAL_REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
 POSITIVE = "a positive and finite number"
+LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
+BLOCK = 2048  # records that are drawn at a time
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Binomial(NumberFamily):
-    """Numbers of successes in ``trials`` trials; parameter ``probs``. Nothing needs to be clamped.
-
-    Parameters
-    ----------
-    trials : int
-        Number of trials of a record.
-    """
+    """Numbers of successes in ``trials`` trials, an integer; parameter ``probs``. Nothing needs to be clamped."""
 
     trials: int = static()
 
     base: ClassVar = dist.BinomialProbs
+    known: ClassVar = {"total_count": "trials"}
     record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
     lattice_step: ClassVar[float] = 1.0
 
@@ -48,10 +46,6 @@ class Binomial(NumberFamily):
     @property
     def upper(self) -> float:  # type: ignore[override]
         return float(self.trials)
-
-    @property
-    def known(self) -> Params:  # type: ignore[override]
-        return {"total_count": self.trials}
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -98,18 +92,15 @@ class Bernoulli(Binomial):
     trials: int = static(default=1, init=False)
 
     base: ClassVar = dist.BernoulliProbs
-    known: ClassVar[Params] = {}
+    known: ClassVar = {}
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Poisson(NumberFamily):
-    """Poisson counts, those above a bound clamped to it; parameter ``rate``.
+    """Poisson counts, those above ``upper`` clamped to it; parameter ``rate``.
 
-    Parameters
-    ----------
-    upper : int
-        The largest count that is not clamped. The rate is looked for from a thousandth of it to three times as much.
+    The rate is looked for from a thousandth of the bound to three times as much.
     """
 
     upper: Array = static(default=None)
@@ -165,13 +156,9 @@ class RateFamily(NumberFamily):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Exponential(RateFamily):
-    """Exponential records, those above a bound clamped to it; parameter ``rate``.
+    """Exponential records, those above ``upper`` clamped to it; parameter ``rate``.
 
-    Parameters
-    ----------
-    upper : float
-        Bound to which records are clamped, in their unit. Their mean is looked for from a thousandth of it to ten times
-        as much.
+    Their mean is looked for from a thousandth of the bound to ten times as much.
     """
 
     upper: Array = None
@@ -209,15 +196,9 @@ def _check_positive_lower(family: NumberFamily) -> None:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GammaRate(RateFamily):
-    """Gamma records of known concentration (shape); parameter ``rate``.
+    """Gamma records of known ``concentration`` (shape), clamped to positive bounds; parameter ``rate``.
 
-    Parameters
-    ----------
-    concentration : float
-        The shape, known.
-    lower, upper : float
-        Bounds to which records are clamped, positive, in their unit. Their mean is looked for from a thousandth of the
-        upper to ten times as much.
+    Their mean is looked for from a thousandth of the upper bound to ten times as much.
     """
 
     concentration: Array
@@ -225,15 +206,12 @@ class GammaRate(RateFamily):
     upper: Array = None
 
     base: ClassVar = dist.Gamma
+    known: ClassVar = {"concentration": "concentration"}
 
     def __post_init__(self) -> None:
         checked_field(self, "concentration", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
         _check_positive_lower(self)
         super().__post_init__()
-
-    @property
-    def known(self) -> Params:  # type: ignore[override]
-        return {"concentration": self.concentration}
 
     def law(self, params: Params) -> PointMasses:
         return _gamma_law(self.concentration, params["rate"], self.lower, self.upper)
@@ -242,15 +220,10 @@ class GammaRate(RateFamily):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Gamma(NumberFamily):
-    """Gamma records; parameters ``concentration`` (shape) and ``rate``.
+    """Gamma records, clamped to positive bounds; parameters ``concentration`` (shape) and ``rate``.
 
-    The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds.
-
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, positive, in their unit. The concentration is looked for from 0.01 to 1000,
-        the rate so that both bounds can be means.
+    The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds. The
+    concentration is looked for from 0.01 to 1000, the rate so that both bounds can be means.
     """
 
     lower: Array = None
@@ -267,13 +240,10 @@ class Gamma(NumberFamily):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return {
-            "concentration": Range(0.01, 1e3, positive=True),
-            "rate": Range(1e-3 / self.upper, 1e3 / self.lower, positive=True),
-        }
+        rate = Range(1e-3 / self.upper, 1e3 / self.lower, positive=True)
+        return {"concentration": Range(0.01, 1e3, positive=True), "rate": rate}
 
     def _scaled(self, log_x: Array, x: Array) -> jax.Array:
-        """The statistics, each from 0 to 1."""
         start, end = jnp.log(self.lower), jnp.log(self.upper)
         return jnp.stack([(log_x - start) / (end - start), (x - self.lower) / self.width], axis=-1)
 
@@ -322,15 +292,9 @@ def _normal_law(loc: Array, deviation: Array, lower: Array, upper: Array) -> Poi
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NormalMean(NumberFamily):
-    """Normal records of known standard deviation; parameter ``loc``.
+    """Normal records of known standard deviation ``scale``; parameter ``loc``.
 
-    Parameters
-    ----------
-    scale : float
-        The standard deviation, known.
-    lower, upper : float
-        Bounds to which records are clamped, in their unit. The mean is looked for up to the distance of the bounds
-        beyond them.
+    The mean is looked for up to the distance of the bounds beyond them.
     """
 
     scale: Array
@@ -338,14 +302,11 @@ class NormalMean(NumberFamily):
     upper: Array = None
 
     base: ClassVar = dist.Normal
+    known: ClassVar = {"scale": "scale"}
 
     def __post_init__(self) -> None:
         checked_field(self, "scale", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
         super().__post_init__()
-
-    @property
-    def known(self) -> Params:  # type: ignore[override]
-        return {"scale": self.scale}
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -367,13 +328,8 @@ class NormalMean(NumberFamily):
 class Normal(NumberFamily):
     """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``, as NumPyro's.
 
-    The statistics are u and u², with u = −1 and 1 at the bounds.
-
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, in their unit. The mean is looked for up to their distance beyond them,
-        the standard deviation from a thousandth of it to ten times as much.
+    The statistics are u and u², with u = −1 and 1 at the bounds. The mean is looked for up to the bounds' distance
+    beyond them, the standard deviation from a thousandth of it to ten times as much.
     """
 
     lower: Array = None
@@ -384,11 +340,8 @@ class Normal(NumberFamily):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        width = self.width
-        return {
-            "loc": Range(self.lower - width, self.upper + width),
-            "scale": Range(1e-3 * width, 10 * width, positive=True),
-        }
+        scale = Range(1e-3 * self.width, 10 * self.width, positive=True)
+        return {"loc": Range(self.lower - self.width, self.upper + self.width), "scale": scale}
 
     def _standardised(self, x: Array) -> Array:
         return (x - (self.lower + self.upper) / 2) / (self.width / 2)
@@ -424,14 +377,10 @@ class Normal(NumberFamily):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Beta(NumberFamily):
-    """Beta records; parameters ``concentration1`` and ``concentration0``.
+    """Beta records, clamped to bounds inside (0, 1); parameters ``concentration1`` and ``concentration0``.
 
-    The statistics are log x and log(1 − x), each from 0 to 1 between the bounds.
-
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, inside (0, 1). Both concentrations are looked for from 0.01 to 1000.
+    The statistics are log x and log(1 − x), each from 0 to 1 between the bounds. Both concentrations are looked for
+    from 0.01 to 1000.
     """
 
     lower: Array = None
@@ -444,8 +393,8 @@ class Beta(NumberFamily):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        allowed = "inside (0, 1): logarithms of x and 1 - x are the statistics"
         for name in ("lower", "upper"):
-            allowed = "inside (0, 1): logarithms of x and 1 - x are the statistics"
             checked_field(self, name, allowed, lambda a: (a > 0) & (a < 1))
 
     @property
@@ -453,7 +402,6 @@ class Beta(NumberFamily):
         return {name: Range(0.01, 1e3, positive=True) for name in ("concentration0", "concentration1")}
 
     def _scaled(self, log_x: Array, log_rest: Array) -> jax.Array:
-        """The statistics, each from 0 to 1."""
         lower, upper = jnp.asarray(self.lower, float), jnp.asarray(self.upper, float)
         first = (log_x - jnp.log(lower)) / (jnp.log(upper) - jnp.log(lower))
         second = (log_rest - jnp.log1p(-upper)) / (jnp.log1p(-lower) - jnp.log1p(-upper))
@@ -484,3 +432,208 @@ class Beta(NumberFamily):
         low, high = (special.logit(jnp.asarray(bound, float)) for bound in (self.lower, self.upper))
         cuts = mode - near - 37 / one, mode, mode + near + 37 / zero
         return clamped_law(cuts, low, high, density, special.expit)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Multinomial(ParametricFamily):
+    """Records that are codes of 2 or more categories; parameter ``probs`` (categories,)."""
+
+    categories: int = static()
+
+    base: ClassVar = dist.CategoricalProbs
+    lattice_step: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"category {k}" for k in range(self.categories))
+
+    def statistics(self, x: Array) -> jax.Array:
+        return jax.nn.one_hot(jnp.asarray(x), self.categories, dtype=float)
+
+    def sensitivity(self, order: int) -> float:
+        """One count falls by one, another rises."""
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+
+    def nearest(self, params: Params) -> Params:
+        """The nearest point of the simplex, by Euclidean distance ([WC])."""
+        falling = jnp.sort(params["probs"])[::-1]
+        excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, self.categories + 1)
+        kept = jnp.sum(falling > excess)
+        probs = jnp.maximum(params["probs"] - excess[kept - 1], 0.0)
+        return {"probs": probs / jnp.sum(probs)}
+
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        within = self.nearest({"probs": mean})
+        return within, jnp.any(within["probs"] == 0)
+
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Covariance of shares that sum to one, but may be negative."""
+        p, size = params["probs"], self.categories
+        centred = jnp.eye(size) - 1 / size
+        return (jnp.diag(p) - jnp.outer(p, p)) / count + noise / count**2 * centred
+
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
+        return PointMasses(jnp.arange(self.categories), params["probs"]).counts(key, count)
+
+    def checked(self, data: Array) -> np.ndarray:
+        x = np.asarray(data)
+        if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb" or not (x == np.round(x)).all():
+            raise ValueError(f"Multinomial takes an array of codes (n,), got shape {x.shape} of {x.dtype}")
+        if x.min() < 0 or x.max() >= self.categories:
+            raise ValueError(f"codes must be from 0 to {self.categories - 1}, got {x.min():g} to {x.max():g}")
+        return x.astype(int)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class NormalVector(ParametricFamily):
+    """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
+
+    The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds ``lower`` and ``upper`` (d,). A
+    mean is brought between the bounds; variances in any direction are at least a thousandth of their distance, squared.
+    """
+
+    lower: Array = None
+    upper: Array = None
+
+    base: ClassVar = dist.MultivariateNormal
+    accounts_for_clamping: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs bounds to which columns are clamped, chosen without looking at them: "
+                    f"{name} is missing"
+                )
+            checked_field(self, name, "finite numbers, one a column", np.isfinite)
+        if np.ndim(self.lower) != 1 or np.shape(self.lower) != np.shape(self.upper):
+            raise ValueError(
+                f"lower and upper must be arrays, one a column; got shapes {np.shape(self.lower)} and "
+                f"{np.shape(self.upper)}"
+            )
+        check_order(self.lower, self.upper)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.lower)
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        d = self.dimension
+        first = tuple(f"u{j}" for j in range(d))
+        return first + tuple(f"u{j}*u{k}" for j, k in zip(*diagonal_first_pairs(d), strict=True))
+
+    @property
+    def centre(self) -> Array:
+        """Where u = 0."""
+        return (self.lower + self.upper) / 2
+
+    @property
+    def half(self) -> Array:
+        return (self.upper - self.lower) / 2
+
+    def statistics(self, x: Array) -> jax.Array:
+        x = jnp.asarray(x)
+        u = (jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper) - self.centre) / self.half
+        return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
+
+    def sensitivity(self, order: int) -> float:
+        """D (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)), or √(2d (d + 1)).
+
+        With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m in each column, |u_j u_k − u'_j u'_k| is at most
+        2 (p_j m_k + m_j p_k), so that u = 1 everywhere is as good as anything, and u' = 1 − 2m. With M = Σm and s = √2
+        the sum of the absolute differences is (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm²: concave, so largest where all m
+        are equal. The squared distance is that of u' alone, |1 − u'|² + d² + |u'|⁴ − 2 (1·u')²; convex in each column
+        for d > 1, so that u' is a corner, and largest where its columns sum to 0 or −1.
+        """
+        d, s = self.dimension, math.sqrt(2.0)
+        if order == 2:
+            return math.sqrt(2.0 * d * (d + 1))
+        return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
+
+    def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
+        """First (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
+        d = self.dimension
+        return mean[:d], unpacked(mean[d:], d, "scaled")
+
+    def checked(self, data: Array) -> np.ndarray:
+        x = np.asarray(data)
+        if x.ndim != 2 or not len(x) or x.shape[1] != self.dimension or x.dtype.kind not in "iufb":
+            raise ValueError(
+                f"{type(self).__name__} takes rows (n, {self.dimension}) of numbers, got shape {x.shape} of {x.dtype}"
+            )
+        if not np.isfinite(x).all():
+            raise ValueError(f"records must be finite; {(~np.isfinite(x).all(axis=1)).sum()} rows are not")
+        return x.astype(float)
+
+    def nearest(self, params: Params) -> Params:
+        unit = jnp.outer(self.half, self.half)
+        covariance, _ = with_least_eigenvalue(params["covariance_matrix"] / unit, LEAST_VARIANCE)
+        return {"loc": jnp.clip(params["loc"], self.lower, self.upper), "covariance_matrix": covariance * unit}
+
+    def unconstrained(self, params: Params) -> jax.Array:
+        return jnp.concatenate([params["loc"], log_cholesky(params["covariance_matrix"])])
+
+    def constrained(self, vector: Array, like: Params | None = None) -> Params:
+        d = self.dimension
+        return {"loc": vector[:d], "covariance_matrix": from_log_cholesky(vector[d:], d)}
+
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        first, second = self.split(mean)
+        within = jnp.clip(first, -1.0, 1.0)
+        covariance, raised = with_least_eigenvalue(second - jnp.outer(within, within), LEAST_VARIANCE)
+        loc, unit = self.centre + self.half * within, jnp.outer(self.half, self.half)
+        return {"loc": loc, "covariance_matrix": covariance * unit}, raised | jnp.any(within != first)
+
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Of the entries of the matrix Σ it is (Σ_ik Σ_jl + Σ_il Σ_jk)/n, and the noise's."""
+        covariance, d = params["covariance_matrix"], self.dimension
+        once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
+        of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
+        first = (params["loc"] - self.centre) / self.half
+        second = covariance / jnp.outer(self.half, self.half) + jnp.outer(first, first)
+
+        def flat_params(mean: jax.Array) -> jax.Array:
+            one, two = self.split(mean)
+            entries = (two - jnp.outer(one, one)) * jnp.outer(self.half, self.half)
+            return jnp.concatenate([entries.ravel(), self.half * one])
+
+        response = jax.jacfwd(flat_params)(jnp.concatenate([first, packed(second, "scaled")]))
+        of_records = jax.scipy.linalg.block_diag(of_second, covariance) / count
+        return of_records + noise / count**2 * response @ response.T
+
+    def total(self, key: Key, params: Params, count: Array) -> jax.Array:
+        # records are drawn and clamped, a block at a time
+        root = jnp.linalg.cholesky(params["covariance_matrix"])
+
+        def block_total(key: Key, size: int) -> jax.Array:
+            rows = params["loc"] + jax.random.normal(key, (size, self.dimension), root.dtype) @ root.T
+            return self.statistics(rows).sum(axis=0)
+
+        whole, rest = divmod(int(count), BLOCK)
+        keys = jax.random.split(key, whole + 1)
+        start = block_total(keys[0], rest)
+        return jax.lax.scan(lambda total, key: (total + block_total(key, BLOCK), None), start, keys[1:])[0]
+
+
+def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, jax.Array]:
+    """The nearest symmetric matrix with no eigenvalue below ``least``, and whether any had to be raised."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.maximum(values, least)) @ vectors.T, values[0] < least
+
+
+def log_cholesky(covariance: jax.Array) -> jax.Array:
+    """The Cholesky root of a positive matrix as a vector of any numbers: logarithms of its diagonal, entries below."""
+    root = jnp.linalg.cholesky(covariance)
+    return jnp.concatenate([jnp.log(jnp.diagonal(root)), root[np.tril_indices(len(root), -1)]])
+
+
+def from_log_cholesky(vector: jax.Array, size: int) -> jax.Array:
+    """Inverse of `log_cholesky`, for a matrix of ``size`` rows."""
+    root = jnp.diag(jnp.exp(vector[:size])).at[np.tril_indices(size, -1)].set(vector[size:])
+    return root @ root.T
