@@ -22,20 +22,17 @@ from ldpbayes.data import Release
 BATCH_SIZE = 50  # replicates that run at once by default
 OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
 MAX_STEP = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
+FLAT = 1e-3  # no step in directions in which the replicates move by less than this share of the largest move
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 
 
 class Replicates(NamedTuple):
     """Estimates from simulated releases, one a row."""
 
-    unconstrained: Array
-    """All parameters (draws, q), as `PrivateEstimator.unconstrained` has them."""
-    target: Array
-    """The reported parameters (draws, p)."""
-    standard_error: Array | None
-    """Standard errors (draws, p) of the target by a formula."""
-    outside: Array
-    """Whether the release was outside the domain (draws,)."""
+    unconstrained: Array  # all parameters (draws, q), as `PrivateEstimator.unconstrained` has them
+    target: Array  # the reported parameters (draws, p)
+    standard_error: Array | None  # of the target (draws, p), by a formula
+    outside: Array  # whether the release was outside the domain (draws,)
 
 
 @jax.jit
@@ -47,7 +44,7 @@ def estimate_with_target(estimator: PrivateEstimator, values: PyTree) -> tuple[E
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def simulate_replicates(
-    estimator: PrivateEstimator, params: PyTree, keys: Key, batch_size: int | None = None
+    estimator: PrivateEstimator, params: PyTree, keys: Key, batch_size: int = BATCH_SIZE
 ) -> Replicates:
     """Replicates at these parameters, one for each of the keys (draws,); ``batch_size`` of them run at once."""
 
@@ -57,7 +54,7 @@ def simulate_replicates(
         return Replicates(estimator.unconstrained(estimate.params), target, estimate.standard_error, estimate.outside)
 
     draws = len(keys)
-    batches = -(-draws // (BATCH_SIZE if batch_size is None else batch_size))
+    batches = -(-draws // batch_size)
     size = -(-draws // batches)
     # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
     padded = keys[np.arange(batches * size) % draws].reshape(batches, size)
@@ -65,10 +62,8 @@ def simulate_replicates(
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
 
 
-ReplicatesAt = Callable[[PyTree], Replicates]
-"""Replicates at some parameters, with the same random numbers each time."""
-Corrected = tuple[np.ndarray, Replicates]
-"""A target (p,) with its replicates."""
+ReplicatesAt = Callable[[PyTree], Replicates]  # at some parameters, with the same random numbers each time
+Corrected = tuple[np.ndarray, Replicates]  # a target (p,) with its replicates
 
 
 class BiasCorrection(abc.ABC):
@@ -104,11 +99,10 @@ class OneStep(BiasCorrection):
 class Matched(BiasCorrection):
     """Parameters whose replicates have the estimate as their mean: the bootstrap iterated to its fixed point.
 
-    That is the simulated method of moments with the private estimate as the moment ([GMR]). The response of the
-    replicates' mean to the parameters is found by differences; its inverse turns the replicates into those of the
-    corrected estimate. So an estimator that clamping makes insensitive gets an interval that is wide enough, which
-    neither `OneStep` nor an interval of the biased estimate has. Parameters stay in their space, as far as the
-    estimator knows it: a function's are moved as if any numbers were allowed.
+    That is the simulated method of moments with the private estimate as the moment ([GMR]). Differences give the
+    response of the replicates' mean to the parameters; its inverse turns the replicates into those of the corrected
+    estimate. So intervals are wide enough where clamping makes an estimator insensitive; those of `OneStep` and of
+    the biased estimate are not. Parameters stay in their space; those of a function may become any numbers.
 
     Parameters
     ----------
@@ -151,7 +145,7 @@ class Matched(BiasCorrection):
         for _ in range(self.steps):
             if np.abs(gap).max() <= self.tolerance:
                 break
-            step = np.clip(_solve(response(here), gap), -MAX_STEP, MAX_STEP)
+            step = np.clip(np.linalg.pinv(response(here), rcond=FLAT) @ gap, -MAX_STEP, MAX_STEP)
             for share in STEP_SHARES:
                 ahead, ahead_replicates = evaluate(here - share * unit * step)
                 ahead_gap = distance(ahead_replicates)
@@ -170,15 +164,10 @@ class Matched(BiasCorrection):
                 BootstrapWarning,
             )
         away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit
-        moved = here + unit * _solve(response(here), away.T).T
+        moved = here + unit * (np.linalg.pinv(response(here), rcond=FLAT) @ away.T).T
         report = jax.vmap(lambda vector: ravel_pytree(estimator.target(estimator.constrained(vector, params)))[0])
         target = np.asarray(report(jnp.concatenate([here[None], moved])))
         return target[0], replicates._replace(target=target[1:], standard_error=None)
-
-
-def _solve(slope: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """slope⁻¹ gap; 0 in directions in which the replicates hardly move."""
-    return np.linalg.pinv(slope, rcond=1e-3) @ gap
 
 
 def parametric_bootstrap(
@@ -195,7 +184,9 @@ def parametric_bootstrap(
 ) -> BootstrapEstimate:
     """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
-    Data were read once, when the release was made; everything here is post-processing and costs no privacy.
+    Data were read once, when the release was made; everything here is post-processing and costs no privacy. A
+    `BootstrapWarning` says that the release, or over a tenth of the replicates, is outside the estimator's domain, or
+    that some replicates are not finite.
 
     Parameters
     ----------
@@ -219,24 +210,14 @@ def parametric_bootstrap(
     batch_size : int, optional
         Number of replicates that run at once, by default 50; fewer take less memory. It changes no replicate.
 
-    Returns
-    -------
-    BootstrapEstimate
-
-    Warns
-    -----
-    BootstrapWarning
-        If the release, or over a tenth of the replicates, is outside the estimator's domain, or some are not finite.
-
     Raises
     ------
     TypeError, ValueError
-        If the estimator is neither; the release is not one of the estimator; a function has no simulator, the two do
-        not fit, or the function reads other data than its argument; or an argument is out of range.
+        If the release is not one of the estimator; or a function has no simulator, the two do not fit, or the function
+        reads other data than its argument.
     """
     draws = at_least(2, "draws", draws)
-    if batch_size is not None:
-        batch_size = at_least(1, "batch_size", batch_size)
+    batch_size = at_least(1, "batch_size", BATCH_SIZE if batch_size is None else batch_size)
     interval_kind(kind)
     if correction is not None and not isinstance(correction, BiasCorrection):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
@@ -257,18 +238,11 @@ def parametric_bootstrap(
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
         replicates = jax.tree.map(np.asarray, replicates)
     _warn(bool(estimate.outside), replicates)
+    _, targets, errors, outside = replicates
+    error = None if errors is None else np.asarray(estimate.standard_error)
+    outsiders = bool(estimate.outside), int(outside.sum())
     return BootstrapEstimate(
-        reported,
-        params,
-        names_of(reported),
-        replicates.target,
-        None if replicates.standard_error is None else np.asarray(estimate.standard_error),
-        replicates.standard_error,
-        bool(estimate.outside),
-        int(replicates.outside.sum()),
-        uncorrected,
-        kind,
-        private.privacy,
+        reported, params, names_of(reported), targets, error, errors, *outsiders, uncorrected, kind, private.privacy
     )
 
 

@@ -15,21 +15,14 @@ from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data import Release
 
-Simulator = Callable[[Key, PyTree], PyTree]
-"""From a random key and parameters to data."""
+Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
 
 
 class Estimated(NamedTuple):
-    """Parameters estimated from a release.
+    """Parameters estimated from a release: all that a simulator needs, a pytree of arrays.
 
-    Attributes
-    ----------
-    params : pytree of arrays
-        All parameters that a simulator needs.
-    standard_error : array (p,) or None
-        Of the flat `PrivateEstimator.target` of the parameters, by a formula; None where there is none.
-    outside : array () of bool
-        Whether the release was outside the domain of the estimator, which then did as it documents.
+    The ``standard_error`` (p,) is that of the flat `PrivateEstimator.target` by a formula; None where there is none.
+    ``outside`` () says whether the release was outside the domain of the estimator, which then did as it documents.
     """
 
     params: PyTree
@@ -90,7 +83,7 @@ class FunctionEstimator(PrivateEstimator):
     Parameters
     ----------
     function : callable
-        A JAX function (key, data) → parameters, a pytree of arrays. It bounds what it takes from each record and adds
+        From (key, data) to parameters, a pytree of arrays, in JAX. It bounds what it takes from each record and adds
         the noise itself. Arrays that it holds, such as a grid, are public.
     statement : str
         Its guarantee, for the result's privacy statement.
@@ -166,9 +159,8 @@ def with_simulator(
         _check_count(estimator, simulator, release)
         return AdaptedEstimator(estimator, simulator)
     if not isinstance(estimator, FunctionEstimator) and not callable(estimator):
-        raise TypeError(
-            f"estimator must be one of ldpbayes.bootstrap, or a function (key, data) -> parameters, got {estimator!r}"
-        )
+        kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
+        raise TypeError(f"estimator must be {kinds}, got {estimator!r}")
     if simulator is None:
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
     private = estimator if isinstance(estimator, FunctionEstimator) else FunctionEstimator(estimator)
@@ -178,16 +170,14 @@ def with_simulator(
 
 def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyTree) -> None:
     """ValueError where a simulator makes another number of records than its estimator is for."""
-    count = getattr(estimator, "count", None)
-    if count is None:
+    if (count := getattr(estimator, "count", None)) is None:
         return
     params = jax.eval_shape(lambda values: estimator.estimate(values).params, estimator.release_values(release))
     data = jax.eval_shape(simulator, jax.random.key(0), params)
     shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
     if any(shape[:1] != (count,) for shape in shapes):
-        raise ValueError(
-            f"simulator does not fit: the estimator is for {count} records, those that it makes have shapes {shapes}"
-        )
+        text = f"the estimator is for {count} records, those that it makes have shapes {shapes}"
+        raise ValueError(f"simulator does not fit: {text}")
 
 
 def _check_function(function: Callable, simulator: Simulator, params: PyTree, *, public: bool) -> None:

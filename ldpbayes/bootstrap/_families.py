@@ -512,10 +512,8 @@ class NormalVector(ParametricFamily):
                 )
             checked_field(self, name, "finite numbers, one a column", np.isfinite)
         if np.ndim(self.lower) != 1 or np.shape(self.lower) != np.shape(self.upper):
-            raise ValueError(
-                f"lower and upper must be arrays, one a column; got shapes {np.shape(self.lower)} and "
-                f"{np.shape(self.upper)}"
-            )
+            shapes = f"{np.shape(self.lower)} and {np.shape(self.upper)}"
+            raise ValueError(f"lower and upper must be arrays, one a column; got shapes {shapes}")
         check_order(self.lower, self.upper)
 
     @property
@@ -564,9 +562,8 @@ class NormalVector(ParametricFamily):
     def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
         if x.ndim != 2 or not len(x) or x.shape[1] != self.dimension or x.dtype.kind not in "iufb":
-            raise ValueError(
-                f"{type(self).__name__} takes rows (n, {self.dimension}) of numbers, got shape {x.shape} of {x.dtype}"
-            )
+            rows = f"rows (n, {self.dimension}) of numbers"
+            raise ValueError(f"{type(self).__name__} takes {rows}, got shape {x.shape} of {x.dtype}")
         if not np.isfinite(x).all():
             raise ValueError(f"records must be finite; {(~np.isfinite(x).all(axis=1)).sum()} rows are not")
         return x.astype(float)

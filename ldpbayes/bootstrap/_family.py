@@ -26,9 +26,8 @@ EDGE = 1e-6  # share of a range: a parameter nearer to an end than that was brou
 class ParametricFamily(abc.ABC):
     """An exponential family whose statistics are bounded by clamping records; parameters are dicts, named as NumPyro's.
 
-    Subclasses are frozen dataclasses and pytrees. A record is clamped before its statistics are taken; these are in
-    units in which they are of size one, or the record's own where it is the only statistic, so that the noise does not
-    depend on the unit of the data.
+    Subclasses are frozen dataclasses and pytrees. A record is clamped before its statistics are taken; these are of
+    size one, or the record itself where it is the only one, so that the noise does not depend on the data's unit.
     """
 
     columns: ClassVar[tuple[str, ...] | None] = None
@@ -191,10 +190,8 @@ class NumberFamily(ParametricFamily):
     def checked(self, data: Array) -> np.ndarray:
         x = np.asarray(data)
         if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb":
-            raise ValueError(
-                f"{type(self).__name__} takes an array of numbers (n,), got shape {x.shape} of {x.dtype} (drop or "
-                "impute missing records first)"
-            )
+            got = f"shape {x.shape} of {x.dtype} (drop or impute missing records first)"
+            raise ValueError(f"{type(self).__name__} takes an array of numbers (n,), got {got}")
         low, high = self.record_range
         bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
         if bad.any():
@@ -243,12 +240,8 @@ class NumberFamily(ParametricFamily):
             ahead = jnp.clip(vector - jnp.clip(_solve(slope, away), -most, most), low, high)
             return ahead, jnp.max(jnp.abs(ahead - vector) / (high - low)), number + 1
 
-        def unfinished(state: tuple) -> jax.Array:
-            _, moved, number = state
-            return (moved > SETTLED) & (number < NEWTON_STEPS)
-
-        start_at = jnp.clip(self.unconstrained(start), low, high)
-        vector, _, _ = jax.lax.while_loop(unfinished, step, (start_at, jnp.ones(()), 0))
+        first = jnp.clip(self.unconstrained(start), low, high), jnp.ones(()), 0
+        vector, *_ = jax.lax.while_loop(lambda s: (s[1] > SETTLED) & (s[2] < NEWTON_STEPS), step, first)
         edge = EDGE * (high - low)
         at_edge = jnp.any((vector <= low + edge) | (vector >= high - edge))
         error = jnp.max(jnp.abs(gap(vector)[0]) / (1 + jnp.abs(target)))
@@ -272,17 +265,15 @@ class NumberFamily(ParametricFamily):
 
 def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """matrix⁻¹ right; of small matrices by Cramer's rule, which is fast for many at a time, as no library is."""
-
-    def away_from_zero(determinant: jax.Array) -> jax.Array:
-        return jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
-
+    if len(matrix) > 2:
+        return jnp.linalg.solve(matrix, right)
     if len(matrix) == 1:
-        return right / away_from_zero(matrix[0, 0])
-    if len(matrix) == 2:
+        determinant = matrix[0, 0]
+    else:
         (a, b), (c, d) = matrix
-        solution = jnp.stack([d * right[0] - b * right[1], a * right[1] - c * right[0]])
-        return solution / away_from_zero(a * d - b * c)
-    return jnp.linalg.solve(matrix, right)
+        determinant = a * d - b * c
+        right = jnp.stack([d * right[0] - b * right[1], a * right[1] - c * right[0]])
+    return right / jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
 
 
 def clamped_law(

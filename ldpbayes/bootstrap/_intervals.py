@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ldpbayes.bootstrap._result import BootstrapEstimate
 
 FAR = 1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
-SIDES = ("both", "lower", "upper")
 
 
 class Interval(abc.ABC):
@@ -63,13 +62,7 @@ class Studentised(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Transformed(Interval):
-    """The pivotal interval on another scale, transformed back.
-
-    Parameters
-    ----------
-    forward, inverse : callable
-        An increasing function of arrays (..., p), and its inverse; by default the logarithm.
-    """
+    """The pivotal interval on another scale, by an increasing function of arrays (..., p), and its inverse back."""
 
     forward: Callable[[np.ndarray], np.ndarray] = np.log
     inverse: Callable[[np.ndarray], np.ndarray] = np.exp
@@ -86,12 +79,7 @@ class Transformed(Interval):
             return self.inverse(2 * estimate - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
 
 
-KINDS: dict[str, Interval] = {
-    "percentile": Percentile(),
-    "pivotal": Pivotal(),
-    "studentised": Studentised(),
-    "log": Transformed(),
-}
+KINDS = {"percentile": Percentile(), "pivotal": Pivotal(), "studentised": Studentised(), "log": Transformed()}
 
 
 def interval_kind(kind: str | Interval) -> Interval:
@@ -106,6 +94,7 @@ def interval_kind(kind: str | Interval) -> Interval:
 def tail_probabilities(level: float, side: str) -> tuple[float, float]:
     """Probabilities below the two ends of an interval; 0 or 1 for an end that a one-sided interval lacks."""
     level = checked("level", level, "between 0 and 1", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    if side not in SIDES:
-        raise ValueError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
-    return {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}[side]
+    sides = {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}
+    if side not in sides:
+        raise ValueError(f"side must be one of {', '.join(sides)}, got {side!r}")
+    return sides[side]

@@ -1,6 +1,7 @@
-"""Estimators that minimise a loss or maximise a likelihood."""
+"""Estimators that minimise a loss or maximise a likelihood, and simulators of data from models."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpyro import distributions as dist
 from numpyro.handlers import seed as seeded
-from numpyro.handlers import substitute, trace
+from numpyro.handlers import substitute, trace, uncondition
 from numpyro.infer import init_to_median
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 
 from ldpbayes._core.pytrees import pytree, static, unchecked
-from ldpbayes._core.types import Array, Key, Model, Params, PyTree
+from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.bootstrap._bootstrap import estimate_with_target
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator, Simulator
-from ldpbayes.bootstrap._simulators import simulate_site
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
@@ -28,6 +29,7 @@ from ldpbayes.mechanisms import Mechanism
 
 LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
+Sites = dict[str, tuple[tuple[int, ...], bool]]  # shape of each sample site of a model, and whether it is observed
 TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
 
 
@@ -50,9 +52,9 @@ def _record_values(release: Any, mechanism: Mechanism, count: int) -> jax.Array:
 class LossEstimator(PrivateEstimator):
     """An M-estimator from a release, with a simulator (key, parameters) → original records.
 
-    ``estimator`` is compiled for a release of its kind, and minimisations start at ``start`` (p,). ``key`` is that of
-    the analyst's own noise for the release itself; replicates draw theirs anew. ``unravel`` takes a flat parameter to
-    the form of the loss. Released values are rows, with a key of the analyst's own noise.
+    ``estimator`` is compiled for a release of its kind; minimisations start at ``start`` (p,). Values are rows with a
+    key of the analyst's own noise: ``key`` for the release itself, others for replicates. ``unravel`` takes a flat
+    parameter to the form of the loss.
     """
 
     estimator: Estimator
@@ -67,10 +69,7 @@ class LossEstimator(PrivateEstimator):
         return self._rows(self.estimator.mechanism.simulate(noise, data)), own
 
     def estimate(self, values: tuple[jax.Array, Key]) -> Estimated:
-        """Standard errors are those of the sandwich formula.
-
-        ``outside`` says that the minimisation has not converged, or ended on the boundary of the parameter space.
-        """
+        """Standard errors by the sandwich formula; outside if not converged, or on the parameter space's boundary."""
         rows, key = values
         fit = self.estimator(key, rows, self.start)
         error = jnp.sqrt(jnp.diagonal(fit.covariance))
@@ -114,20 +113,13 @@ def m_estimator(
 
     Parameters
     ----------
-    loss, release, method
-        As for `ldpbayes.m_estimate`.
+    loss, release, method, **options
+        As for `ldpbayes.m_estimate`, with its errors.
     simulator : callable
         A JAX function (key, parameters) → original records, of the shape of the release. The mean loss under their law
         has its minimum at the parameters.
     seed : int
         For the analyst's own noise on the release.
-    **options
-        Other options of `ldpbayes.m_estimate`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For the reasons of `ldpbayes.m_estimate`; or if the simulator's records are not of the release's shape.
     """
     if not callable(simulator):
         raise TypeError(f"simulator must be a function (key, parameters) -> records, got {simulator!r}")
@@ -169,16 +161,15 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         with RUNNING:
             sites = trace(substitute(self.model, data=dict(params))).get_trace(self._release(values))
         observed = [site for site in sites.values() if site["type"] == "sample" and site["is_observed"]]
-        parts = [
-            site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"]) for site in observed
-        ]
+        scales = [1.0 if site["scale"] is None else site["scale"] for site in observed]
+        parts = [site["fn"].log_prob(site["value"]) * scale for site, scale in zip(observed, scales, strict=True)]
         return jnp.sum(jnp.stack([jnp.sum(part) for part in parts]))
 
     def estimate(self, values: Array) -> Estimated:
-        """Standard errors are those of the observed information, NaN where that gives none.
+        """Standard errors by the observed information, NaN where that gives none.
 
-        ``outside`` says that no maximum was found inside the space, as where the noise outweighs what the records say:
-        then a standard deviation's likelihood may increase all the way to 0, say.
+        It is outside where the space has no maximum inside: a standard deviation's likelihood, say, may increase all
+        the way to 0 where the noise outweighs what the records say.
         """
 
         def objective(vector: jax.Array) -> jax.Array:
@@ -192,13 +183,10 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
             hessian, (value, slope) = jax.jacfwd(gradient, has_aux=True)(vector)
             return value, slope, hessian
 
-        def flat_target(vector: jax.Array) -> jax.Array:
-            return ravel_pytree(self.target(self.constrained(vector)))[0]
-
         space = self.space
         minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
         params = self.constrained(minimum.theta)
-        slope = jax.jacfwd(flat_target)(minimum.theta)
+        slope = jax.jacfwd(lambda vector: ravel_pytree(self.target(self.constrained(vector)))[0])(minimum.theta)
         inverse = jnp.linalg.inv(minimum.hessian)
         variance = jnp.einsum("ij,jk,ik->i", slope, inverse, slope)
         error = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), jnp.nan)
@@ -268,12 +256,6 @@ def maximum_likelihood(
     start : dict of str to array, optional
         Value of each latent site, where the maximisation starts; by default the medians of the priors. Replicates
         start from the estimate.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the model is not callable; it is no release, or one without values; the model has no latent sites, or
-        discrete ones; or ``start`` does not have exactly these sites.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
@@ -306,13 +288,106 @@ def _search_space(density: Density, start: Params) -> Box:
     """The space of unconstrained values: wide where they are the parameters themselves, which may have any unit."""
     with RUNNING:
         free = unconstrain_fn(seeded(density.model, jax.random.key(0)), density.args, density.kwargs, start)
-    on_line = {
-        name: np.shape(free[name]) == np.shape(start[name]) and bool(jnp.all(free[name] == start[name]))
-        for name in free
-    }
-    reach = {
-        name: jnp.where(on_line[name], LINE_REACH * (1 + jnp.abs(leaf)), FREE_REACH) + 0 * leaf
-        for name, leaf in free.items()
-    }
+    reach = {}
+    for name, leaf in free.items():
+        on_line = np.shape(leaf) == np.shape(start[name]) and bool(jnp.all(leaf == start[name]))
+        reach[name] = jnp.where(on_line, LINE_REACH * (1 + jnp.abs(leaf)), FREE_REACH) + 0 * leaf
     centre, around = ravel_pytree(free)[0], ravel_pytree(reach)[0]
     return Box(np.asarray(centre - around), np.asarray(centre + around))
+
+
+def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Simulator:
+    """A simulator for the bootstrap, (key, parameters) → data, from a NumPyro model.
+
+    Of a model with `observe` the data are released values: give it ``Release(None, mechanism, count)``. (Of a release
+    with values only the number of records is used.) An ordinary model simulates original records, and may be given
+    observed data or none. The parameters are a dict of the values of the model's other sites, in their own, constrained
+    form; ValueError if one is missing, unknown or of another shape.
+
+    Parameters
+    ----------
+    model, *args, **kwargs
+        NumPyro model and its arguments; a sketch, which holds no number of records, is refused.
+    site : str, optional
+        The site whose values are the data; by default the model's only site that is observed or, if none is, the only
+        one that is not a parameter.
+    """
+    if not callable(model):
+        raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")
+    args, kwargs = _without_values((args, kwargs))
+    if site is not None:
+        names = list(_sites(model, args, kwargs))
+        if site not in names:
+            raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(names)}")
+    return functools.partial(simulate_site, model, args, kwargs, site)
+
+
+def simulate_site(
+    model: Model, args: tuple, kwargs: dict, site: str | None, key: Key, params: Mapping[str, Array]
+) -> Array:
+    """Values of one site (None: the only one that can be meant), given those of a model's other sites; traceable."""
+    name = _data_site(_sites(model, args, kwargs), site, params)
+    return _sample_messages(model, args, kwargs, key, params)[name]["value"]
+
+
+def _without_values(arguments: PyTree) -> PyTree:
+    """Arguments of a model without the values of releases among them, so that the model simulates."""
+
+    def plan(leaf: Any) -> Any:
+        if isinstance(leaf, Sketch):
+            raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
+        return Release(None, leaf.mechanism, leaf.count) if isinstance(leaf, Release) else leaf
+
+    return jax.tree.map(plan, arguments, is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)))
+
+
+def _sample_messages(
+    model: Model, args: tuple, kwargs: dict, key: Key, params: Mapping[str, Array]
+) -> dict[str, Message]:
+    """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
+    with RUNNING:
+        sites = trace(substitute(uncondition(seeded(model, key)), data=dict(params))).get_trace(*args, **kwargs)
+    samples = {name: message for name, message in sites.items() if message["type"] == "sample"}
+    return {name: message for name, message in samples.items() if not isinstance(message["fn"], dist.Unit)}  # factors
+
+
+def _sites(model: Model, args: tuple, kwargs: dict) -> Sites:
+    """The model's sample sites, by abstract evaluation."""
+    sites: Sites = {}
+
+    def collect(key: Key) -> None:
+        for name, message in _sample_messages(model, args, kwargs, key, {}).items():
+            sites[name] = np.shape(message["value"]), bool(message["infer"].get("was_observed", False))
+
+    jax.eval_shape(collect, jax.random.key(0))
+    return sites
+
+
+def _data_site(sites: Sites, site: str | None, params: Mapping[str, Array]) -> str:
+    """The name of the site of the data; ValueError unless the parameters are those of all other sites."""
+    if not isinstance(params, Mapping):
+        raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
+    stray = [repr(name) for name in params if name not in sites]
+    if stray:
+        raise ValueError(
+            f"parameters {', '.join(stray)} are no sample sites of the model; its sites are {', '.join(sites)}"
+        )
+    if site is None:
+        observed = [name for name in sites if sites[name][1]]
+        candidates = observed or [name for name in sites if name not in params]
+        if len(candidates) != 1:
+            what = "are observed" if observed else "are not among the parameters"
+            raise ValueError(
+                f"which site has the data? {len(candidates)} {what}: {', '.join(candidates) or 'none'}; give all "
+                "parameters that the model has, and site= where it has other sites"
+            )
+        site = candidates[0]
+    if site in params:
+        raise ValueError(f"site {site!r} is to be simulated, and is given as a parameter")
+    missing = [repr(name) for name in sites if name != site and name not in params]
+    if missing:
+        raise ValueError(f"parameters lack values of the model's sites {', '.join(missing)}")
+    for name, value in params.items():
+        if np.shape(value) != sites[name][0]:
+            raise ValueError(f"site {name!r} has shape {sites[name][0]}, the parameter has {np.shape(value)}")
+    return site

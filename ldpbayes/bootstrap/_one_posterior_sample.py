@@ -15,13 +15,11 @@ from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson, RateFamily
+from ldpbayes.bootstrap._families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
 from ldpbayes.bootstrap._family import ParametricFamily
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
-Pair = tuple[Array, Array]
-"""The two numbers of a conjugate law."""
-
+Pair = tuple[Array, Array]  # the two numbers of a conjugate law
 CELLS = 64  # of the table of a density, half of them on either side of the mode
 DEPTH = 40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
 NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
@@ -38,28 +36,19 @@ class Conjugate:
 
     parameter: str
     prior_names: tuple[str, str]
-    uniform: tuple[float, float]
-    """The pair of the uniform law."""
-    valid: Callable[[np.ndarray], np.ndarray]
-    """Which numbers of a pair are those of a prior, if they are finite."""
+    uniform: tuple[float, float]  # the pair of the uniform law
+    valid: Callable[[np.ndarray], np.ndarray]  # which numbers of a pair are those of a prior, if they are finite
     allowed_range: str
-    allowed: Callable[[np.ndarray], np.ndarray]
-    """Whether a parameter is in this range, where the natural parameter is finite."""
+    allowed: Callable[[np.ndarray], np.ndarray]  # whether a parameter is in this range: its natural one is then finite
     natural: Callable[[Array, Any], Array]
     """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
     posterior: Callable[[Pair, Array, Array, Array, Any], Pair]
     """The law after records with weighted log likelihoods, from (pair, weight, sum, count, family)."""
-    forward: Callable[[Array], jax.Array]
-    """The increasing coordinate u of a parameter."""
+    forward: Callable[[Array], jax.Array]  # the increasing coordinate u of a parameter
     backward: Callable[[Array], jax.Array]
-    mode: Callable[[Pair], jax.Array]
-    """Where the density of u is largest, possibly at infinity."""
+    mode: Callable[[Pair], jax.Array]  # where the density of u is largest, possibly at infinity
     excess: Callable[[Pair, Array, Array], jax.Array]
     """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
-
-
-def _beta_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: Binomial) -> Pair:
-    return pair[0] + weight * total, pair[1] + weight * (count * family.trials - total)
 
 
 def _beta_excess(pair: Pair, at: Array, step: Array) -> jax.Array:
@@ -75,16 +64,12 @@ BETA = Conjugate(
     allowed_range="between 0 and 1, exclusive",
     allowed=lambda theta: (theta > 0) & (theta < 1),
     natural=lambda theta, family: special.logit(theta),
-    posterior=_beta_posterior,
+    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * (count * family.trials - total)),
     forward=special.logit,
     backward=special.expit,
     mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
     excess=_beta_excess,
 )
-
-
-def _gamma_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: RateFamily) -> Pair:
-    return pair[0] + weight * count * family.concentration, pair[1] + weight * total
 
 
 GAMMA = Conjugate(
@@ -95,7 +80,7 @@ GAMMA = Conjugate(
     allowed_range="a positive and finite number",
     allowed=lambda theta: (theta > 0) & (theta < np.inf),
     natural=lambda theta, family: -jnp.asarray(theta),
-    posterior=_gamma_posterior,
+    posterior=lambda p, w, total, count, family: (p[0] + w * count * family.concentration, p[1] + w * total),
     forward=jnp.log,
     backward=jnp.exp,
     mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
@@ -104,7 +89,7 @@ GAMMA = Conjugate(
 GAMMA_OF_POISSON = dataclasses.replace(
     GAMMA,
     natural=lambda theta, family: jnp.log(theta),
-    posterior=lambda pair, weight, total, count, family: (pair[0] + weight * total, pair[1] + weight * count),
+    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * count),
 )
 
 
@@ -258,10 +243,9 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)
 
     def release(self, data: Array, *, seed: int) -> np.ndarray:
-        """Read records (n,), and release a draw.
+        """Read records (n,), and release a draw; for simulation and studies.
 
-        For simulation and studies; to release real data use a cryptographically secure source of random numbers. It
-        raises ValueError if data are not what the family takes, or another number of records.
+        To release real data use a cryptographically secure source of random numbers.
         """
         records = self.family.checked(data)
         if len(records) != self.count:
@@ -307,9 +291,7 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
         return self.guarantee.statement()
 
 
-@jax.jit
-def _randomize(estimator: OnePosteriorSampleEstimator, key: Key, data: Array) -> jax.Array:
-    return estimator.randomize(key, data)
+_randomize = jax.jit(OnePosteriorSampleEstimator.randomize)
 
 
 def _checked_prior(law: Conjugate, prior: Array) -> tuple[float, float]:
@@ -332,8 +314,6 @@ def one_posterior_sample(
 ) -> OnePosteriorSampleEstimator:
     """Private estimator of a one-parameter family: a draw from its tempered posterior ([WFS]).
 
-    ``parametric_bootstrap(estimator, estimator.release(data, seed=0))`` gives its intervals.
-
     Parameters
     ----------
     family : ParametricFamily
@@ -344,17 +324,11 @@ def one_posterior_sample(
     epsilon : float
         Budget, for replacing one record.
     lower, upper : float
-        Ends of the range in which the parameter is taken to be, chosen without looking at the data, in its unit. The
-        narrower, the less it is tempered.
+        Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
     prior : tuple of two floats, optional
         The conjugate prior on the range: (concentration1, concentration0) of the beta law of ``probs``,
         (concentration, rate) of the gamma law of a ``rate``, (loc, precision) of the normal law of ``loc``. By default
         uniform.
-
-    Raises
-    ------
-    ValueError
-        If the family has no such prior, the count is unknown, or an argument is out of range.
     """
     law = CONJUGATES.get(type(family))
     pair: Array = law.uniform if prior is None and law is not None else prior

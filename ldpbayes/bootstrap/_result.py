@@ -27,30 +27,12 @@ class BootstrapWarning(LdpBayesWarning):
 class BootstrapEstimate:
     """A private estimate with its parametric bootstrap; an `Estimate`.
 
-    Attributes
-    ----------
-    estimate : pytree
-        The reported parameters, in the estimator's form.
-    params : array (p,)
-        The estimate as a flat array.
-    names : list of str
-        Names of the p numbers.
-    draws : array (draws, p)
-        Replicates of the estimate; after a bias correction, those of the corrected estimate.
-    formula_error : array (p,) or None
-        Standard errors by the estimator's own formula, for studentised intervals.
-    draws_error : array (draws, p) or None
-        Standard errors of each replicate by this formula.
-    outside : bool
-        Whether the release was outside the domain of the estimator.
-    outside_draws : int
-        Number of replicates outside the domain.
-    uncorrected : array (p,)
-        The estimate before any bias correction.
-    kind : str or Interval
-        Default kind of the intervals.
-    privacy : str
-        Statement of the guarantee for those whose records were read.
+    ``estimate`` has the reported parameters in the estimator's form, ``params`` (p,) as a flat array with ``names``.
+    ``draws`` (draws, p) are replicates of the estimate, after a bias correction those of the corrected one, and
+    ``uncorrected`` (p,) is the estimate before it. Standard errors by the estimator's own formula, for studentised
+    intervals, are ``formula_error`` (p,) and, of each replicate, ``draws_error`` (draws, p). ``outside`` says whether
+    the release was outside the domain of the estimator, ``outside_draws`` how many replicates were. ``kind`` is the
+    default kind of the intervals, ``privacy`` states the guarantee for those whose records were read.
     """
 
     estimate: PyTree
@@ -73,7 +55,6 @@ class BootstrapEstimate:
 
     @property
     def standard_error(self) -> np.ndarray:
-        """Standard errors (p,): standard deviations of the replicates."""
         return np.sqrt(np.diagonal(self.covariance))
 
     @property
@@ -100,27 +81,20 @@ class BootstrapEstimate:
         Parameters
         ----------
         level : float
-            Coverage, between 0 and 1.
+            Coverage, between 0 and 1; ValueError if there are fewer replicates than it needs.
         kind : str or Interval, optional
-            ``"percentile"``, ``"pivotal"``, ``"studentised"``, ``"log"`` (pivotal on the logarithmic scale), or one of
-            `ldpbayes.bootstrap` such as ``Transformed(forward, inverse)``. By default the result's.
+            ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are standard errors), ``"log"`` (pivotal on
+            the logarithmic scale), or one such as ``Transformed(forward, inverse)``. By default the result's.
         side : {"both", "lower", "upper"}
             Which ends the interval has; the other end is infinite.
-
-        Raises
-        ------
-        ValueError
-            For another level, kind or side; if there are fewer replicates than the quantile needs; or for a studentised
-            interval without standard errors.
         """
         below, above = tail_probabilities(level, side)
         tail = min(p for p in (below, 1 - above) if p > 0)
         needed = math.ceil(1 / tail - 1e-9) - 1
         if len(self.draws) < needed:
-            raise ValueError(
-                f"an interval of level {level:g} needs at least {needed} replicates, there are {len(self.draws)}; give "
-                f"parametric_bootstrap draws={needed} or, better, ten times as many"
-            )
+            advice = f"give parametric_bootstrap draws={needed} or, better, ten times as many"
+            count = f"at least {needed} replicates, there are {len(self.draws)}"
+            raise ValueError(f"an interval of level {level:g} needs {count}; {advice}")
         chosen = interval_kind(self.kind if kind is None else kind)
         return _ends(lambda probability: chosen.end(self, probability), below, above, len(self.params))
 
@@ -163,9 +137,7 @@ class NormalEstimate:
 _PROTOCOL: tuple[type[Estimate], ...] = (BootstrapEstimate, NormalEstimate)  # for the type checker
 
 
-def _ends(
-    quantile: Callable[[float], np.ndarray], below: float, above: float, size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _ends(quantile: Callable[[float], np.ndarray], below: float, above: float, size: int) -> tuple:
     """Ends with these probabilities below them; infinite for the probabilities 0 and 1."""
     low = quantile(below) if below > 0 else np.full(size, -math.inf)
     return low, quantile(above) if above < 1 else np.full(size, math.inf)
@@ -184,5 +156,5 @@ def names_of(tree: PyTree) -> list[str]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem = ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
         index = [",".join(map(str, at)) for at in np.ndindex(np.shape(leaf))]
-        names += [stem or "theta"] if not np.shape(leaf) else [f"{stem or 'theta'}[{at}]" for at in index]
+        names += [f"{stem or 'theta'}[{at}]" for at in index] if np.shape(leaf) else [stem or "theta"]
     return names

@@ -87,10 +87,9 @@ def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = 
     """Draw the sum of ``count`` independent variables; the distribution function is off by less than 1e-5.
 
     The nodes of the law are those of Gauss-Legendre rules of `PANEL_NODES` in a coordinate in which its density is
-    smooth, one panel after the other, and last its lower and upper bound with their masses. On a lattice (``step``, of
-    which 0 is a point) they are all its points, and the sum is on the lattice too, unless its standard deviation is
-    over two hundred steps: then the table is exact only if the sum is smooth over a step. Mapped over keys alone, the
-    tables are made once.
+    smooth, one panel after the other, and last its bounds with their masses. On a lattice (``step``, of which 0 is a
+    point) they are all its points, and the sum is on the lattice too, unless its standard deviation is over two hundred
+    steps: then the table is exact only if the sum is smooth over a step. Mapped over keys alone, tables are made once.
     """
     edges, below, smooth = table_of_sum(law, count, step)
     keys = jax.random.split(key, 4)
@@ -110,9 +109,6 @@ def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = 
 def _binomial(key: Key, trials: Array, chance: Array) -> jax.Array:
     """A binomial draw by waiting times; JAX's own sampler takes seconds to compile."""
 
-    def unfinished(state: tuple) -> jax.Array:
-        return state[1] < trials
-
     def wait(state: tuple) -> tuple:
         number, at, successes = state
         uniform = jax.random.uniform(jax.random.fold_in(key, number), (BLOCK,), chance.dtype, tiny)
@@ -120,7 +116,7 @@ def _binomial(key: Key, trials: Array, chance: Array) -> jax.Array:
         return number + 1, ahead[-1], successes + jnp.sum(ahead <= trials)
 
     tiny, zero = jnp.finfo(chance.dtype).tiny, jnp.zeros((), chance.dtype)
-    return lax.while_loop(unfinished, wait, (0, zero, zero))[2]
+    return lax.while_loop(lambda state: state[1] < trials, wait, (0, zero, zero))[2]
 
 
 def table_of_sum(law: PointMasses, count: Array, step: float | None) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -141,8 +137,7 @@ def table_of_sum(law: PointMasses, count: Array, step: float | None) -> tuple[ja
     log_size = 0.5 * count * jnp.log(jnp.maximum(real**2 + imaginary**2, 1e-300))
     phase = count * jnp.arctan2(imaginary, real) + frequency * (count * mean - first)
     cell = 1.0 if step is not None else jnp.sinc(frequency * width / (2 * jnp.pi))  # the mean over a cell
-    mass = jnp.fft.irfft(cell * jnp.exp(log_size) * jnp.exp(-1j * phase), GRID_POINTS)
-    mass = jnp.maximum(mass, 0.0)
+    mass = jnp.maximum(jnp.fft.irfft(cell * jnp.exp(log_size) * jnp.exp(-1j * phase), GRID_POINTS), 0.0)
     below = jnp.concatenate([jnp.zeros(1, mass.dtype), jnp.cumsum(mass)])
     # |φ| is at most the mass of the bounds and the size of the part of the density, which falls with the frequency
     inside, ends = law.weights[:-2], jnp.sum(law.weights[-2:])
@@ -155,9 +150,6 @@ def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.
     """Sum, () or (k,), of a function (m,) → (m,) or (m, k) of draws inside the bounds of a law of `sum_of_draws`."""
     at, below = table_of_one(law)
 
-    def unfinished(state: tuple) -> jax.Array:
-        return state[0] * BLOCK < number
-
     def draw(state: tuple) -> tuple:
         block, total = state
         uniform = jax.random.uniform(jax.random.fold_in(key, block), (BLOCK,), below.dtype)
@@ -165,7 +157,8 @@ def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.
         counted = (block * BLOCK + jnp.arange(BLOCK) < number).reshape(-1, *[1] * (terms.ndim - 1))
         return block + 1, total + jnp.sum(jnp.where(counted, terms, 0.0), axis=0)
 
-    return lax.while_loop(unfinished, draw, (0, jnp.zeros_like(values(at[:1])[0])))[1]
+    start = 0, jnp.zeros_like(values(at[:1])[0])
+    return lax.while_loop(lambda state: state[0] * BLOCK < number, draw, start)[1]
 
 
 def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:

@@ -43,7 +43,6 @@ class RegressionMoments(NormalVector):
 
     @property
     def regressors(self) -> int:
-        """Number of columns without the response."""
         return self.dimension - 1
 
     @property
@@ -135,7 +134,6 @@ class LeastSquaresEstimator(StatisticEstimator):
 
     @property
     def coefficients(self) -> int:
-        """Number of coefficients, with the intercept."""
         return self.rows.regressors + self.intercept
 
     def _origin(self) -> tuple[jax.Array, jax.Array]:
@@ -292,17 +290,11 @@ def least_squares(
     epsilon, delta : float
         Budget, for replacing one record.
     intercept : bool
-        Whether there is one.
+        Whether the model has an intercept.
     split : array_like (3,), optional
         Shares of the budget for the moments of x, for y and its products with x, and for y². By default one noise for
         all, by how far a row can move all of them together: less noise in every statistic than with shares for which
         the three would have equal noise, since no row moves each block the most at a time.
-
-    Raises
-    ------
-    ValueError
-        If bounds are missing, the count is unknown or too small, the budget is out of range, or the shares are not
-        three positive numbers that sum to one.
     """
     rows = RegressionMoments(lower, upper)
     order = 1 if delta is None else 2

@@ -64,16 +64,11 @@ class StatisticEstimator(PrivateEstimator):
         if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
             sensitivity *= float(np.max(scales[..., :1] / scales))
         if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
-            raise ValueError(
-                f"one record can move the statistics by {sensitivity:g}, the mechanism's sensitivity is "
-                f"{self.mechanism.sensitivity:g}"
-            )
+            stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
+            raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
 
     def release(self, data: Array, *, seed: int) -> Release:
-        """Read records (n, *event), and release their statistics with noise; for simulation and studies.
-
-        It raises ValueError if data are not what the estimator takes, or another number of records.
-        """
+        """Read records (n, *event), and release their statistics with noise; for simulation and studies."""
         records = self.checked(data)
         if len(records) != self.count:
             raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
@@ -190,7 +185,7 @@ class SufficientStatisticsEstimator(StatisticEstimator):
         """Normal approximation of the law of the sums before noise, with the moments of clamped records.
 
         ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)`` is the likelihood of a release in a
-        Bayesian model. It raises ValueError for families of rows or categories.
+        Bayesian model.
         """
         if not isinstance(self.family, NumberFamily):
             raise ValueError(f"moments of clamped records are known for families of numbers, not {self.family!r}")
@@ -224,13 +219,8 @@ def sufficient_statistics(
     epsilon, delta : float
         Budget, for replacing one record.
     account_for_clamping : bool
-        Whether parameters are those under which clamped records have the released mean statistics; by default the
-        likeliest as if no record had been clamped, as in [FWS].
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the family is none, the count is unknown, the budget out of range, or clamping cannot be accounted for.
+        Whether parameters are those under which clamped records have the released mean statistics (not known for
+        `NormalVector`); by default the likeliest as if no record had been clamped, as in [FWS].
     """
     _check_family(family)
     sensitivity = family.sensitivity(1 if delta is None else 2)
@@ -250,11 +240,6 @@ def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bo
     noise : bool
         Whether the noise for privacy counts. By default it is ignored, as in the paper: asymptotically it does not
         matter, but at moderate sizes such intervals are far too short.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the estimator is neither, has no formula for the covariance, or did not make the release.
     """
     if not isinstance(estimator, StatisticEstimator):
         raise TypeError(
@@ -268,9 +253,8 @@ def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bo
     if covariance is None:
         raise ValueError(f"{type(estimator).__name__} has no formula for the covariance of this family; bootstrap it")
     title = f"Private Fisher intervals, for {'sampling and the noise for privacy' if noise else 'sampling alone'}"
-    return NormalEstimate(
-        target, flat, names_of(target), np.atleast_2d(np.asarray(covariance)), estimator.privacy, title
-    )
+    matrix = np.atleast_2d(np.asarray(covariance))
+    return NormalEstimate(target, flat, names_of(target), matrix, estimator.privacy, title)
 
 
 @functools.partial(jax.jit, static_argnames="noise")
