@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate, PrivateEstimator
     from ldpbayes.learning import LinearPredictor
 
-
 FAMILIES = {
     "bernoulli": "Bernoulli",
     "beta": "Beta",
@@ -33,6 +32,12 @@ FAMILIES = {
     "poisson": "Poisson",
 }
 WHOLE = {"trials", "categories"}  # parameters of families that are integers
+AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
+"""Names of the axes of ``theta``, by model."""
+GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
+"""Models of several releases, and the name of their plate of releases."""
+INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
+LINES = 8  # of notes on releases that are printed
 
 
 def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
@@ -42,14 +47,9 @@ def bootstrapped(args: argparse.Namespace) -> "BootstrapEstimate":
     release = load_release(args)
     try:
         estimator = _estimator(args, release.mechanism)
-        estimate = bootstrap.parametric_bootstrap(
-            estimator,
-            release,
-            draws=args.draws,
-            seed=args.seed,
-            kind=args.kind,
-            correction=bootstrap.Matched() if args.match else None,
-        )
+        options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
+        correction = bootstrap.Matched() if args.match else None
+        estimate = bootstrap.parametric_bootstrap(estimator, release, correction=correction, **options)
         estimate.interval(args.level)  # so that a level for which there are too few draws is bad input
         return estimate
     except (TypeError, ValueError) as error:
@@ -67,8 +67,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
         rows = RegressionMoments(**{"lower": None, "upper": None} | options)
         return LeastSquaresEstimator(rows, mechanism, args.count, intercept=not args.no_intercept)
     if args.family not in FAMILIES:
-        known = ", ".join([*FAMILIES, "least_squares"])
-        raise BadInput(f"--family must be one of {known}, got {args.family!r}")
+        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
     family = getattr(bootstrap, FAMILIES[args.family])
     fields = {field.name: field for field in dataclasses.fields(family) if field.init}
     _refuse_others(args.family, options, set(fields))
@@ -82,10 +81,6 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
 def _refuse_others(family: str, options: Iterable[str], allowed: set[str]) -> None:
     if beyond := [f"--{name}" for name in options if name not in allowed]:
         raise BadInput(f"--family {family} has no {' and '.join(beyond)}")
-
-
-LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
-"""Laws of labels that ``--law`` may name: functions of `ldpbayes.learning`, whose names end with ``_labels``."""
 
 
 def regressed(args: argparse.Namespace) -> "LinearPredictor":
@@ -150,15 +145,6 @@ def _named_columns(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
             "Leave it out (to_csv(index=False)), or name it"
         )
     return table.names, table.matrix(table.names)
-
-
-AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
-"""Names of the axes of ``theta``, by model."""
-GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
-"""Models of several releases, and the name of their plate of releases."""
-INNER = {"regional_histograms": {"offset"}}
-"""Sites that are coordinates of the sampler only, and no parameters, by model."""
-LINES = 8  # of notes on releases that are printed
 
 
 def few(lines: Iterable[str]) -> str:

@@ -31,18 +31,13 @@ BETA_DRAWS = 4000
 
 @dataclasses.dataclass
 class Demo:
-    """Results of one part of the demo.
+    """Results of one part of the demo."""
 
-    `estimates` are draws by quantity and analysis, `posteriors` the noise-aware fits by the names of their files,
-    `release` the last release, `records` (N,) the original data, and `average` the mean of released numbers with its
-    95 % normal interval.
-    """
-
-    estimates: dict[str, dict[str, Any]]
-    posteriors: dict[str, Any]
-    release: Release
-    records: np.ndarray
-    average: Any = None
+    estimates: dict[str, dict[str, Any]]  # draws by quantity and analysis
+    posteriors: dict[str, Any]  # noise-aware fits, by the names of their files
+    release: Release  # the last one
+    records: np.ndarray  # the original data (N,)
+    average: Any = None  # mean of released numbers, with its 95 % normal interval
 
 
 def load_fair() -> np.ndarray:
@@ -164,9 +159,7 @@ def draw(affairs: Demo, visits: Demo) -> Any:
 
     plot_release(visits.release, bins=np.arange(-100, 121, 4), ax=middle)
     beyond = np.mean((visits.release.values < -100) | (visits.release.values > 120))
-    middle.set_xlim(-100, 120)
-    middle.set_xlabel(f"doctor visits as released ({100 * beyond:.1f} % beyond)")
-    middle.set_ylabel("people")
+    middle.set(xlim=(-100, 120), xlabel=f"doctor visits as released ({100 * beyond:.1f} % beyond)", ylabel="people")
     middle.text(24, middle.get_ylim()[1], "clipping\nrange", color="#0072B2", va="top")
     middle.set_title("Laplace noise, ε = 1 ...", loc="left", pad=20)
 
@@ -181,8 +174,7 @@ def draw(affairs: Demo, visits: Demo) -> Any:
     plot_shares(k, shares, labels_at={"naive": (16.4, naive_end), "noise-aware": (2.7, 0.2)}, ax=right)
     right.text(0.75, 0.95 * original[0], "original records", color="#4D4D4D", va="center")
     right.set_xticks([0, 5, 10, 15, 20], ["0", "5", "10", "15", "20+"])
-    right.set_xlabel("doctor visits")
-    right.set_ylabel("share of people, 95 % interval")
+    right.set(xlabel="doctor visits", ylabel="share of people, 95 % interval")
     right.set_title("... and the visits recovered from it", loc="left", pad=20)
     return figure
 

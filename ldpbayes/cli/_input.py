@@ -10,20 +10,19 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ldpbayes import Release, Sketch
+from ldpbayes import Release, Sketch
+from ldpbayes.mechanisms import StatisticsMechanism
+from ldpbayes.noise import Gaussian, IndependentGaussian
+
+MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 
 
 class BadInput(Exception):
     """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
-
-
-MOMENTS = {"linear_regression", "multivariate_normal"}
-"""Models of normal rows, for which moments are sufficient."""
 
 
 def guess(word: str, known: Iterable[str]) -> str:
@@ -32,11 +31,8 @@ def guess(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def as_sketch(name: str, release: "Release", model: str, say: Callable[[str], object]) -> "Release | Sketch":
+def as_sketch(name: str, release: Release, model: str, say: Callable[[str], object]) -> Release | Sketch:
     """The release as a sketch, or as it is where there is none; `say` is then called with the reason."""
-    from ldpbayes.mechanisms import StatisticsMechanism
-    from ldpbayes.noise import Gaussian, IndependentGaussian
-
     mechanism: Any = release.mechanism
     discrete = mechanism.support.is_discrete
     if not discrete and mechanism.batch_shape:
@@ -71,10 +67,8 @@ def load_model(name: str, *arguments: Any) -> Callable:
             raise BadInput(f"--model {name}: {error}") from None
     path = pathlib.Path(name)
     if path.suffix != ".py":
-        known = ", ".join(models.__all__)
-        raise BadInput(
-            f"no model {name!r}{guess(name, models.__all__)}; --model must be one of {known}, or a Python file (.py)"
-        )
+        known = f"{', '.join(models.__all__)}, or a Python file (.py)"
+        raise BadInput(f"no model {name!r}{guess(name, models.__all__)}; --model must be one of {known}")
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
@@ -137,12 +131,7 @@ def described_models() -> list[dict[str, Any]]:
             priors = priors[priors.index(f"{first}=") :]
         text = (inspect.getdoc(factory) or "").replace("``", "").replace("`", "")
         returned = " ".join(text.partition("Returns\n-------\ncallable\n")[2].partition("\n\n")[0].split())
-        rows.append(
-            {
-                "name": name,
-                "priors": priors,
-                "description": text.partition("\n\n")[0].replace("\n", " "),
-                "takes": re.split(r"[;.] TypeError", returned)[0].rstrip("."),
-            }
-        )
+        takes = re.split(r"[;.] TypeError", returned)[0].rstrip(".")
+        description = text.partition("\n\n")[0].replace("\n", " ")
+        rows.append({"name": name, "priors": priors, "description": description, "takes": takes})
     return rows

@@ -14,34 +14,30 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ldpbayes import LdpBayesWarning, fit, keep_compiled_code
 from ldpbayes._core.checks import is_integer, require
-from ldpbayes.cli._commands import GROUPED, LAWS, bootstrapped, few, load_features, place_names, regressed, summary
+from ldpbayes.cli._commands import GROUPED, bootstrapped, few, load_features, place_names, regressed, summary
 from ldpbayes.cli._input import BadInput, as_sketch, blaming, described_models, load_model
 from ldpbayes.cli._parser import parser
 from ldpbayes.cli._releases import load_releases
+from ldpbayes.inference.result import ADVICE
+from ldpbayes.mechanisms import mechanism_names
+from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.registry import mechanism_class
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"
-"""The advice of `ldpbayes.fit` on chains, in options of the command line."""
+TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line with arguments, by default those of the process, and return the exit code.
 
-    Parameters
-    ----------
-    argv : list of str, optional
-        Arguments; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit code: 0 done, 1 a missing extra or another problem at run time, 2 bad usage or bad input, 3 done, but
-        not to be trusted, 130 interrupted.
+    It is 0: done; 1: a missing extra or another problem at run time; 2: bad usage or bad input; 3: done, but not to be
+    trusted; 130: interrupted.
     """
     try:
         commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
-        args = parser(*commands, LAWS, _parameters()).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser(commands, _parameters()).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
@@ -57,18 +53,13 @@ def _joined(argv: Sequence[str]) -> list[str]:
     """Arguments with ``--interval -1,2`` as ``--interval=-1,2``: argparse would take -1,2 for an option."""
     joined: list[str] = []
     for word in argv:
-        if joined and re.match(r"-[\d.]+,", word) and re.fullmatch(r"--[\w-]+", joined[-1]):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
+        follows = joined and re.match(r"-[\d.]+,", word) and re.fullmatch(r"--[\w-]+", joined[-1])
+        joined.append(f"{joined.pop()}={word}" if follows else word)
     return joined
 
 
 def _parameters() -> list[str]:
     """Names of the parameters of all mechanisms."""
-    from ldpbayes.mechanisms import mechanism_names
-    from ldpbayes.mechanisms.registry import mechanism_class
-
     classes: list[Any] = [mechanism_class(name) for name in mechanism_names()]
     return sorted({field.name for cls in classes for field in dataclasses.fields(cls) if field.init})
 
@@ -140,8 +131,6 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
         if not args.quiet:
             print(text, flush=True)
 
-    from ldpbayes.mechanisms.protocol import statements
-
     data: list[Any] = []
     notes: list[str] = []
     releases = load_releases(args)
@@ -154,8 +143,6 @@ def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     if notes:
         say(few(dict.fromkeys(notes)))
     _use_compilation_cache(args)
-    from ldpbayes import fit
-
     progress = not (args.no_progress or args.quiet)
     say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
     options = _sampler_options(args) | place_names(args.model, releases, args.levels) | {"progress_bar": progress}
@@ -184,32 +171,29 @@ def _bootstrap(args: argparse.Namespace) -> int:
 def _regress(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
-        fit = regressed(args)
-        print(fit.summary(args.level))
-        print(fit.privacy)
+        predictor = regressed(args)
+        print(predictor.summary(args.level))
+        print(predictor.privacy)
     if args.out is not None:
-        lower, upper = fit.interval(args.level)
+        ends = predictor.interval(args.level)
         with args.out.open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["parameter", "estimate", "standard_error", "lower", "upper"])
-            rows.writerows(zip(fit.names, fit.params, fit.standard_error, lower, upper, strict=True))
+            columns = predictor.names, predictor.params, predictor.standard_error, *ends
+            rows.writerows(zip(*columns, strict=True))
         print(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
-    from ldpbayes.mechanisms import mechanism_names
-    from ldpbayes.mechanisms.registry import mechanism_class
-
     rows: list[dict[str, Any]] = []
     for name in mechanism_names():
         cls: Any = mechanism_class(name)
-        parameters = []
-        for field in dataclasses.fields(cls):
-            if field.init:
-                default = None if field.default is dataclasses.MISSING else field.default
-                required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-                parameters.append({"name": field.name, "required": required, "default": default})
+        parameters, missing = [], dataclasses.MISSING
+        for field in filter(lambda field: field.init, dataclasses.fields(cls)):
+            default = None if field.default is missing else field.default
+            required = field.default is missing and field.default_factory is missing
+            parameters.append({"name": field.name, "required": required, "default": default})
         description = (inspect.getdoc(cls) or "").strip().split("\n\n")[0].replace("\n", " ")
         names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
         rows.append(names | {"parameters": parameters, "description": description})
@@ -253,22 +237,18 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr, and collect them; leave other warnings alone."""
-    from ldpbayes import LdpBayesWarning
-    from ldpbayes.inference.result import ADVICE
-
     messages: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
         warnings.simplefilter("always", LdpBayesWarning)
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-            if issubclass(category, LdpBayesWarning):
-                text = str(message).replace(ADVICE, TYPED_ADVICE)
-                if text not in messages:
-                    print(f"ldpbayes: warning: {text}", file=sys.stderr)
-                messages.add(text)
-            else:
+            text = str(message).replace(ADVICE, TYPED_ADVICE)
+            if not issubclass(category, LdpBayesWarning):
                 show(message, category, *args, **kwargs)
+            elif text not in messages:
+                print(f"ldpbayes: warning: {text}", file=sys.stderr)
+                messages.add(text)
 
         warnings.showwarning = plain  # `catch_warnings` puts the old one back
         yield messages
@@ -280,8 +260,5 @@ def _exit_code(results: Iterable[Any]) -> int:
 
 
 def _use_compilation_cache(args: argparse.Namespace) -> None:
-    """Keep compiled code between runs, unless the user does not want that."""
-    from ldpbayes._core.tracing import keep_compiled_code
-
     if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
         keep_compiled_code()

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from ldpbayes import __version__
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._releases import option, parameter
 
@@ -20,16 +21,15 @@ EXIT_CODES = """exit codes:
 """
 
 HELP = {
-    "demo": (
-        "Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.",
-        """\
+    "demo": """\
+Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.
+
   ldpbayes demo
   ldpbayes demo --out results --seed 7
 """,
-    ),
-    "fit": (
-        "Sample the posterior of a model, given release files.",
-        """\
+    "fit": """\
+Sample the posterior of a model, given release files.
+
   ldpbayes fit visits.npz --model clipped_counts --out visits.nc
   ldpbayes fit answers.parquet --model warner
   ldpbayes fit north.npz south.npz --model hierarchical
@@ -41,34 +41,35 @@ HELP = {
   ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \\
       --lower -5 --upper 5 --model hierarchical
 """,
-    ),
-    "bootstrap": (
-        "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
-        """\
+    "bootstrap": """\
+Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
+
   ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
   ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
   ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
 """,
-    ),
-    "regress": (
-        "Fit a linear predictor to released labels and public features, by maximum a posteriori.",
-        """\
+    "regress": """\
+Fit a linear predictor to released labels and public features, by maximum a posteriori.
+
   ldpbayes regress labels.npz --features features.csv
   ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \\
       --features age,rooms
   ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
 """,
-    ),
-    "mechanisms": (
-        "List all registered mechanisms, those of installed third parties included.",
-        "  ldpbayes mechanisms\n  ldpbayes mechanisms --json\n",
-    ),
-    "models": (
-        "List the models that fit knows by name: their default priors, what they are for, and their parameters.",
-        "  ldpbayes models\n  ldpbayes models --json\n",
-    ),
+    "mechanisms": """\
+List all registered mechanisms, those of installed third parties included.
+
+  ldpbayes mechanisms
+  ldpbayes mechanisms --json
+""",
+    "models": """\
+List the models that fit knows by name: their default priors, what they are for, and their parameters.
+
+  ldpbayes models
+  ldpbayes models --json
+""",
 }
-"""What a command does, and examples."""
+"""What a command does, and after an empty line examples."""
 
 FAMILY_OPTIONS = {
     "lower": "bound to which records were clamped; of rows one a column, as 0,0,18",
@@ -80,26 +81,17 @@ FAMILY_OPTIONS = {
 }
 """Parameters of the families of ``bootstrap``, with their help."""
 
+LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
+"""Laws of labels that ``--law`` may name: functions of `ldpbayes.learning`, whose names end with ``_labels``."""
 FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
 
 
-def parser(
-    demo: Command,
-    fit: Command,
-    bootstrap: Command,
-    regress: Command,
-    mechanisms: Command,
-    models: Command,
-    laws: Sequence[str] = (),
-    parameters: Sequence[str] = (),
-) -> argparse.ArgumentParser:
+def parser(functions: Sequence[Command], parameters: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command line, which raises `BadInput` for bad usage; ``run`` of its result is the command.
 
-    `laws` are the choices of ``regress --law``; `parameters`, those of all mechanisms, are options of commands that
-    read CSV files.
+    `functions` run the commands, in the order of `HELP`; `parameters`, those of all mechanisms, are options of commands
+    that read CSV files.
     """
-    from ldpbayes import __version__
-
     top = _Parser(
         prog="ldpbayes",
         description="Bayesian inference from locally differentially private releases.",
@@ -108,29 +100,21 @@ def parser(
     )
     top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    sampler = _Parser(add_help=False)
-    _add_sampler_options(sampler)
-
-    def command(name: str, run: Command, *parents: "_Parser") -> argparse.ArgumentParser:
-        text, examples = HELP[name]
-        sub = commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=f"examples:\n{examples}\n{EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=parents,
-        )
-        sub.set_defaults(run=run)
-        return sub
-
+    subs = {}
+    for name, function in zip(HELP, functions, strict=True):
+        text, examples = HELP[name].split("\n\n")
+        texts = {"help": text, "description": text, "epilog": f"examples:\n{examples}\n{EXIT_CODES}"}
+        subs[name] = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+        subs[name].set_defaults(run=function)
+    for name in ("demo", "fit"):
+        _add_sampler_options(subs[name])
     out = pathlib.Path("ldpbayes-demo")
-    _add(command("demo", demo, sampler), "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, out)
-    _add_fit_options(command("fit", fit, sampler), parameters)
-    _add_bootstrap_options(command("bootstrap", bootstrap), parameters)
-    _add_regress_options(command("regress", regress), laws, parameters)
-    for listing in (command("mechanisms", mechanisms), command("models", models)):
-        _add_switch(listing, "--json", "as JSON, for programs")
+    _add(subs["demo"], "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, out)
+    _add_fit_options(subs["fit"], parameters)
+    _add_bootstrap_options(subs["bootstrap"], parameters)
+    _add_regress_options(subs["regress"], parameters)
+    for name in ("mechanisms", "models"):
+        _add_switch(subs[name], "--json", "as JSON, for programs")
     return top
 
 
@@ -200,11 +184,11 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser, parameters: Itera
     _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
 
 
-def _add_regress_options(regress: argparse.ArgumentParser, laws: Sequence[str], parameters: Iterable[str]) -> None:
+def _add_regress_options(regress: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
     _add(regress, "release", "RELEASE", ".npz, .parquet or .csv file of labels", pathlib.Path)
     _add_csv_options(regress, parameters)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
-    _add(regress, "--law", None, "of a label given its predictor (default: normal)", default="normal", choices=laws)
+    _add(regress, "--law", None, "of a label given its predictor (default: normal)", default="normal", choices=LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "the predictor is 0 where the features are")
     _add(regress, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)

@@ -7,20 +7,18 @@ import json
 import math
 import pathlib
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ldpbayes import Release
 from ldpbayes.cli._csv import CSV, Table
 from ldpbayes.cli._input import BadInput, guess
-
-if TYPE_CHECKING:
-    from ldpbayes import Release
-
+from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms.registry import mechanism_class
 
 FILES = (".npz", ".parquet")
-COLUMN = "@"
-"""Stands before the name of a column with a parameter's values, one a record."""
+COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 
 
 def option(name: str) -> str:
@@ -47,7 +45,7 @@ class Named(NamedTuple):
 
     name: str
     word: str
-    release: "Release"
+    release: Release
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
@@ -67,15 +65,13 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
     return releases
 
 
-def load_release(args: argparse.Namespace) -> "Release":
+def load_release(args: argparse.Namespace) -> Release:
     """The only release that was named."""
     return load_releases(args)[0].release
 
 
-def _load_file(path: pathlib.Path) -> "Release":
+def _load_file(path: pathlib.Path) -> Release:
     """The release in an ``.npz`` or ``.parquet`` file as `Release.save` writes it."""
-    from ldpbayes import Release
-
     if not path.exists():
         raise BadInput(f"no release file {path}")
     try:
@@ -87,9 +83,6 @@ def _load_file(path: pathlib.Path) -> "Release":
 
 def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
-    from ldpbayes import Release
-    from ldpbayes.mechanisms import mechanism_from_spec
-
     table = Table(path)
     if args.mechanism is None:
         raise BadInput(
@@ -123,10 +116,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
-        raise BadInput(
-            f"{need}: --mechanism {args.mechanism} releases {count} a record; {path} has the columns "
-            + ", ".join(table.names)
-        )
+        known = f"{path} has the columns {', '.join(table.names)}"
+        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} a record; {known}")
     words = "; words for categories are given codes by --levels, as in --levels no,yes"
     hint = words if hasattr(mechanism, "categories") else ""
     numbers = np.stack([table.numbers(name, cells[name], args.levels, hint) for name in columns], axis=-1)
@@ -164,9 +155,6 @@ def _located(error: str, table: Table, personal: dict[str, str], records: np.nda
 
 def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
     """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
-    from ldpbayes.mechanisms import StatisticsMechanism, mechanism_names
-    from ldpbayes.mechanisms.registry import mechanism_class
-
     try:
         cls: Any = mechanism_class(args.mechanism)
     except ValueError:
@@ -200,6 +188,6 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
     return values
 
 
-def _shared(values: np.ndarray) -> Any:
+def _shared(values: np.ndarray) -> float | np.ndarray:
     """A parameter of records: a number if all have the same value."""
     return float(values[0]) if (values == values[0]).all() else values

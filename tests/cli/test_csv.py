@@ -11,7 +11,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.cli._commands import LAWS, few, load_features, place_names
+from ldpbayes.cli._commands import few, load_features, place_names
 from ldpbayes.cli._csv import Table
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._parser import parser
@@ -51,8 +51,7 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    run = [None] * 6
-    return parser(*run, LAWS, cli._parameters()).parse_args(cli._joined([command, *map(str, argv)]))
+    return parser([None] * 6, cli._parameters()).parse_args(cli._joined([command, *map(str, argv)]))
 
 
 def written(path, text):
