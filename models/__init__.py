@@ -4,11 +4,22 @@ A factory takes priors, NumPyro distributions, and returns a model of a release 
 families that [KJKH] uses, where it states them.
 """
 
-from ldpbayes.models._clipped import clipped_counts, clipped_exponential, clipped_gaussian
 from ldpbayes.models._hierarchical import hierarchical
-from ldpbayes.models._histograms import oue_histogram, regional_histograms, warner
-from ldpbayes.models._normal_rows import multivariate_normal, perturbed_covariates
-from ldpbayes.models._regression import label_regression, linear_regression, logistic_regression
+from ldpbayes.models._records import (
+    clipped_counts,
+    clipped_exponential,
+    clipped_gaussian,
+    oue_histogram,
+    regional_histograms,
+    warner,
+)
+from ldpbayes.models._regression import (
+    label_regression,
+    linear_regression,
+    logistic_regression,
+    multivariate_normal,
+    perturbed_covariates,
+)
 
 __all__ = [
     "clipped_counts",

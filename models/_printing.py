@@ -8,28 +8,19 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes import Release, Sketch
+from ldpbayes import Release, Sketch, mechanisms
 from ldpbayes._core.printing import FEW, shown
-from ldpbayes.mechanisms import (
-    LinearStatisticsMechanism,
-    LogisticStatisticsMechanism,
-    PureProtocol,
-    StatisticsMechanism,
-)
 
 KINDS: dict[str, Callable[[Any], bool]] = {
-    "numbers": lambda mechanism: not mechanism.record_shape and not isinstance(mechanism, PureProtocol),
-    "categories": lambda mechanism: isinstance(mechanism, PureProtocol),
-    "yes-or-no answers": lambda mechanism: isinstance(mechanism, PureProtocol) and mechanism.categories == 2,
-    "labels": lambda mechanism: not mechanism.record_shape,
-    "rows": lambda mechanism: bool(mechanism.record_shape) and not isinstance(mechanism, StatisticsMechanism),
-    "rows or linear statistics": lambda mechanism: (
-        KINDS["rows"](mechanism) or isinstance(mechanism, LinearStatisticsMechanism)
-    ),
-    "rows or logistic statistics": lambda mechanism: (
-        KINDS["rows"](mechanism) or isinstance(mechanism, LogisticStatisticsMechanism)
-    ),
+    "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.PureProtocol),
+    "categories": lambda m: isinstance(m, mechanisms.PureProtocol),
+    "yes-or-no answers": lambda m: isinstance(m, mechanisms.PureProtocol) and m.categories == 2,
+    "labels": lambda m: not m.record_shape,
+    "rows": lambda m: bool(m.record_shape) and not isinstance(m, mechanisms.StatisticsMechanism),
+    "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),
+    "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
 }
+LONGEST = 80  # characters of an argument in a message
 
 
 def check_kind(factory: str, release: Any, kind: str) -> None:
@@ -41,8 +32,6 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
     if kind == "labels" and isinstance(release, Sketch):
         raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
 
-
-LONGEST = 80  # characters of an argument in a message
 
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 

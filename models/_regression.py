@@ -1,4 +1,4 @@
-"""Models of regressions: from records, statistics or labels that were released."""
+"""Models of normal rows, and regressions: from records, statistics or labels that were released."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,100 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes.data import TotalSketch
 from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
-from ldpbayes.models._normal_rows import normal_rows
 from ldpbayes.models._printing import check_kind, shows_priors
 from ldpbayes.noise import Gaussian, Laplace
 from ldpbayes.numerics.arrays import packed
+
+
+def _normal_rows(
+    d: int, mean: dist.Distribution | None, scale: dist.Distribution, concentration: float | None
+) -> dist.MultivariateNormal:
+    """Law of rows of d columns: sites ``mean`` and ``scale`` (d,), and ``root`` (d, d) of the correlations.
+
+    Without a prior `mean` all means are 0; without a `concentration` of the Lewandowski-Kurowicka-Joe prior the
+    columns are independent.
+    """
+    m = jnp.zeros(d) if mean is None else numpyro.sample("mean", mean.expand([d]).to_event(1))
+    s = numpyro.sample("scale", scale.expand([d]).to_event(1))
+    independent = concentration is None or d == 1
+    root = jnp.eye(d) if independent else numpyro.sample("root", dist.LKJCholesky(d, concentration))
+    return dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
+
+
+@shows_priors()
+def multivariate_normal(
+    mean: dist.Distribution = dist.Normal(0, 1),
+    scale: dist.Distribution = dist.HalfNormal(1),
+    concentration: float = 2.0,
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
+
+    With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
+    covariance matrix. Clipping is left out: the bounds should hold (nearly) all records.
+
+    Parameters
+    ----------
+    mean, scale : numpyro.distributions.Distribution
+        Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
+    concentration : float
+        Of the Lewandowski-Kurowicka-Joe prior of the correlations: 1 is uniform, the default 2 leans towards none.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``;
+        TypeError for releases of anything but rows.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("multivariate_normal", release, "rows")
+        observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
+
+    return model
+
+
+@shows_priors()
+def perturbed_covariates(
+    slope: dist.Distribution = dist.Normal(0, 2),
+    intercept: dist.Distribution | None = dist.Normal(0, 2),
+    mean: dist.Distribution = dist.Normal(0, 1),
+    scale: dist.Distribution = dist.HalfNormal(1),
+    concentration: float | None = 2.0,
+    response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a regression whose covariates are normal and seen with noise only.
+
+    Start the chains from ``init_to_median``: from a narrow start, among the rows that are released as they are, they
+    may end in a mode in which a covariate does not vary.
+
+    Parameters
+    ----------
+    slope, intercept : numpyro.distributions.Distribution
+        Priors, by default normal with standard deviation 2; None for no intercept.
+    mean, scale, concentration
+        As in `multivariate_normal`, of the covariates; concentration None for independent ones.
+    response : callable
+        Linear predictor → distribution of the response; by default logistic regression.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+        ``z``; the release has one column that is not perturbed, the response. TypeError for releases of anything but
+        rows.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("perturbed_covariates", release, "rows")
+        mechanism: Any = release.mechanism
+        d = mechanism.dimension
+        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
+        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        covariates = _normal_rows(d, mean, scale, concentration)
+        place = next(j for j in range(d + 1) if j not in mechanism.index)
+        observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
+
+    return model
 
 
 @shows_priors()
@@ -70,7 +160,7 @@ def linear_regression(
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
         residual = numpyro.sample("sigma", sigma)
-        rows = linear_rows(normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
+        rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
         if not statistics:
             observe("z", rows, release)
             return
@@ -125,7 +215,7 @@ def logistic_regression(
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
         alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
-        covariates = normal_rows(d, mean, scale, concentration)
+        covariates = _normal_rows(d, mean, scale, concentration)
         if not statistics:
             observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
             return
@@ -153,8 +243,7 @@ def label_regression(
     features : array (N, d)
         Of each label, in the order of the release; standardise them, since all slopes have one prior.
     slope, intercept : numpyro.distributions.Distribution
-        Priors in the unit of the labels (or of the response's link); by default normal with standard deviations 1, for
-        each slope, and 10.
+        Priors in the unit of the labels (or of the response's link); by default normal, of deviations 1 and 10.
     sigma : numpyro.distributions.Distribution or None
         Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
     response : callable
@@ -192,10 +281,10 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     """
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
-        if release.values is None:
-            release = Release(None, mechanism.total(release.count), 1)
-        else:
-            release = TotalSketch.of(release.values, mechanism)
+        plan = release.values is None
+        release = (
+            Release(None, mechanism.total(release.count), 1) if plan else TotalSketch.of(release.values, mechanism)
+        )
     if release.mechanism.count is not None:
         return release, release.mechanism.count
     if count is None:

@@ -1,6 +1,5 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
-import abc
 import dataclasses
 from typing import Any
 
@@ -18,23 +17,12 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 ROWS = 1 << 18  # rows that are read at a time, which bounds the memory
 
 
-class Sketch(Holding, abc.ABC):
-    """Weighted nodes that stand for a release; only an `ExpandedSketch` has a polynomial in place of nodes.
+class Sketch(Holding):
+    """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
 
-    Attributes
-    ----------
-    mechanism : Mechanism
-        What made the release.
-    nodes : array (nodes, *event)
-        Released values, each of which stands for some of the records.
-    weights : array (nodes,)
-        How many records each node stands for. Weights can be negative: they integrate polynomials, they are not counts.
-    size : number
-        Number of records.
-    doubts : tuple of str
-        Warnings about the releases.
-    added : tuple of Mechanism
-        The mechanisms of the releases, if the sketch is a sum of several; empty for a single release.
+    The nodes (nodes, *event) are released values, of which each stands for as many records as its weight (nodes,) says.
+    Weights can be negative: they integrate polynomials, they are not counts. ``mechanism`` made the release, and
+    ``doubts`` are warnings about it; a sum of sketches has the mechanisms of all in ``added``, which is else empty.
     """
 
     mechanism: Any
@@ -43,11 +31,12 @@ class Sketch(Holding, abc.ABC):
     size: Any
     doubts: tuple[str, ...]
     added: tuple[Any, ...]
+    num_groups: int | None = None
 
     @property
-    @abc.abstractmethod
     def law_shape(self) -> tuple[int, ...]:
-        """Batch shape that the law of the records must have: () for one common law."""
+        """Batch shape that the law of the records must have: () for one law of all, (G,) for a law a group."""
+        return () if self.num_groups is None else (self.num_groups,)
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -76,22 +65,10 @@ class MomentSketch(Sketch):
 
     A normal log density is quadratic in the row, so that its sum over records is that over any weighted nodes of the
     same count, mean and second moments. Here these are the 2D points mean ± √D · (columns of a root of the covariance),
-    all of the same weight.
+    all of the same weight. Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
 
-    Attributes
-    ----------
-    mechanism : Mechanism
-        Gaussian noise of one budget.
-    count, center : float, and array (D,)
-        Number of records and their mean.
-    root : array (D, D)
-        A matrix R with R Rᵀ the mean of the outer products of the records less their mean.
-    doubts, added
-        As in `Sketch`.
-
-    Notes
-    -----
-    Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
+    ``count`` records have the mean ``center`` (D,); ``root`` (D, D) is a matrix R with R Rᵀ the mean of the outer
+    products of the records less their mean.
     """
 
     mechanism: Any
@@ -100,8 +77,6 @@ class MomentSketch(Sketch):
     root: Any
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
-
-    law_shape = ()
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
@@ -169,22 +144,10 @@ def _total_moments(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TotalSketch(Sketch):
-    """The sum of locally perturbed statistics as one released value, under the mechanism of such a sum.
+    """The sum of locally perturbed statistics as one released value ([KJKH] sec. 3.1).
 
-    Attributes
-    ----------
-    mechanism : StatisticsMechanism
-        Of the sum, with its number of records as ``count``.
-    nodes : array (1, statistics)
-        The sum.
-    weights : array (1,)
-        One: the sum counts once.
-    doubts, added
-        As in `Sketch`.
-
-    Notes
-    -----
-    Source: [KJKH] sec. 3.1.
+    ``mechanism`` is that of the sum, with its number of records as ``count``; the only node (1, statistics) is the sum,
+    with a weight (1,) of one.
     """
 
     mechanism: Any
@@ -192,8 +155,6 @@ class TotalSketch(Sketch):
     weights: Any
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
-
-    law_shape = ()
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":

@@ -29,28 +29,14 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 class CountSketch(Sketch):
     """One released value of each kind, and how many records released it: exact, for discrete outputs.
 
-    Two values are of one kind where log p(z | ·) is one function of x (see `DiscreteMechanism.equivalence`).
-
-    Attributes
-    ----------
-    mechanism : Mechanism
-        What made the release, with one budget, or one a node: only records of equal budgets are counted together.
-    nodes : array (nodes, *event)
-        A released value of each kind.
-    weights : array (nodes,)
-        How many records released a value of that kind.
-    groups : array of int (nodes,), optional
-        The group of each node, in a sketch made with ``by=``.
-    num_groups : int, optional
-        Number of groups, G.
-    doubts, added
-        As in `Sketch`.
+    Two values are of one kind where log p(z | ·) is one function of x (see `DiscreteMechanism.equivalence`). Only
+    records of equal budgets are counted together: the mechanism has one budget, or one a node.
     """
 
     mechanism: Any
     nodes: Any
     weights: Any
-    groups: Any = None
+    groups: Any = None  # of each node (nodes,), from 0 to num_groups - 1, in a sketch made with ``by=``
     num_groups: int | None = static(default=None)
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
@@ -65,11 +51,6 @@ class CountSketch(Sketch):
     def size(self) -> Any:
         return self.weights.sum()
 
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """() for one law of all records, (G,) for a law a group."""
-        return () if self.num_groups is None else (self.num_groups,)
-
     def _counts(self) -> dict[str, Any]:
         weights = readable(self.weights)
         records, nodes = (None, None) if weights is None else (weights.sum(), weights.size)
@@ -80,14 +61,12 @@ class CountSketch(Sketch):
         mechanisms = _of_one_protocol(self, other)
         if (self.groups is None) != (other.groups is None):
             raise ValueError("a sketch made with by= and one without do not add")
-
-        return _count_kinds(
-            joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes))),
-            np.concatenate([self.nodes, other.nodes]),
-            np.concatenate([self.weights, other.weights]),
-            None if self.groups is None else np.concatenate([self.groups, other.groups]),
-            None if self.groups is None else max(*self.law_shape, *other.law_shape),
-        )
+        mechanism = joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes)))
+        nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
+        if self.groups is None:
+            return _count_kinds(mechanism, nodes, weights, None, None)
+        groups = np.concatenate([self.groups, other.groups])
+        return _count_kinds(mechanism, nodes, weights, groups, max(*self.law_shape, *other.law_shape))
 
 
 def _of_one_protocol(one: Sketch, other: Sketch) -> tuple[Any, Any]:
@@ -115,17 +94,13 @@ def _count_kinds(
     if n <= ROWS:
         first, weights = _distinct(keys(slice(None)), weights)
     else:
-        parts = [
-            (start, *_distinct(keys(slice(start, start + ROWS)), weights[start : start + ROWS]))
-            for start in range(0, n, ROWS)
-        ]
+        chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
+        parts = [(chunk.start, *_distinct(keys(chunk), weights[chunk])) for chunk in chunks]
         first = np.concatenate([start + rows for start, rows, _ in parts])
         rows, weights = _distinct(keys(first), np.concatenate([counts for *_, counts in parts]))
         first = first[rows]
-    nodes = values if len(first) == n else values[first]
-    return CountSketch(
-        mechanism.of_records((n,), first), nodes, weights, None if groups is None else groups[first], num_groups
-    )
+    nodes, groups = values if len(first) == n else values[first], None if groups is None else groups[first]
+    return CountSketch(mechanism.of_records((n,), first), nodes, weights, groups, num_groups)
 
 
 def _words(integers: np.ndarray) -> np.ndarray:
@@ -166,8 +141,6 @@ def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int
     return groups, int(groups.max()) + 1
 
 
-# --- expansions -----------------------------------------------------------------------------------------------------
-
 FOURTH_ORDER = 24  # categories up to which the fourth order, d⁴/4 numbers a gradient, costs little
 THIRD_ORDER = 256  # categories up to which the third order, d³/2 numbers, is kept: 67 MB; no expansion beyond
 UNASKED = 128  # categories up to which an expansion is the default
@@ -182,22 +155,8 @@ class ExpandedSketch(Sketch):
     """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
 
     Each record's log p(z | θ) is a smooth function of one number that is linear in the shares θ; where a posterior is
-    narrow, low orders of their sum are as good as the records (compare it with `log_likelihood`).
-
-    Attributes
-    ----------
-    mechanism : Mechanism
-        What made the release, with one budget or one a record.
-    polynomial : Polynomial
-        Of the shares (d,), or for groups of the shares (G, d), one a group.
-    size : int
-        Number of records.
-    num_groups : int, optional
-        Number of groups, G, in a sketch made with ``by=``.
-    records, parts : tuple of CategoryRecords, tuple of ExpandedSketch, optional
-        The records; the sketches of one group each that have been put side by side.
-    doubts, added
-        As in `Sketch`.
+    narrow, low orders of their sum are as good as the records (compare it with `log_likelihood`). The mechanism has one
+    budget, or one a record; the polynomial is of the shares (d,), or for groups, of ``by=``, of those (G, d) of each.
     """
 
     mechanism: Any
@@ -207,7 +166,7 @@ class ExpandedSketch(Sketch):
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
-    parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)
+    parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)  # one group each, that are side by side here
 
     @classmethod
     def of(
@@ -231,9 +190,8 @@ class ExpandedSketch(Sketch):
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
         if at is not None and not isinstance(at, ExpandedSketch):
-            raise ValueError(
-                f"at must be an ExpandedSketch, got {type(at).__name__}; release.sketch(expand=True) is one"
-            )
+            kind = type(at).__name__
+            raise ValueError(f"at must be an ExpandedSketch, got {kind}; release.sketch(expand=True) is one")
         if order is None:
             order = (4 if mechanism.categories <= FOURTH_ORDER else 3) if at is None else at.polynomial.order
         if order not in (2, 3, 4):
@@ -245,11 +203,6 @@ class ExpandedSketch(Sketch):
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
         polynomial = records.expansion(frame, order)
         return cls(mechanism, polynomial, len(array), num_groups, (records,) if keep_records else None)
-
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """() for one law of all records, (G,) for a law a group."""
-        return () if self.num_groups is None else (self.num_groups,)
 
     @property
     def nodes(self) -> Any:  # type: ignore[override]
@@ -269,18 +222,7 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Exact log-likelihood (m,), by a pass over the records that were kept; on the host.
-
-        Parameters
-        ----------
-        theta : array_like (m, d), or (m, G, d) for groups
-            Shares, at m points.
-
-        Raises
-        ------
-        ValueError
-            Without records, or for points of another shape.
-        """
+        """Exact log-likelihood (m,) at shares (m, d), or (m, G, d) for groups, from the records that were kept."""
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
@@ -331,8 +273,6 @@ def _hindrance(mechanism: Any) -> str | None:
         return "of finite budgets, where no released value excludes a category; some here are infinite"
     return None
 
-
-# --- passes over the records ----------------------------------------------------------------------------------------
 
 REACH = 6.0  # standard deviations beyond the typical radius √r in which an expansion is believed
 ENTRIES = 1 << 20  # memberships at a time, as double-precision numbers
@@ -460,8 +400,6 @@ def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 
 
-# --- where the log-likelihood is expanded ---------------------------------------------------------------------------
-
 PASSES = 30  # over the records in search of the mode; three or four are needed
 NEAR = 1.0  # standard deviations: after a step of that length the next one would be shorter by a factor √(r / N) or so
 
@@ -534,9 +472,6 @@ def _barrier_maximum(theta: np.ndarray, gradient: np.ndarray, information: np.nd
 def _tangent(d: int) -> np.ndarray:
     """An orthonormal basis (d, d - 1) of the directions in which the sum of shares is constant."""
     return np.linalg.qr(np.column_stack([np.ones(d), np.eye(d)[:, 1:]]))[0][:, 1:]
-
-
-# --- several groups -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -59,7 +59,6 @@ class Table:
         return array.stack(parts, axis=-1)
 
     def to_numpy(self) -> Array:
-        """All columns as a matrix, `values`."""
         return self.values
 
     @property
@@ -116,12 +115,8 @@ def arrays_of_frames(tree: PyTree) -> PyTree:
     Parameters
     ----------
     tree : pytree
-        Arguments of a model. DataFrame and Series of pandas, polars and others are recognised by their methods.
-
-    Raises
-    ------
-    ValueError
-        If numbers of a series are missing, or a data frame has two columns of one name.
+        Arguments of a model; DataFrame and Series of pandas, polars and others are recognised by their methods.
+        ValueError if numbers of a series are missing, or a data frame has two columns of one name.
     """
     return jax.tree.map(_arrays_of, tree)
 

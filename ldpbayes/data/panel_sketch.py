@@ -34,47 +34,28 @@ MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PanelSketch(Sketch):
-    """Legendre moments of the released values on panels.
+    """Legendre moments of the released values on panels, of one budget for all records.
 
-    Attributes
-    ----------
-    mechanism : NumericMechanism
-        What made the release, with one budget for all records.
-    moments : array (panels, 12)
-        Σ P_n(t_i) over the records of a panel, t the panel's local coordinate in [−1, 1].
-    tails : array (2, 2)
-        Count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is linear.
-        Where it is so from period to period only, values are moved in by whole periods: no count, the sum of the moves.
-    atoms : array (places,)
-        Numbers of values at the bounds and the integers between, which are in no panel; empty if all have noise.
-    edges : tuple of float
-        Panel edges, increasing.
-    order : int
-        Nodes a panel: 8, or 12, which uses every moment and serves as the reference of the certificate.
-    grid : int, optional
-        Panels of the channel, in x (twice as many for the reference). Default: as many as in z.
-    chosen : bool
-        Whether its maker asked for this number of panels, which `coarser` then keeps.
-    records, probes : tuple of arrays, and array, optional
-        The released values, with which it can refine itself, and a few, evenly spread, for the certificate.
-    doubts, added
-        As in `Sketch`.
+    ``moments`` (panels, 12) are Σ P_n(t_i) over the records of a panel, t the panel's coordinate in [−1, 1]. ``tails``
+    (2, 2) has count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is
+    linear; where it is so from period to period only, values are moved in by whole periods: no count, the sum of the
+    moves. ``atoms`` (places,) has the numbers of values at the bounds and the integers between, which are in no panel;
+    it is empty if all values have noise.
     """
 
     mechanism: Any
     moments: Any
     tails: Any
     atoms: Any
-    edges: tuple[float, ...] = static()
-    order: int = static(default=ORDER)
-    grid: int | None = static(default=None)
-    chosen: bool = static(default=False)
-    records: tuple | None = host(default=None)
-    probes: Any = host(default=None)
+    edges: tuple[float, ...] = static()  # of the panels, increasing
+    order: int = static(default=ORDER)  # nodes a panel; 12 use every moment, as reference of the certificate
+    grid: int | None = static(default=None)  # panels of the channel in x, twice as many for the reference; else as in z
+    chosen: bool = static(default=False)  # whether its maker asked for so many panels, which `coarser` then keeps
+    records: tuple | None = host(default=None)  # the released values, with which it can refine itself
+    probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
 
-    law_shape = ()
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
 
     @classmethod
@@ -127,9 +108,8 @@ class PanelSketch(Sketch):
         edges = np.asarray(self.edges)
         t, _ = gauss_legendre(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
-        low, high = edges[0], edges[-1]
-        near, far = self._tail_start, (self._tail_start + 1)
-        span = high - low
+        low, high, span = edges[0], edges[-1], edges[-1] - edges[0]
+        near, far = self._tail_start, self._tail_start + 1
         tails = [low - near * span, low - far * span, high + near * span, high + far * span]
         first, last = inner[0], inner[-1]
         if self.mechanism.period is not None:  # their weights only say how far values were moved, by whole periods
@@ -212,32 +192,20 @@ class PanelSketch(Sketch):
         if self.mechanism != other.mechanism:
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         if self.edges != other.edges:
-            raise ValueError(
-                f"sketches on different panels do not add ({len(self.edges) - 1} and {len(other.edges) - 1} panels); "
-                "make both with the same panels="
-            )
+            panels = f"({len(self.edges) - 1} and {len(other.edges) - 1} panels)"
+            raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
-        probes = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
-        return PanelSketch(
-            self.mechanism,
-            self.moments + other.moments,
-            self.tails + other.tails,
-            self.atoms + other.atoms,
-            self.edges,
-            min(self.order, other.order),
-            self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels),
-            self.chosen or other.chosen,
-            records,
-            _evenly_spread(np.concatenate(probes)) if probes else None,
-        )
+        probes: Any = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
+        arrays = (getattr(self, name) + getattr(other, name) for name in self.arrays)
+        grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
+        order, chosen = min(self.order, other.order), self.chosen or other.chosen
+        probes = _evenly_spread(np.concatenate(probes)) if probes else None
+        return PanelSketch(self.mechanism, *arrays, self.edges, order, grid, chosen, records, probes)
 
 
 def _evenly_spread(values: np.ndarray) -> np.ndarray:
     """At most `PROBES` of the values, evenly spread over their order."""
     return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
-
-
-# --- where the panels are -------------------------------------------------------------------------------------------
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> np.ndarray:
@@ -324,9 +292,6 @@ def _edges_to_keep(edges: np.ndarray, panels: int, lattice: bool | None, always:
     return np.unique(np.concatenate(keep))
 
 
-# --- moments on the panels ------------------------------------------------------------------------------------------
-
-
 def panel_moments(
     values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -349,14 +314,13 @@ def panel_moments(
             atoms += np.bincount(index[there], minlength=len(places))
             z = np.delete(z, special[there])
         z = np.asarray(z, dtype=float)
-        below, above = z < edges[0], z > edges[-1]
         if period is not None:
             low, high = (np.ceil(np.maximum(gap, 0) / period) for gap in (edges[0] - z, z - edges[-1]))
             tails[:, 1] += -period * low.sum(), period * high.sum()
             z = np.clip(z + period * (low - high), edges[0], edges[-1])
         else:
-            for row, mask in enumerate((below, above)):
-                outside = z[mask]
+            below, above = z < edges[0], z > edges[-1]
+            for row, outside in enumerate((z[below], z[above])):
                 tails[row] += len(outside), outside.sum()
             z = z[~(below | above)]
         if uniform:

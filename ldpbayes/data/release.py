@@ -46,10 +46,9 @@ class Release(Holding):
 
     Raises
     ------
-    TypeError
-        If ``mechanism`` is not a registered mechanism.
-    ValueError
-        For values that are refused by `Mechanism.validated`, personal budgets of another length, or a wrong count.
+    TypeError, ValueError
+        If ``mechanism`` is not registered; for values that are refused by `Mechanism.validated`, personal budgets of
+        another length, or a wrong count.
 
     Warns
     -----
@@ -113,6 +112,10 @@ class Release(Holding):
     ) -> Sketch:
         """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
 
+        A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories in many
+        kinds of released values, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of locally perturbed
+        statistics.
+
         Parameters
         ----------
         panels : int, optional
@@ -131,19 +134,12 @@ class Release(Holding):
         at : ExpandedSketch, optional
             Expand where this sketch was expanded, to its order, in one pass; the two then add.
 
-        Returns
-        -------
-        Sketch
-            A `PanelSketch` of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories in many
-            kinds of released values, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of locally
-            perturbed statistics.
-
         Raises
         ------
         ValueError
             For a release without values; personal budgets of a continuous release (sketch each budget's records apart);
             rows under other than Gaussian noise; a mechanism of numbers without a released range, or values beyond it;
-            an option that does not suit the release; groups of another length or negative.
+            an option that does not suit the release.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -160,23 +156,11 @@ class Release(Holding):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
-        """Read a release file.
+        """Read a release file; ValueError where it has another form or is damaged, or its release is invalid.
 
         ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
         schema metadata under ``ldpbayes.mechanism``.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Ends in ``.npz`` or ``.parquet``.
-
-        Raises
-        ------
-        ValueError
-            If the file has another form or is damaged, or the release that it holds is invalid.
-        FileNotFoundError
-            If there is no such file.
         """
         path = pathlib.Path(path)
         if not path.exists():

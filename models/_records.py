@@ -1,4 +1,4 @@
-"""Models of categories: shares, shares by region, a sensitive yes or no."""
+"""Models of clipped numbers, and of categories: shares, shares by region, a sensitive yes or no."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +10,79 @@ import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.models._printing import check_kind, shows_priors
+
+
+@shows_priors()
+def clipped_gaussian(
+    mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a normal mean and standard deviation ([KJKH] sec. 3.2.1 and Figure 8).
+
+    Parameters
+    ----------
+    mu, sigma : numpyro.distributions.Distribution
+        Priors of the mean, by default normal with standard deviation 5, and of the standard deviation, by default gamma
+        with shape 2 and rate 1 (mean 2), in the units of the data.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for releases of anything but numbers.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("clipped_gaussian", release, "numbers")
+        observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
+
+    return model
+
+
+@shows_priors()
+def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
+    """Posterior of an exponential rate ([KJKH] sec. 3.2.1 and Figure 8).
+
+    Parameters
+    ----------
+    rate : numpyro.distributions.Distribution
+        Prior, in records per unit of the data; by default gamma with shape 2 and rate 1 (mean 2).
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``rate`` and ``z``; TypeError for releases of anything but numbers.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("clipped_exponential", release, "numbers")
+        observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
+
+    return model
+
+
+@shows_priors()
+def clipped_counts(
+    mean: dist.Distribution = dist.LogNormal(0, 2), concentration: dist.Distribution = dist.LogNormal(0, 1)
+) -> Callable[[Release | Sketch], None]:
+    """Posterior of a negative binomial's mean and concentration; its variance is mean + mean²/concentration.
+
+    Parameters
+    ----------
+    mean, concentration : numpyro.distributions.Distribution
+        Priors, the mean's of that of the counts before clipping; by default their logarithms are normal with mean 0 and
+        standard deviations 2 and 1.
+
+    Returns
+    -------
+    callable
+        model(release) with sites ``mean``, ``concentration`` and ``z``; TypeError for releases of anything but numbers.
+    """
+
+    def model(release: Release | Sketch) -> None:
+        check_kind("clipped_counts", release, "numbers")
+        law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
+        observe("z", law, release)
+
+    return model
 
 
 @shows_priors()
@@ -53,8 +126,8 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
 
     def model(release: Release | Sketch) -> None:
         check_kind("oue_histogram", release, "categories")
-        protocol: Any = release.mechanism
-        prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
+        categories = release.mechanism.categories
+        prior = dist.Dirichlet(jnp.ones(categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
     return model
@@ -88,12 +161,11 @@ def regional_histograms(
         releases = [regions] if grouped else regions
         for release in releases:
             check_kind("regional_histograms", release, "categories")
-        numbers = sorted({release.mechanism.categories for release in releases})
-        if len(numbers) != 1:
-            raise TypeError(f"regional_histograms takes releases of the same categories, got {numbers} of them")
-        (categories,) = numbers
+        categories = sorted({release.mechanism.categories for release in releases})
+        if len(categories) != 1:
+            raise TypeError(f"regional_histograms takes releases of the same categories, got {categories} of them")
         count = regions.law_shape[0] if grouped else len(regions)
-        with numpyro.plate("category", categories):
+        with numpyro.plate("category", categories[0]):
             population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
             with numpyro.plate("region", count):
                 # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
