@@ -24,8 +24,8 @@ class Pooled(dist.Normal):
 
     Given the law and a normal estimate `center` ± error, `precision` = 1/error² (0 for none), the posterior is
     Normal(w · center + (1 − w) · loc, w · error²) with the weight w = scale² / (scale² + error²). The coordinate is the
-    value less that mean, over that standard deviation. Where the estimate is sharp this is the centred form, and where
-    there is none the non-centred one; a rough estimate costs draws, but changes no posterior. [PRS] has such weights.
+    value less that mean, over that standard deviation: the centred form where the estimate is sharp, the non-centred
+    one where there is none. A rough estimate costs draws, but changes no posterior. [PRS] has such weights.
     """
 
     pytree_data_fields = ("support",)
@@ -40,8 +40,7 @@ class Pooled(dist.Normal):
 class _ShiftedReals(constraints.greater_than):
     """The real line in the coordinates (x − center)/scale.
 
-    It is a constraint "greater than −∞": NumPyro lets such a support, unlike that of the real line, depend on other
-    sites.
+    NumPyro lets a support that is "greater than −∞", unlike the real line's, depend on other sites.
     """
 
     def __init__(self, center: Any, scale: Any) -> None:
@@ -131,15 +130,14 @@ def hierarchical(
     """
 
     def model(releases: Sequence[Release | Sketch]) -> None:
+        need = "hierarchical takes a sequence of releases, one a group"
         if isinstance(releases, Mapping):
-            raise TypeError(
-                "hierarchical takes a sequence of releases, one a group, got a dict: pass a list of releases, "
-                "list(d.values()), and the names as coords={'group': list(d)}"
-            )
+            advice = "pass a list of releases, list(d.values()), and the names as coords={'group': list(d)}"
+            raise TypeError(f"{need}, got a dict: {advice}")
         if isinstance(releases, (Release, Sketch)):
-            raise TypeError(f"hierarchical takes a sequence of releases, one a group, got a {type(releases).__name__}")
+            raise TypeError(f"{need}, got a {type(releases).__name__}")
         if not len(releases):
-            raise TypeError("hierarchical takes a sequence of releases, one a group, got an empty one")
+            raise TypeError(f"{need}, got an empty one")
         for release in releases:
             check_kind("hierarchical", release, "numbers")
         population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)

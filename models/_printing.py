@@ -39,9 +39,8 @@ F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 def shows_priors(**default: str) -> Callable[[F], F]:
     """Decorator of a factory, whose models then have a `repr` such as ``warner(theta=Beta(1, 1))``.
 
-    `default` has texts for arguments that are None and thereby mean a prior; other arguments that are None or False by
-    default are shown only if they are something else. An argument whose default is a distribution must be one, or None
-    where its annotation allows it.
+    `default` has texts for arguments where None means a prior; others that are None or False by default are shown only
+    if they are something else. An argument whose default is a distribution must be one, or None where that is allowed.
     """
 
     def decorator(factory: F) -> F:
@@ -98,9 +97,7 @@ class _NamedModel:
 
 
 class _Unquoted(str):
-    """A default in a signature, without quotation marks."""
-
-    __repr__ = str.__str__
+    __repr__ = str.__str__  # a default in a signature, without quotation marks
 
 
 def _text(value: Any) -> str:

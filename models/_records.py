@@ -126,8 +126,8 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
 
     def model(release: Release | Sketch) -> None:
         check_kind("oue_histogram", release, "categories")
-        categories = release.mechanism.categories
-        prior = dist.Dirichlet(jnp.ones(categories)) if theta is None else theta
+        protocol: Any = release.mechanism
+        prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
     return model

@@ -135,11 +135,11 @@ def linear_regression(
     concentration : float or None
         As in `multivariate_normal`; None for independent covariates.
     count : float or Release, optional
-        Number of records that a statistic is the sum of, where the mechanism does not say it; or the release of a noisy
-        count, whose noise is then in the posterior (site ``count``).
+        Number of records in a sum of statistics, where the mechanism does not say it; or the release of a noisy count,
+        whose noise is then in the posterior (site ``count``).
     exact : bool
-        For statistics: the sums are Wishart, and latent (site ``bartlett``, a root of a standard Wishart matrix), not
-        normal, as they nearly are for many records. Only without ``mean`` and ``intercept``.
+        For statistics: the sums are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
+        records. Only without ``mean`` and ``intercept``.
 
     Returns
     -------
@@ -281,10 +281,8 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     """
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
-        plan = release.values is None
-        release = (
-            Release(None, mechanism.total(release.count), 1) if plan else TotalSketch.of(release.values, mechanism)
-        )
+        total, values = mechanism.total, release.values
+        release = Release(None, total(release.count), 1) if values is None else TotalSketch.of(values, mechanism)
     if release.mechanism.count is not None:
         return release, release.mechanism.count
     if count is None:

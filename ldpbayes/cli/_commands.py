@@ -140,10 +140,8 @@ def load_features(args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
 def _named_columns(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     table = Table(path, headless=True)
     if not all(table.names):
-        raise BadInput(
-            f"--features: column {table.names.index('') + 1} of {path} has no name: an index, as pandas writes one? "
-            "Leave it out (to_csv(index=False)), or name it"
-        )
+        advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
+        raise BadInput(f"--features: column {table.names.index('') + 1} of {path} has no name: {advice}")
     return table.names, table.matrix(table.names)
 
 

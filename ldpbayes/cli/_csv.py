@@ -146,10 +146,9 @@ class Table:
             if empty is not None:
                 raise BadInput(f"{self.path}, line {self.line(empty)}: the line is empty, and others follow")
             if len(row) != width:
-                raise BadInput(
-                    f"{self.path}, line {self.line(record)}: it has {_counted(len(row), 'cell')}, and the first line "
-                    f"{_counted(width, 'name')} of columns"
-                )
+                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
+                text = f"it has {cells}, and the first line {names} of columns"
+                raise BadInput(f"{self.path}, line {self.line(record)}: {text}")
             yield row
 
     def line(self, record: int) -> int:
@@ -162,10 +161,6 @@ class Table:
 
     def _not_text(self, error: UnicodeDecodeError) -> BadInput:
         return BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _number(text: str) -> float:

@@ -1,7 +1,7 @@
-"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways.
+"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways by the same model and priors.
 
 Naive: the released values taken at face value. Noise-aware: the mechanism is part of the likelihood. Non-private: the
-original data, which an analyst would not have. All three use the same model and priors.
+original data, which an analyst would not have.
 """
 
 import contextlib
@@ -58,8 +58,7 @@ def _column(data_set: str, name: str) -> np.ndarray:
 
 def fair(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
     """Randomized response at three budgets, and the share of true "yes" answers among `records` (N,) of 0 and 1."""
-    estimates: dict[str, dict[str, Any]] = {}
-    posteriors: dict[str, Any] = {}
+    estimates, posteriors = {}, {}
     rng = np.random.default_rng(options["seed"])
 
     def beta(answers: np.ndarray) -> np.ndarray:
@@ -72,11 +71,8 @@ def fair(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
         with timed(f"affairs, epsilon = {epsilon:g}: noise-aware"):
             posterior = fit(models.warner(), release.sketch(), **options)
         posteriors[f"fair-epsilon-{epsilon:g}"] = posterior
-        estimates[f"affair, epsilon={epsilon:g}"] = {
-            "naive": beta(release.values),
-            "noise-aware": _draws(posterior, "theta"),
-            "non-private": original,
-        }
+        draws = (beta(release.values), _draws(posterior, "theta"), original)
+        estimates[f"affair, epsilon={epsilon:g}"] = dict(zip(ANALYSES, draws, strict=True))
     return Demo(estimates, posteriors, release, records)
 
 

@@ -103,7 +103,7 @@ def parser(functions: Sequence[Command], parameters: Sequence[str]) -> argparse.
     subs = {}
     for name, function in zip(HELP, functions, strict=True):
         text, examples = HELP[name].split("\n\n")
-        texts = {"help": text, "description": text, "epilog": f"examples:\n{examples}\n{EXIT_CODES}"}
+        texts: Any = {"help": text, "description": text, "epilog": f"examples:\n{examples}\n{EXIT_CODES}"}
         subs[name] = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
         subs[name].set_defaults(run=function)
     for name in ("demo", "fit"):

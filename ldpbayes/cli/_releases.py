@@ -27,10 +27,7 @@ def option(name: str) -> str:
 
 
 def parameter(text: str) -> Any:
-    """A mechanism's parameter: JSON, with or without its outer brackets, or names with commas between them.
-
-    Such as ``1``, ``0,20``, ``age,income``, ``true`` or ``[1,0],[0,1]``.
-    """
+    """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
     for written in (text, f"[{text}]"):
         with contextlib.suppress(json.JSONDecodeError):
             return json.loads(written)
@@ -85,10 +82,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
     table = Table(path)
     if args.mechanism is None:
-        raise BadInput(
-            f"{path}: name the mechanism that released it and its parameters, such as --mechanism laplace --epsilon 1 "
-            "--lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
-        )
+        example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
+        raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
     personal = {
         name: table.columns([value.removeprefix(COLUMN)])[0]
         for name, value in args.parameters.items()

@@ -196,11 +196,11 @@ class PanelSketch(Sketch):
             raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
         probes: Any = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
-        arrays = (getattr(self, name) + getattr(other, name) for name in self.arrays)
+        moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
         probes = _evenly_spread(np.concatenate(probes)) if probes else None
-        return PanelSketch(self.mechanism, *arrays, self.edges, order, grid, chosen, records, probes)
+        return PanelSketch(self.mechanism, moments, tails, atoms, self.edges, order, grid, chosen, records, probes)
 
 
 def _evenly_spread(values: np.ndarray) -> np.ndarray:
