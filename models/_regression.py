@@ -20,11 +20,7 @@ from ldpbayes.numerics.arrays import packed
 def _normal_rows(
     d: int, mean: dist.Distribution | None, scale: dist.Distribution, concentration: float | None
 ) -> dist.MultivariateNormal:
-    """Law of rows of d columns: sites ``mean`` and ``scale`` (d,), and ``root`` (d, d) of the correlations.
-
-    Without a prior `mean` all means are 0; without a `concentration` of the Lewandowski-Kurowicka-Joe prior the
-    columns are independent.
-    """
+    """Law of rows of d columns: sites ``mean`` (else 0), ``scale`` (d,), and ``root`` (d, d) of any correlations."""
     m = jnp.zeros(d) if mean is None else numpyro.sample("mean", mean.expand([d]).to_event(1))
     s = numpyro.sample("scale", scale.expand([d]).to_event(1))
     independent = concentration is None or d == 1
@@ -75,8 +71,8 @@ def perturbed_covariates(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a regression whose covariates are normal and seen with noise only.
 
-    Start the chains from ``init_to_median``: from a narrow start, among the rows that are released as they are, they
-    may end in a mode in which a covariate does not vary.
+    Start the chains from ``init_to_median``: from a narrow start, among rows that are released as they are, they may
+    end in a mode in which a covariate does not vary.
 
     Parameters
     ----------
@@ -286,10 +282,8 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     if release.mechanism.count is not None:
         return release, release.mechanism.count
     if count is None:
-        raise ValueError(
-            "the number of records N is missing: make the mechanism with count=N, or give the model count=N, or count= "
-            "the release of a noisy count"
-        )
+        advice = "make the mechanism with count=N, or give the model count=N, or count= the release of a noisy count"
+        raise ValueError(f"the number of records N is missing: {advice}")
     return release, _noisy_count(count) if isinstance(count, Release) else count
 
 

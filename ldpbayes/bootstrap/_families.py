@@ -35,13 +35,10 @@ class Binomial(NumberFamily):
     known: ClassVar = {"total_count": "trials"}
     record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
     lattice_step: ClassVar[float] = 1.0
+    lower = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
-
-    @property
-    def lower(self) -> float:  # type: ignore[override]
-        return 0.0
 
     @property
     def upper(self) -> float:  # type: ignore[override]
@@ -252,8 +249,7 @@ class Gamma(NumberFamily):
         return self._scaled(jnp.log(x), x)
 
     def sensitivity(self, order: int) -> float:
-        """Both statistics increase from 0 to 1, so that the bounds are furthest apart."""
-        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]  # between the bounds: both statistics increase from 0 to 1
 
     def mean(self, params: Params) -> jax.Array:
         concentration, rate = params["concentration"], params["rate"]
@@ -412,8 +408,7 @@ class Beta(NumberFamily):
         return self._scaled(jnp.log(x), jnp.log1p(-x))
 
     def sensitivity(self, order: int) -> float:
-        """One statistic increases from 0 to 1, the other falls, so that the bounds are furthest apart."""
-        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]  # between the bounds: one rises from 0 to 1, the other falls
 
     def mean(self, params: Params) -> jax.Array:
         one, zero = params["concentration1"], params["concentration0"]
@@ -455,8 +450,7 @@ class Multinomial(ParametricFamily):
         return jax.nn.one_hot(jnp.asarray(x), self.categories, dtype=float)
 
     def sensitivity(self, order: int) -> float:
-        """One count falls by one, another rises."""
-        return {1: 2.0, 2: math.sqrt(2.0)}[order]
+        return {1: 2.0, 2: math.sqrt(2.0)}[order]  # one count falls by one, another rises
 
     def nearest(self, params: Params) -> Params:
         """The nearest point of the simplex, by Euclidean distance ([WC])."""
@@ -528,7 +522,6 @@ class NormalVector(ParametricFamily):
 
     @property
     def centre(self) -> Array:
-        """Where u = 0."""
         return (self.lower + self.upper) / 2
 
     @property

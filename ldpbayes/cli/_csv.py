@@ -28,11 +28,10 @@ class Table:
             raise BadInput(f"no file {path}")
         self.delimiter = self._delimiter()
         self.names = [name.strip() for name in next(self._rows(), [])]
-        if not any(self.names):
-            raise BadInput(f"{path}: the first line must be the names of the columns, and it is empty")
         numbers = all(_is_number(name) or name.lower() in MISSING for name in self.names)
-        if numbers and not headless:
-            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds numbers")
+        if not any(self.names) or (numbers and not headless):
+            problem = "holds numbers" if any(self.names) else "is empty"
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it {problem}")
         self._heads = int(not numbers)
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
@@ -95,10 +94,8 @@ class Table:
 
     def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
         if missing.any():
-            raise BadInput(
-                f"{self.path}: {missing.sum():,} of the {len(missing):,} values in column {name!r} are missing, the "
-                f"first in line {self.line(int(np.argmax(missing)))}"
-            )
+            count = f"{missing.sum():,} of the {len(missing):,} values in column {name!r} are missing"
+            raise BadInput(f"{self.path}: {count}, the first in line {self.line(int(np.argmax(missing)))}")
 
     def _delimiter(self) -> str:
         """The character that divides the cells; BadInput where two divide the first two rows alike."""
@@ -117,10 +114,8 @@ class Table:
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
         if len(fitting) > 1:
-            raise BadInput(
-                f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; write names that hold "
-                "one of these in double quotes, and decimals with a point"
-            )
+            advice = "write names that hold one of these in double quotes, and decimals with a point"
+            raise BadInput(f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; {advice}")
         return fitting[0] if fitting else max(DELIMITERS, key=first.count)
 
     def _rows(self) -> Iterator[list[str]]:

@@ -118,10 +118,8 @@ def _fit(args: argparse.Namespace) -> int:
     if args.model in GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
     if several and args.model in models.__all__ and args.model not in GROUPED:
-        raise BadInput(
-            f"--model {args.model} is not for groups: give it one RELEASE, without --by; models of groups are "
-            + " and ".join(GROUPED)
-        )
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(GROUPED)}"
+        raise BadInput(f"--model {args.model} is not for groups: {advice}")
     with _plain_warnings():
         return _fit_releases(args, model)
 

@@ -131,10 +131,8 @@ def _refuse_single_records(args: argparse.Namespace, sizes: list[int]) -> None:
     """Refuse groups most of which have one record, unless they are statistics: that column numbers the records."""
     statistics = {"sensitivity", "count"} & args.parameters.keys()
     if len(sizes) > 1 and 2 * sizes.count(1) > len(sizes) and not statistics:
-        raise BadInput(
-            f"--by {args.by} makes {len(sizes):,} groups of {sum(sizes):,} records, most with a single one: it must "
-            "name a column of groups"
-        )
+        groups = f"{len(sizes):,} groups of {sum(sizes):,} records, most with a single one"
+        raise BadInput(f"--by {args.by} makes {groups}: it must name a column of groups")
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray | None) -> str:
