@@ -195,11 +195,12 @@ def _mechanisms(args: argparse.Namespace) -> int:
         description = (inspect.getdoc(cls) or "").strip().split("\n\n")[0].replace("\n", " ")
         names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
         rows.append(names | {"parameters": parameters, "description": description})
-    for row in () if args.json else rows:
-        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in row["parameters"]]
-        print(f"{row['name']}({', '.join(signature)})\n    {row['description']}")
     if args.json:
         print(json.dumps(rows, indent=2, default=repr))
+        return OK
+    for row in rows:
+        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in row["parameters"]]
+        print(f"{row['name']}({', '.join(signature)})\n    {row['description']}")
     return OK
 
 
