@@ -1,4 +1,4 @@
-"""Private Bayesian inference from one draw of the posterior, for conjugate families."""
+"""A draw from a tempered posterior is itself the private estimate ([WFS], [DNMR], [ZRD]), for conjugate families."""
 
 import dataclasses
 from collections.abc import Callable

@@ -223,7 +223,8 @@ def test_gradients_are_finite_without_slopes_and_far_out(name):
             assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients(MEAN, spread, slopes, batches)))
     if name == "records":  # slopes of 0 leave the covariates, and a response of one probability
         value = float(gradients(MEAN, root, np.zeros(3), jnp.stack([ROWS, ROWS]))[0]) / 2
-        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, np.zeros(3), np.full(3, PRIVATE.standard_deviation**2))
+        noise = np.full(3, PRIVATE.standard_deviation**2)
+        density, *_ = normal_parts(ROWS[:, :3], MEAN, COVARIANCE, np.zeros(3), noise)
         flip, p = special.expit(-PRIVATE.response_epsilon), special.expit(0.1)
         one = flip + (1 - 2 * flip) * p
         assert value == pytest.approx(np.sum(density + np.log([one, 1 - one, one])), abs=1e-9)
