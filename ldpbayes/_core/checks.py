@@ -31,7 +31,6 @@ def warn(message: str, category: type[Warning] = LdpBayesWarning) -> None:
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
     """A number as a float, an array as a read-only float64 copy, or ValueError "`name` must be `allowed`, got ...".
-
     `ok` is the elementwise test of a float64 array; NaN must fail it. Empty, masked and non-numeric values raise, too.
     """
     if np.ma.is_masked(value):

@@ -14,17 +14,15 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """A field that fixes a shape, or the kind of thing: part of the tree's structure.
-
-    `omitted` leaves it out of specs and reprs where it is None; `options` are those of `dataclasses.field`.
+    """A field that fixes a shape, or the kind of thing: part of the tree's structure. `omitted` leaves it out of specs
+    and reprs where it is None; `options` are those of `dataclasses.field`.
     """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
 
 def host(**options: Any) -> Any:
-    """A field for the host alone, with a default, on which no compiled function may depend.
-
-    It stays while leaves are mapped, and has its default again where they are traced.
+    """A field for the host alone, with a default, on which no compiled function may depend. It stays while leaves are
+    mapped, and has its default again where they are traced.
     """
     return dataclasses.field(metadata={"host": True}, **options)
 
@@ -49,7 +47,6 @@ class _HostValues:
 
 def pytree(cls: T) -> T:
     """Class decorator: make a frozen dataclass a pytree whose fields are leaves, but for `static` and `host` ones.
-
     Unflattening bypasses ``__init__`` and ``__post_init__``, since leaves may then be anything.
     """
     fields = dataclasses.fields(cls)

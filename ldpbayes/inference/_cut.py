@@ -1,5 +1,4 @@
 """A model cut in two at its coordinates: the few numbers through which many records depend on the parameters.
-
 Coordinates are values of the model's sites: shares, slopes and intercepts, a scale, a correlation matrix in
 unconstrained space, or a deterministic site between group effects and the records. Above the cut is all that does not
 grow with the records, priors and transformations; below is the log-likelihood as a function of the coordinates.
@@ -108,9 +107,8 @@ def _log_likelihood(density: Density, observed: Iterable[str], values: Params, u
 def cut_model(
     density: Density, sites: dict[str, Site], parameters: Params, min_records: int = WORTHWHILE_RECORDS
 ) -> Cut:
-    """Cut a model below which are the observed sites with at least so many records; raises `Uncut`.
-
-    ``parameters`` are any unconstrained parameters of finite density.
+    """Cut a model below which are the observed sites with at least so many records; raises `Uncut`. ``parameters`` are
+    any unconstrained parameters of finite density.
     """
     observed = tuple(name for name, site in sites.items() if site.records >= min_records)
     if not observed:
@@ -166,9 +164,8 @@ def _ancestors(
 
 
 def _is_sum(cut: Cut, x: Array) -> bool:
-    """Whether the likelihood is a sum over groups: changing some groups leaves the slopes of all others unchanged.
-
-    Any two groups are on different sides of one of log2(groups) divisions.
+    """Whether the likelihood is a sum over groups: changing some groups leaves the slopes of all others unchanged. Any
+    two groups are on different sides of one of log2(groups) divisions.
     """
     slopes = jax.jit(jax.grad(cut.likelihood))
     step, before = 1e-3 * (1 + jnp.abs(x)), slopes(x)

@@ -26,9 +26,8 @@ _Generate: TypeAlias = Callable[[Key, Params], Params]
 
 
 class Generated:
-    """A function of every draw of a posterior, or of evenly spaced ones if all would take more than `MAX_BYTES`.
-
-    Raises ValueError if one draw would, or if the function has no values; ``name`` is the group, for messages.
+    """A function of every draw of a posterior, or of evenly spaced ones if all would take more than `MAX_BYTES`. Raises
+    ValueError if one draw would, or if the function has no values; ``name`` is the group, for messages.
     """
 
     def __init__(self, name: str, function: _Generate, density: Density) -> None:
@@ -65,9 +64,8 @@ class Generated:
 
 
 def replicates(density: Density) -> _Generate:
-    """Replicated data: what the mechanisms would have released of other records, drawn from the same law.
-
-    Raises ValueError for a sketch that does not say which law each of its records has.
+    """Replicated data: what the mechanisms would have released of other records, drawn from the same law. Raises
+    ValueError for a sketch that does not say which law each of its records has.
     """
     simulation = density.replace_data(_unobserved)
     model = _Unobserved(density.model)

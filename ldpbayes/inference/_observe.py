@@ -90,9 +90,8 @@ _RELEASED = {"released": True}
 
 
 class _SignedScale(numpyro.handlers.scale):
-    """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative.
-
-    NumPyro's own initializer refuses negative scales, so it is not called.
+    """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative. NumPyro's own
+    initializer refuses negative scales, so it is not called.
     """
 
     def __init__(self, weights: Array) -> None:
@@ -101,9 +100,8 @@ class _SignedScale(numpyro.handlers.scale):
 
 
 class _MaskedInPlace(dist.MaskedDistribution):
-    """A masked law that evaluates the density at masked values, too.
-
-    NumPyro's own replaces masked values by others, which are traced: the channel is then no longer computed in advance.
+    """A masked law that evaluates the density at masked values, too. NumPyro's own replaces masked values by others,
+    which are traced: the channel is then no longer computed in advance.
     """
 
     def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:

@@ -19,7 +19,6 @@ from ldpbayes.mechanisms import Mechanism
 
 def check_site(name: str, distribution: dist.Distribution, value: Array) -> tuple[Mechanism, np.ndarray] | None:
     """Refuse observed values of a `Privatized` site that its mechanism cannot have released, unless masked or traced.
-
     Returns the mechanism and the values (records, *event) that were checked; see `Mechanism.validated_batch`.
     """
     law, keep = unwrapped(distribution)

@@ -145,9 +145,8 @@ class Mode(NamedTuple):
 
 
 def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
-    """The mode of most mass, by searches from several starts, under a likelihood with these slopes.
-
-    Raises `NoMode` if no search ends at a mode, or if another mode far from the first has a mass that matters.
+    """The mode of most mass, by searches from several starts, under a likelihood with these slopes. Raises `NoMode` if
+    no search ends at a mode, or if another mode far from the first has a mass that matters.
     """
 
     def potential(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -227,9 +226,8 @@ MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be
 
 
 class Search:
-    """A model that is cut, with passes over its records, its mode and its expansions.
-
-    Chains start by ``strategy``, and sites with at least ``min_records`` records are below the cut; raises `Uncut`.
+    """A model that is cut, with passes over its records, its mode and its expansions. Chains start by ``strategy``, and
+    sites with at least ``min_records`` records are below the cut; raises `Uncut`.
     """
 
     def __init__(

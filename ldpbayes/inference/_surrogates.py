@@ -142,7 +142,6 @@ def _assess(
     key: Key,
 ) -> Outcome:
     """Draws as they are if their density's error is negligible, reweighted if it is moderate, otherwise none.
-
     ``errors`` takes some of the coordinates (draws, ...); ``flat`` are the positions (draws, n), for ``compare``.
     """
     off = errors(evenly_spaced(coordinates, CHECKED_DRAWS))
@@ -213,9 +212,8 @@ def _expanded_chains(search: Search, polynomial: Polynomial, mode: Mode, samplin
 def by_expansion(
     sampling: Sampling, sites: dict[str, Site], density: Density, expand: bool | Expansion | None
 ) -> Outcome | None:
-    """Sample a posterior by expansions of its likelihood; None if these are neither requested nor worthwhile.
-
-    An expansion ``expand`` may be of all records, or of more than the arguments have. Raises ValueError if it is of
+    """Sample a posterior by expansions of its likelihood; None if these are neither requested nor worthwhile. An
+    expansion ``expand`` may be of all records, or of more than the arguments have. Raises ValueError if it is of
     another model, or of shards, with a posterior of several modes.
     """
     expansion = expand if isinstance(expand, Expansion) else None

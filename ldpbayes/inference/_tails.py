@@ -28,10 +28,8 @@ surrogate, which are the posterior's log densities less its own."""
 
 
 class Rays(NamedTuple):
-    """Points on rays that lead out of draws.
-
-    In coordinates y in which the draws have mean 0 and covariance 1, a ray is the set of the highest densities at given
-    values t of a linear function of y.
+    """Points on rays that lead out of draws. In coordinates y in which the draws have mean 0 and covariance 1, a ray is
+    the set of the highest densities at given values t of a linear function of y.
     """
 
     points: np.ndarray  # (m, n), unconstrained parameters: the mean of the draws, then points outwards ray by ray
@@ -48,7 +46,6 @@ class Tails(NamedTuple):
 
 def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
     """Errors of variances along rays from the draws of a surrogate, of which the mean error at the draws is taken off.
-
     Up to a constant, the density along a ray is that of t if the other coordinates have the same spread at every t. The
     error of the variance is then ∫ (1 + t²) |p(t) − q(t)| dt, where p is the density of the posterior and q is that of
     the surrogate, both normalised as a normal density is.
@@ -70,7 +67,6 @@ def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tail
 
 def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:
     """Rays out of draws to where a posterior is negligible, with its log densities and the surrogate's errors there.
-
     Draws are unconstrained parameters (draws, n); ``coordinates`` (draws, ...) are the numbers that the records depend
     on, whose directions of variation are followed, too.
     """
@@ -127,10 +123,9 @@ def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np
 
 
 def _directions(draws: np.ndarray, coordinates: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
-    """Coordinates y of draws, unit vectors (rays, r) in them, and how far the draws reach along each.
-
-    Directions are those in which parameters vary, in which the records' coordinates vary, and in which draws are most
-    skewed; each stands both ways.
+    """Coordinates y of draws, unit vectors (rays, r) in them, and how far the draws reach along each. Directions are
+    those in which parameters vary, in which the records' coordinates vary, and in which draws are most skewed; each
+    stands both ways.
     """
     frame = Frame.of_draws(draws)
     y = frame.coordinates(draws)

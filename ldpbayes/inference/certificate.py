@@ -21,12 +21,11 @@ CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a c
 
 
 class Certificate:
-    """Largest difference in log density between sketches and their references.
-
-    Two comparisons are made at the same nodes. The sketches of ``density`` are compared with the references of those in
-    ``exact``, which have more nodes for the same moments. If all sketches keep probes, the sketch of the probes alone
-    is also compared with the probes themselves, of which nothing has been left out. ``measure`` is `Density.potential`
-    or `Density.log_density`; ``example`` has its parameters, or their shapes.
+    """Largest difference in log density between sketches and their references. Two comparisons are made at the same
+    nodes. The sketches of ``density`` are compared with the references of those in ``exact``, which have more nodes for
+    the same moments. If all sketches keep probes, the sketch of the probes alone is also compared with the probes
+    themselves, of which nothing has been left out. ``measure`` is `Density.potential` or `Density.log_density`;
+    ``example`` has its parameters, or their shapes.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Certificate:
 
     def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:
         """Weights of the nodes of each sketch, for both sides, a row a comparison: of all records, and of the probes.
-
         The exact side has the probes as further nodes, of weight 0 in the first comparison; its own nodes have weight 0
         in the second.
         """
@@ -73,10 +71,9 @@ class Certificate:
         return [[np.stack(rows) for rows in side] for side in sides]
 
     def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
-        """The largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...).
-
-        ``sketches`` is a pair of lists, of those that are judged and of the exact ones, which take the places of the
-        densities' own: on the same panels, without probes.
+        """The largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...). ``sketches`` is a pair of
+        lists, of those that are judged and of the exact ones, which take the places of the densities' own: on the same
+        panels, without probes.
         """
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), positions)
         pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, DRAWS).astype(int)
@@ -114,7 +111,6 @@ def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Array],
 
 def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]:
     """Sketches on fewer panels, with which sampling begins: the matrices of all of them stay in a core's cache.
-
     ``sketches`` are all of a density; ``lattice`` says whether records may be counts.
     """
     panels, grid = (20, 20) if len(sketches) <= CACHED_SKETCHES else (10, 12)

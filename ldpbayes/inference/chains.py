@@ -33,7 +33,6 @@ LONG = 180.0  # remaining seconds from which on the expected time is written, wi
 
 class Bar:
     """A bar that counts iterations of all chains, ``unit_size`` of which it shows as one; lines if stderr is a file.
-
     ``faster`` is advice that is written once, with the expected time, if much is left after the first seconds. Options
     are those of `tqdm.tqdm`.
     """
@@ -100,7 +99,6 @@ def can_run(kernel: Any, sites: Mapping[str, Site]) -> bool:
 
 class Chains:
     """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``.
-
     There is one entry of ``data`` for all chains, or one for each, of one structure. A chain is compiled as two
     functions of the arrays in its density, one for its start and one for some of its iterations, which serve all data
     of one structure. Draws are a function of the keys (chains,), not of how the chains are run: by default in threads
@@ -222,7 +220,6 @@ class Chains:
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Continue all chains: unconstrained positions by site and `STATISTICS` by name, (chains, iterations, ...).
-
         Raises RuntimeError if no start has a finite density and gradient.
         """
         stop = threading.Event()

@@ -82,9 +82,8 @@ class Density:
         return self.trace(numpyro.handlers.substitute(numpyro.handlers.seed(self.model, key), substitute_fn=strategy))
 
     def start(self, key: Key, strategy: Callable = init_to_uniform, sites: dict[str, Site] | None = None) -> Params:
-        """Unconstrained values of the latent sites, by one of NumPyro's strategies such as `init_to_median`.
-
-        ``sites`` is filled with the model's sites by name, and NumPyro's warnings of missing plates are then given.
+        """Unconstrained values of the latent sites, by one of NumPyro's strategies such as `init_to_median`. ``sites``
+        is filled with the model's sites by name, and NumPyro's warnings of missing plates are then given.
         """
         trace = self._initial_trace(key, strategy)
         if sites is not None:
@@ -124,10 +123,9 @@ class Density:
 
 
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
-    """The density of a model with a user's arguments: data frames become arrays, NumPy arrays become views.
-
-    JAX 0.10 to 0.12 remember, by the identity of a NumPy array that a compiled function holds as a constant, that its
-    precision was double. They would afterwards refuse the caller's own array in single precision.
+    """The density of a model with a user's arguments: data frames become arrays, NumPy arrays become views. JAX 0.10 to
+    0.12 remember, by the identity of a NumPy array that a compiled function holds as a constant, that its precision was
+    double. They would afterwards refuse the caller's own array in single precision.
     """
     arrays = arrays_of_frames((args, kwargs))
     views = jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, arrays)

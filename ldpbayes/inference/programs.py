@@ -128,10 +128,9 @@ class Traced:
 def trace(
     function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
-    """Trace ``function(data, *examples)``, take its data out, and compute all that depends on the data alone.
-
-    The entries of ``data`` have one structure; arrays that the function closes over are part of its data, too. Returns
-    the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
+    """Trace ``function(data, *examples)``, take its data out, and compute all that depends on the data alone. The
+    entries of ``data`` have one structure; arrays that the function closes over are part of its data, too. Returns the
+    function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(data[0], *examples)
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
@@ -249,7 +248,6 @@ def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
 
 class Program:
     """A function that is compiled in the background, for arguments like the examples; a call waits until that is done.
-
     The examples may be `jax.ShapeDtypeStruct`; options are those of `jax.jit`.
     """
 

@@ -1,7 +1,6 @@
-"""The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters.
-
-On each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx
-is integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
+"""The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters. On
+each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx is
+integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
 distribution and any mechanism, at the price of one small matrix product.
 """
 
@@ -94,7 +93,6 @@ def _product(density: Array, matrix: Array) -> jax.Array:
 
 def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panels: int | None = None) -> Channel:
     """The channel of a mechanism for a base distribution's support, at released values z; `panels` of `latent_nodes`.
-
     Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
     NumPy and double precision; otherwise as part of the traced function. ValueError if the matrix would be larger than
     a gigabyte.
@@ -201,10 +199,9 @@ def _integrals(
     cuts: Array,
     holders: list[Array],
 ) -> Array:
-    """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z).
-
-    `log_values` are those of the kernel at `_gauss_points` (panels, 12, *z).
-    `holders` mark, for each cut, the panel (panels, *z) that it is in, if any.
+    """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z). `log_values` are those of the
+    kernel at `_gauss_points` (panels, 12, *z). `holders` mark, for each cut, the panel (panels, *z) that it is in, if
+    any.
     """
     # every panel by one Gauss rule whose nodes all released values share ...
     t, w = gauss_legendre(INTEGRATION_ORDER)

@@ -1,6 +1,5 @@
-"""Masses of a base distribution, to rounding: on its support, beyond an edge, above a count.
-
-These generic ways serve any distribution; what its `Family` knows takes their place.
+"""Masses of a base distribution, to rounding: on its support, beyond an edge, above a count. These generic ways serve
+any distribution; what its `Family` knows takes their place.
 """
 
 import functools
@@ -28,9 +27,8 @@ def aligned(array: Array, ndim: int) -> Array:
 
 
 def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint.
-
-    Arrays of the batch shape, possibly traced, where the support depends on parameters.
+    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint. Arrays of
+    the batch shape, possibly traced, where the support depends on parameters.
     """
     support: Any = base.support
     while isinstance(support, constraints.independent):
@@ -64,9 +62,8 @@ def _feasible(base: dist.Distribution, points: Array) -> Array:
 
 
 def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
-    """Log density, or log mass, at nodes (n, *batch); −inf, with zero gradient, outside the support.
-
-    Nodes of a discrete base that is unbounded above are 0, 1, 2, ...
+    """Log density, or log mass, at nodes (n, *batch); −inf, with zero gradient, outside the support. Nodes of a
+    discrete base that is unbounded above are 0, 1, 2, ...
     """
     log_density = _log_mass if base.support.is_discrete else _log_density
     # in the precision of the density; NumPy nodes stay on the host, where it can be seen that all are in the support
@@ -87,10 +84,9 @@ def _log_mass(base: dist.Distribution, inside: Array, counts: Array) -> Array:
 
 
 def _log_density(base: dist.Distribution, inside: Array, points: Array) -> Array:
-    """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf.
-
-    Where a density overflows or underflows its derivative may be NaN, which spoils the others even if not selected. So
-    the density is only differentiated at points where it counts, and in place of all others at one of them.
+    """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf. Where a density
+    overflows or underflows its derivative may be NaN, which spoils the others even if not selected. So the density is
+    only differentiated at points where it counts, and in place of all others at one of them.
     """
     if family_of(base).tame:
         return base.log_prob(points)
@@ -173,9 +169,8 @@ def _log_mass_by_cdf(base: dist.Distribution, sides: list[tuple[Array, Array, in
 
 
 def _log_tail(base: dist.Distribution, edge: Array, end: Array, direction: int) -> jax.Array:
-    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail.
-
-    Where most of the law may lie beyond the edge, far out and narrow, the integral is cut at its mean.
+    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail. Where
+    most of the law may lie beyond the edge, far out and narrow, the integral is cut at its mean.
     """
     try:
         centre = jax.lax.stop_gradient(jnp.asarray(base.mean))
@@ -227,9 +222,8 @@ def _power_at_end(base: dist.Distribution, end: Array, near: Array, direction: A
 def log_mass_beyond(
     base: dist.Distribution, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array
 ) -> Array:
-    """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers.
-
-    `open_ends` says whether the support goes on at either end; `inside` are the log masses (n, *batch) at the nodes.
+    """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers. `open_ends` says
+    whether the support goes on at either end; `inside` are the log masses (n, *batch) at the nodes.
     """
     unbounded_below, unbounded_above = open_ends
     if not (unbounded_below or unbounded_above):

@@ -73,10 +73,9 @@ def register_closed_form(
 
 
 def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
-    """The function registered for a law and a mechanism, a user's before ours, or None.
-
-    The nearest base class counts first, then the mechanism's classes, then those of its noise. The form describes all
-    records, those without noise included.
+    """The function registered for a law and a mechanism, a user's before ours, or None. The nearest base class counts
+    first, then the mechanism's classes, then those of its noise. The form describes all records, those without noise
+    included.
     """
     forms = (_form(table, base, mechanism) for table in (_FORMS.own, _FORMS.ours))
     return next((form for form in forms if form is not None), None)
@@ -108,12 +107,11 @@ def _mixed(form: ClosedForm, base: dist.Distribution, mechanism: Additive, z: Ar
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
-    """Log density (*batch) of released values some of which are the records themselves.
-
-    `noisy` is the log density of the others, under ``mechanism.perturbing``. The reference measure is Lebesgue's plus
-    unit masses at the values that clipped records take, for a discrete base; for numbers, at the bounds, where clipping
-    gathers records, unless the base's support, whatever its parameters, has nothing beyond: then a value there is like
-    any other. The measure must not depend on parameters, or likelihoods would not compare.
+    """Log density (*batch) of released values some of which are the records themselves. `noisy` is the log density of
+    the others, under ``mechanism.perturbing``. The reference measure is Lebesgue's plus unit masses at the values that
+    clipped records take, for a discrete base; for numbers, at the bounds, where clipping gathers records, unless the
+    base's support, whatever its parameters, has nothing beyond: then a value there is like any other. The measure must
+    not depend on parameters, or likelihoods would not compare.
     """
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):

@@ -14,10 +14,9 @@ COMPLEMENT_SUFFICES = -9.0  # a tail above exp(-9), as 1 less all other masses, 
 
 
 class Family:
-    """What the likelihood may ask of a univariate law without expansions, and the answers that hold for any.
-
-    Subclasses override what they know better and are registered with `register_family`. What their methods return is
-    traced and differentiated in the law's parameters; its shape broadcasts with the batch shape.
+    """What the likelihood may ask of a univariate law without expansions, and the answers that hold for any. Subclasses
+    override what they know better and are registered with `register_family`. What their methods return is traced and
+    differentiated in the law's parameters; its shape broadcasts with the batch shape.
     """
 
     tame: ClassVar[bool] = False
@@ -31,9 +30,8 @@ class Family:
         return []
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Centres of the mass of a continuous law, each with a width of the order of a standard deviation.
-
-        Moments are integrated on panels that become narrow there. Pairs that are not finite are left out.
+        """Centres of the mass of a continuous law, each with a width of the order of a standard deviation. Moments are
+        integrated on panels that become narrow there. Pairs that are not finite are left out.
         """
         try:
             return [(self.law.mean, jnp.sqrt(self.law.variance))]
@@ -41,46 +39,40 @@ class Family:
             return []
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x) of a continuous law inside its support.
-
-        Quadrature takes the place of a cdf that raises, or that JAX cannot differentiate in the parameters.
+        """P(X ≤ x) of a continuous law inside its support. Quadrature takes the place of a cdf that raises, or that JAX
+        cannot differentiate in the parameters.
         """
         return self.law.cdf(x)
 
     def tails(self, x: Array) -> jax.Array:
-        """P(X ≤ x) and P(X > x) of a law on the real line, shape (2, ...).
-
-        A family that overrides this is accurate however small either is; here the second is 1 less the first.
+        """P(X ≤ x) and P(X > x) of a law on the real line, shape (2, ...). A family that overrides this is accurate
+        however small either is; here the second is 1 less the first.
         """
         lower = self.cdf(x)
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
         """∫ P(X > s) ds of a law on the real line between neighbours of increasing edges (n, ...), shape (n − 1, ...).
-
         NotImplementedError where the family does not override it.
         """
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
-        """Log P(X < first) and log P(X > last) of a continuous law, (2, *batch), accurate however small they are.
-
-        −inf where there is no mass. None where they are not known: the `cdf` serves where it is large, and quadrature.
+        """Log P(X < first) and log P(X > last) of a continuous law, (2, *batch), accurate however small they are. −inf
+        where there is no mass. None where they are not known: the `cdf` serves where it is large, and quadrature.
         """
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Log mass of a discrete law at integers (n, *batch) in the support.
-
-        They are 0, 1, 2, ... along the first axis for a law on all natural numbers.
+        """Log mass of a discrete law at integers (n, *batch) in the support. They are 0, 1, 2, ... along the first axis
+        for a law on all natural numbers.
         """
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
-        """Log P(X > last node) of a law on 0, 1, 2, ..., accurate however small it is.
-
-        The nodes are 0, 1, ..., n − 1, with their log masses (n, *batch). Here it is the log of 1 less these masses,
-        which loses its digits where it is small.
+        """Log P(X > last node) of a law on 0, 1, 2, ..., accurate however small it is. The nodes are 0, 1, ..., n − 1,
+        with their log masses (n, *batch). Here it is the log of 1 less these masses, which loses its digits where it is
+        small.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 

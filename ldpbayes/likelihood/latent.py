@@ -36,9 +36,8 @@ GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
-    """Points (m, *base.batch_shape) at which a continuous density is not smooth, besides the ends of its support.
-
-    In ascending order, some of them possibly outside the support or infinite; None where there are none.
+    """Points (m, *base.batch_shape) at which a continuous density is not smooth, besides the ends of its support. In
+    ascending order, some of them possibly outside the support or infinite; None where there are none.
     """
     points = family_of(base).breaks()
     if not points:
@@ -60,7 +59,6 @@ def graded_breaks(base: dist.Distribution) -> jax.Array | None:
 
 def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Replace the panels between edges (panels + 1, *batch) that hold a break by pieces, two a break, which end there.
-
     Breaks (m, *batch) are in ascending order; those beyond the first or the last edge are moved there. Returns the left
     and right ends (2 m, *batch) of the pieces, which cover every panel that holds a break once, some having no width,
     and whether each panel (panels, *batch) holds no break.
@@ -99,9 +97,8 @@ class Latent:
     """The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only."""
 
     def cut(self, base: dist.Distribution, breaks: Callable[[Any], jax.Array | None] = density_breaks) -> "Latent":
-        """These points, with pieces that end at a base's breaks in place of the panels that hold them.
-
-        The nodes of the pieces, 8 each, stand behind the others.
+        """These points, with pieces that end at a base's breaks in place of the panels that hold them. The nodes of the
+        pieces, 8 each, stand behind the others.
         """
         cuts = None if self.edges is None else breaks(base)
         if cuts is None:
@@ -126,7 +123,6 @@ class Latent:
 
     def density(self, base: dist.Distribution) -> jax.Array:
         """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on the points.
-
         Normalisation changes nothing, to rounding, where the nodes resolve the base. Where they do not (a standard
         deviation far below their distance) it puts the mass on the nearest node instead of inventing or losing any.
         """
@@ -156,9 +152,8 @@ class Latent:
         return masses - jax.nn.logsumexp(masses, axis=0)
 
     def expectation(self, base: dist.Distribution, function: Callable[[Array], Array], rank: int = 1) -> jax.Array:
-        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*batch, *event)``.
-
-        The function maps points (n + 2, *batch) of at least `rank` axes to values (n + 2, *batch, *event).
+        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*batch, *event)``. The function maps
+        points (n + 2, *batch) of at least `rank` axes to values (n + 2, *batch, *event).
         """
         grid = self.cut(base, graded_breaks)
         density = grid.density(base)
@@ -202,11 +197,10 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
-    """Choose the nodes for a univariate base under a mechanism; ValueError as of `check_nodes`.
-
-    The base's support may depend on parameters, even traced ones, but costs less where it does not; bounds of counts
-    must be known before tracing. Panels have 8 Gauss-Legendre nodes each inside the bounds. By default they are 40, or
-    as many as the scale of the mechanism's noise asks for.
+    """Choose the nodes for a univariate base under a mechanism; ValueError as of `check_nodes`. The base's support may
+    depend on parameters, even traced ones, but costs less where it does not; bounds of counts must be known before
+    tracing. Panels have 8 Gauss-Legendre nodes each inside the bounds. By default they are 40, or as many as the scale
+    of the mechanism's noise asks for.
     """
     check_nodes(base, mechanism)
     if base.support.is_discrete:
@@ -283,7 +277,6 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
 
 def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
     """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds.
-
     ValueError as of `latent_nodes`: a law that is not clipped must have a finite support.
     """
     grid = latent_nodes(base, mechanism)

@@ -26,10 +26,9 @@ MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a clos
 
 
 class ExpandedLaw(dist.Distribution):
-    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion.
-
-    The base is the law of a category, of batch shape ``sketch.law_shape``; `theta` are the shares of the categories,
-    (d,) or (G, d). The `sketch` is lost where the law is taken apart as a pytree.
+    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion. The base is
+    the law of a category, of batch shape ``sketch.law_shape``; `theta` are the shares of the categories, (d,) or (G,
+    d). The `sketch` is lost where the law is taken apart as a pytree.
     """
 
     arg_constraints: dict[str, Constraint] = {}

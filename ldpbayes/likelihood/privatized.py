@@ -117,9 +117,8 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density of released values (*batch, *event_shape), in the broadcast shape of both batches.
-
-        ValueError if the mechanism cannot have released them (not checked while traced, or if not ``validate_args``).
+        """Log density of released values (*batch, *event_shape), in the broadcast shape of both batches. ValueError if
+        the mechanism cannot have released them (not checked while traced, or if not ``validate_args``).
         """
         if self._validate_args:
             self._validate_sample(value)
@@ -194,9 +193,8 @@ def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
 
 
 def law_of_records(law: Any, groups: Array) -> dist.Distribution:
-    """The laws (N,) of records, each of which belongs to a group, from a law (G,) a group.
-
-    They are of the law's class, for its closed forms; TypeError if its parameters are not all that it is made from.
+    """The laws (N,) of records, each of which belongs to a group, from a law (G,) a group. They are of the law's class,
+    for its closed forms; TypeError if its parameters are not all that it is made from.
     """
     own = unexpanded(law)
     if own.batch_shape == ():

@@ -20,7 +20,6 @@ FEWEST = 64  # categories from which on `bit_product` is faster, for one chain a
 @functools.singledispatch
 def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
     """Probability of S(z) under a law theta of the codes, in the broadcast batch shape, in chunks of released values.
-
     The codes are the last axis of theta; its others broadcast with the batch shape of z. With `groups`, which index a
     one-dimensional batch, each released value has a row of theta as its law. A class of mechanisms whose masses need
     not look at all memberships can have a function of its own: ``@supported_mass.register``.
@@ -59,9 +58,8 @@ def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups:
 
 
 def _use_bit_product(mechanism: PureProtocol, count: int, theta: jax.Array) -> bool:
-    """Whether `bit_product` is faster for a count of released values, and accurate enough.
-
-    It has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest.
+    """Whether `bit_product` is faster for a count of released values, and accurate enough. It has absolute precision,
+    which is enough if p(z | theta) is at least exp(-7) of its largest.
     """
     many = mechanism.categories >= FEWEST and count * mechanism.categories > 2 * CHUNK
     fast = many and pays() and theta.dtype == jnp.float64

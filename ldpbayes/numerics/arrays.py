@@ -76,10 +76,9 @@ def pays() -> bool:
 
 
 def bit_product(bits: ArrayLike, vector: ArrayLike) -> jax.Array:
-    """Return ``bits @ vector`` (n,), differentiable in the vector any number of times, in both modes.
-
-    Bits (n, d) are booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the float64 vector is not finite, no
-    entry of the product is.
+    """Return ``bits @ vector`` (n,), differentiable in the vector any number of times, in both modes. Bits (n, d) are
+    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the float64 vector is not finite, no entry of the
+    product is.
     """
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
@@ -137,12 +136,11 @@ mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_r
 
 
 def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
-    """Values of which those that equal a point, but for having been rounded, equal it in double precision.
-
-    A record that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half
-    and in single precision are compared with the point in their precision, and doubles with the point in single
-    precision: noise in double precision hits that point with probability zero, so such a double was single before.
-    Points broadcast with the values; the result has double precision if any value is replaced.
+    """Values of which those that equal a point, but for having been rounded, equal it in double precision. A record
+    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half and in
+    single precision are compared with the point in their precision, and doubles with the point in single precision:
+    noise in double precision hits that point with probability zero, so such a double was single before. Points
+    broadcast with the values; the result has double precision if any value is replaced.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():

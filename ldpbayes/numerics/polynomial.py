@@ -1,7 +1,6 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept as tensors.
-
-A polynomial is kept in coordinates y = root (x − center), in which draws of x have standard deviations of about one,
-with its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
+"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept as tensors. A
+polynomial is kept in coordinates y = root (x − center), in which draws of x have standard deviations of about one, with
+its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
 """
 
 import dataclasses
@@ -41,7 +40,6 @@ def _unpacking(r: int) -> np.ndarray:
 
 class Frame(NamedTuple):
     """Coordinates y = root (x − center) in which draws have mean 0 and covariance 1; x = center + lift y for all draws.
-
     Shapes: center (..., n), root (..., r, n), and its right inverse lift (..., n, r), with r ≤ n the number of
     directions in which any batch has any spread; where a batch has none, the root is 0.
     """
@@ -75,10 +73,9 @@ class Frame(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Polynomial:
-    """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them.
-
-    Beyond a radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at
-    the radius in that direction: a polynomial would otherwise rise without limit in some directions.
+    """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them. Beyond a
+    radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at the radius
+    in that direction: a polynomial would otherwise rise without limit in some directions.
     """
 
     center: Array  # (..., n)
@@ -170,7 +167,6 @@ def polynomial_of_slopes(
     frame: Frame, points: np.ndarray, values: np.ndarray, slopes: np.ndarray, order: int
 ) -> Polynomial:
     """The polynomial of order 2, 3 or 4 with gradients nearest to a function's, in the mean of squares over points.
-
     Points (points, ..., n), values (points,) of the function summed over batches, slopes (points, ..., n) in x. The
     mean of the polynomial's values at the points is that of the function.
 

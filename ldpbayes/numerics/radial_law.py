@@ -1,6 +1,5 @@
-"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius.
-
-The radius is the distance of a draw from the centre; `RadialLaw` makes integrals over its law exact to rounding.
+"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius. The radius is the
+distance of a draw from the centre; `RadialLaw` makes integrals over its law exact to rounding.
 """
 
 import functools
@@ -37,11 +36,10 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: Any, radius: Any, dimension: int) -> Any:
-    """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``.
-
-    The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1
-    ([KKP]; [LCQ] sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and
-    has a gradient wherever it is finite.
+    """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``. The law is
+    √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ]
+    sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and has a gradient
+    wherever it is finite.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -58,9 +56,8 @@ def log_density(xp: Any, radius: Any, dimension: int) -> Any:
 
 
 def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
-    """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends.
-
-    The integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
+    """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends. The
+    integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
     """
     peak = xp.arcsinh(order / x)
     bend = xp.sqrt(order**2 + x**2)
@@ -86,11 +83,9 @@ def radial_law(dimension: int) -> "RadialLaw":
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius.
-
-    The log density of SL_d(I) as a function of u is kept in a table, with its slope and its second derivative; the
-    quintics through neighbouring knots are exact to rounding. `axis` and `cap` compare the law with one whose centre,
-    the second, is at a distance c.
+    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius. The log density of SL_d(I) as a
+    function of u is kept in a table, with its slope and its second derivative; the quintics through neighbouring knots
+    are exact to rounding. `axis` and `cap` compare the law with one whose centre, the second, is at a distance c.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -144,7 +139,6 @@ class RadialLaw:
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
         """Log distances from the second centre at which the log density ratio is κ, towards the first and away from it.
-
         SMALL where the ratio is larger nowhere, MOST where it is larger all the way.
         """
 
@@ -181,7 +175,6 @@ class RadialLaw:
         self, start: np.ndarray, stop: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Log ∫ of a probability, a function of the log radius, against the law of the log radius, between two bounds.
-
         The function may return several probabilities along a first axis.
         """
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)

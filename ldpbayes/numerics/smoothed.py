@@ -1,5 +1,4 @@
 """Log of a probability averaged over a normal predictor, for many means and few variances: tabulated, then looked up.
-
 L(t, v) = log E[p(t + √v U)], U standard normal, is one smooth function of t for all records that share the variance v.
 It is computed at the nodes of some hundred polynomials, each for a cell of t whose width grows with |t|, and a record
 evaluates one of them. Nothing is differentiated through the table: the polynomials give the derivatives in t, and as
@@ -26,10 +25,9 @@ BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in t
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
-    """Log E[p_k(t + √v U)] for standard normal U and many t, with first and second derivatives in t and v.
-
-    `log_p` maps an array (labels, *shape) to log p_k of its k-th part. It should not vary much within steps of a tenth,
-    be log-concave or nearly so, and not depend on differentiated variables. Labels `which` (n,), means t (q, n) or (n,)
+    """Log E[p_k(t + √v U)] for standard normal U and many t, with first and second derivatives in t and v. `log_p` maps
+    an array (labels, *shape) to log p_k of its k-th part. It should not vary much within steps of a tenth, be
+    log-concave or nearly so, and not depend on differentiated variables. Labels `which` (n,), means t (q, n) or (n,)
     and variances v (q,) or a number give an array of the shape of t.
 
     In double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
@@ -74,9 +72,8 @@ def _chebyshev(count: int) -> np.ndarray:
 
 
 def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
-    """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells.
-
-    On a cell, the polynomial through the nodes is replaced by one of lower degree through some of its own values.
+    """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells. On a cell,
+    the polynomial through the nodes is replaced by one of lower degree through some of its own values.
     """
     cells, place = 1 << (SPLITS - 1), _chebyshev(powers)
     inside = (2 * np.arange(cells)[:, None] + 1 + place) / cells - 1
@@ -102,9 +99,8 @@ def _from_chebyshev_nodes(v: Any) -> jax.Array:
 
 
 def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
-    """Log E[p(t + r U)] at t (labels, v, nodes), by the trapezoidal rule around the mode of p(t + r u) φ(u).
-
-    Where p is log-concave this falls off from the mode at least as fast as φ does, so 8 to either side are enough.
+    """Log E[p(t + r U)] at t (labels, v, nodes), by the trapezoidal rule around the mode of p(t + r u) φ(u). Where p is
+    log-concave this falls off from the mode at least as fast as φ does, so 8 to either side are enough.
     """
 
     def pull(u: Any) -> jax.Array:

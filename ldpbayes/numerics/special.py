@@ -124,9 +124,8 @@ def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> jax.Array:
-    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has the one in x only).
-
-    The derivatives in a and b are central differences of the fourth order, whose relative error in double precision is
+    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has the one in x only). The
+    derivatives in a and b are central differences of the fourth order, whose relative error in double precision is
     about 1e-11.
     """
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
@@ -223,13 +222,11 @@ def log_relative_expm1(y: Any) -> jax.Array:
 
 
 def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
-    """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density.
-
-    Completing the square gives exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)], which is useless once k is large: both
-    factors leave the floating-point range although their product is moderate. Here the exponents are joined first:
-    in a tail the integral is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the Mills ratio and
-    d = (v − u)·(u + v − 2 k)/2. Choose the anchor so that exp(k (s − anchor)) is moderate on [u, v]; where v ≤ u the
-    result is −inf, with zero gradient.
+    """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density. Completing the square gives
+    exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)], which is useless once k is large: both factors leave the floating-point
+    range although their product is moderate. Here the exponents are joined first: in a tail the integral is φ(u)·exp(k
+    (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the Mills ratio and d = (v − u)·(u + v − 2 k)/2. Choose the anchor so
+    that exp(k (s − anchor)) is moderate on [u, v]; where v ≤ u the result is −inf, with zero gradient.
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)

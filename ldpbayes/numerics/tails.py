@@ -74,10 +74,9 @@ def integrated_laplace_tail(edges: Any) -> jax.Array:
 
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges (n, ...), X of Student's t law, shape (n − 1, ...).
-
-    ∫ s f(s) ds from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L) with A = 1 + a²/ν, B = 1 + b²/ν,
-    L = log(B/A) and m = (ν − 1)/2, which is regular at one degree of freedom ν, where there is no mean.
+    """∫ P(X > s) ds between neighbouring edges (n, ...), X of Student's t law, shape (n − 1, ...). ∫ s f(s) ds from a
+    to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L) with A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A) and m = (ν −
+    1)/2, which is regular at one degree of freedom ν, where there is no mean.
     """
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
     logs = jnp.log1p(edges * edges / df)
@@ -156,10 +155,9 @@ def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: An
 
 @functools.cache
 def _rule(stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly.
-
-    The trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), where integrands are exponentials
-    and powers. It is exact to 2e-15 on the integrands of this module.
+    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly. The
+    trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), where integrands are exponentials and
+    powers. It is exact to 2e-15 on the integrands of this module.
     """
     step = 0.1
     tau = np.arange(-37, round(stop / step) + 1) * step
@@ -176,11 +174,10 @@ def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, st
 
 
 def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
-    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; see `Tail`.
-
-    The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is
-    ∫ exp(−v) (1 + v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv. Each has an integrand that falls
-    where z is on that side of μ. The tilt has the sign of the side.
+    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; see `Tail`. The tilted law is
+    Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is ∫ exp(−v) (1 + v/μ)^z dv and P(k > z) is μ
+    ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv. Each has an integrand that falls where z is on that side of μ. The tilt has
+    the sign of the side.
     """
     z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
     mean = rate * jnp.exp(tilt)
@@ -199,11 +196,10 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
 
 def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
-    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a negative binomial law; see `Tail`.
-
-    The tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z,
-    the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv and the upper one
-    (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv. The tilt has the sign of the side.
+    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a negative binomial law; see `Tail`. The
+    tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z, the
+    lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv and the upper one (α + z) b ∫ exp(−(z + 1) v) (1 +
+    b (1 − exp(−v)))^(α − 1) dv. The tilt has the sign of the side.
     """
     z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
     most = _safe_exponent(log_q, 0.45)  # odds are squared

@@ -58,10 +58,8 @@ class Grouped(dist.Distribution):
 
 @register_closed_form(dist.Distribution, PureProtocol)
 def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) -> jax.Array:
-    """Categories under a pure protocol.
-
-    p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
-    randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
+    """Categories under a pure protocol. p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner]
+    for two categories under randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
     """
     groups = base.groups if isinstance(base, Grouped) else None
     theta = category_probabilities(base.base_dist if isinstance(base, Grouped) else base, mechanism)
@@ -83,7 +81,6 @@ def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
 
 def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:
     """Probabilities (*base.batch_shape, categories) of a mechanism's categories under a law of some or all of them.
-
     ValueError if the law is continuous or can take other values.
     """
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
@@ -103,9 +100,8 @@ def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> 
 @register_closed_form(dist.Cauchy, PiecewiseConstant)
 @register_closed_form(dist.Logistic, PiecewiseConstant)
 def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z: Array) -> jax.Array:
-    """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4).
-
-    The probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
+    """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4). The
+    probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
     """
     cuts, levels = (jnp.moveaxis(part, -1, 0) for part in mechanism.pieces(z))
     lower, upper = family_of(base).tails(cuts)
@@ -117,9 +113,8 @@ def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z:
 @register_closed_form(dist.Laplace, PiecewiseLinear)
 @register_closed_form(dist.StudentT, PiecewiseLinear)
 def piecewise_linear(base: dist.Distribution, mechanism: PiecewiseLinear, z: Array) -> jax.Array:
-    """The level at the first node, and each further rise times the mean over its cell of the upper tail.
-
-    By parts: E g(X) = g(first) + ∫ g'(s) P(X > s) ds.
+    """The level at the first node, and each further rise times the mean over its cell of the upper tail. By parts: E
+    g(X) = g(first) + ∫ g'(s) P(X > s) ds.
     """
     levels = jnp.moveaxis(mechanism.levels(z), -1, 0)
     nodes = jnp.asarray(mechanism.nodes, levels.dtype)

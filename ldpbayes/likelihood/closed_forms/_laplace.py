@@ -48,10 +48,9 @@ class _Laplace(_AsymmetricLaplace):
 @register_closed_form(dist.Laplace, Laplace, bounded=True)
 @register_closed_form(dist.Laplace, SymmetricLaplace, bounded=True)
 def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
-    """Laplace data, clipped at the bounds, with Laplace noise.
-
-    The log of p(x | θ) p(z | x) is a broken line of x, which bends at the centre and at z. Between neighbouring bends
-    and bounds its exponential has the integral width · (larger end) · (1 − exp(−y))/y, y being the difference of ends.
+    """Laplace data, clipped at the bounds, with Laplace noise. The log of p(x | θ) p(z | x) is a broken line of x,
+    which bends at the centre and at z. Between neighbouring bends and bounds its exponential has the integral width ·
+    (larger end) · (1 − exp(−y))/y, y being the difference of ends.
     """
     rate, lower, upper = 1.0 / mechanism.noise.resolution, mechanism.lower, mechanism.upper
     # A bend at a bound stays there: it would lose half of its derivative, and the first derivatives do not need it.
@@ -90,10 +89,9 @@ class _Exponential(Family):
 @register_closed_form(dist.Exponential, Laplace, bounded=True)
 @register_closed_form(dist.Exponential, SymmetricLaplace, bounded=True)
 def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Exponential data, clipped at the bounds, with Laplace noise.
-
-    Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y` there is z, and the singularity where the
-    exponential's rate equals the noise's is removable: both integrals are written through (1 − exp(−y))/y.
+    """Exponential data, clipped at the bounds, with Laplace noise. Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y`
+    there is z, and the singularity where the exponential's rate equals the noise's is removable: both integrals are
+    written through (1 − exp(−y))/y.
     """
     theta, rate = base.rate, 1.0 / mechanism.noise.resolution
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
@@ -119,9 +117,8 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
 
 @register_closed_form(dist.Exponential, Gaussian, bounded=True)
 def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Exponential data, clipped at the bounds, with Gaussian noise.
-
-    Source: [KJKH], Lemma 3.2, corrected, with h linear.
+    """Exponential data, clipped at the bounds, with Gaussian noise. Source: [KJKH], Lemma 3.2, corrected, with h
+    linear.
     """
     theta, noise = base.rate, mechanism.noise.standard_deviation
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper

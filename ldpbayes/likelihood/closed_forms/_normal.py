@@ -40,9 +40,8 @@ class _Normal(Family):
 @register_closed_form(dist.Normal, Laplace, bounded=True)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Normal data, clipped at both bounds, with Laplace noise.
-
-    Source: [KJKH] supplement 10.1, eq. (28), in log space: two atoms and the integrals left and right of z.
+    """Normal data, clipped at both bounds, with Laplace noise. Source: [KJKH] supplement 10.1, eq. (28), in log space:
+    two atoms and the integrals left and right of z.
     """
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
 
@@ -78,10 +77,8 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
 def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Normal data, clipped at both bounds, with Gaussian noise.
-
-    Source: [KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose: given z, the unclipped
-    x is normal with mean m and scale τ.
+    """Normal data, clipped at both bounds, with Gaussian noise. Source: [KJKH], Lemma 3.2, with the factor 2σ² that
+    eqs. (18)-(20) lose: given z, the unclipped x is normal with mean m and scale τ.
     """
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)

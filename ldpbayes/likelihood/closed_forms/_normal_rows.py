@@ -1,7 +1,5 @@
-"""Normal rows under noise.
-
-Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1). So a normal row plus such noise is a mixture of
-normals over W, an integral in one dimension however long the row is.
+"""Normal rows under noise. Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1). So a normal row plus
+such noise is a mixture of normals over W, an integral in one dimension however long the row is.
 """
 
 import itertools
@@ -28,9 +26,8 @@ PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by t
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
 def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out.
-
-    Columns that are not perturbed have their normal density, the others that of a normal mixture given them.
+    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out. Columns
+    that are not perturbed have their normal density, the others that of a normal mixture given them.
     """
     mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
     return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
@@ -49,11 +46,10 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
 def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns.
-
-    Laplace noise of scale b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a
-    product rule. Where every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10
-    in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
+    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns. Laplace noise of scale
+    b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a product rule. Where
+    every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10 in one column, 1e-8
+    in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
@@ -89,10 +85,9 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
 
 
 def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
-    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w.
-
-    The double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has
-    none below 0.02, where the mixture is decided if the records vary much less than the noise. With `narrowest`, the
+    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w. The
+    double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has none
+    below 0.02, where the mixture is decided if the records vary much less than the noise. With `narrowest`, the
     smallest variance of the records in any direction over that of the noise, where f has its finest features, the rule
     has points at that scale too, and 36 will do where it is 1/100.
     """
@@ -125,10 +120,9 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 
 
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
-    """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean.
-
-    To 1e-8 in up to six dimensions where every principal standard deviation is at least sigma/10. Sigma is a number or
-    one a record; the covariance is (d, d), or one of each record (*batch, d, d).
+    """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean. To
+    1e-8 in up to six dimensions where every principal standard deviation is at least sigma/10. Sigma is a number or one
+    a record; the covariance is (d, d), or one of each record (*batch, d, d).
     """
     w, log_weights = mixing_rule(MIXING_NODES)
     if jnp.ndim(sigma) or covariance.ndim > 2:
@@ -141,9 +135,8 @@ def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
 
 
 def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Array, jax.Array]:
-    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,).
-
-    Sigma, the standard deviation of the noise, is a number or one a column.
+    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,). Sigma,
+    the standard deviation of the noise, is a number or one a column.
     """
     noise = jnp.broadcast_to(sigma**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
     roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)

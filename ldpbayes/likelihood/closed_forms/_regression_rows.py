@@ -223,10 +223,9 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
 def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
-    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column.
-
-    log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
-    q = 1/(1 + exp(epsilon)) that of a flip.
+    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column. log
+    N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and q = 1/(1
+    + exp(epsilon)) that of a flip.
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
@@ -256,9 +255,8 @@ def _checked(
 
 
 def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise.
-
-    The noise has variance sigma² w, or sigma² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
+    """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise. The noise has
+    variance sigma² w, or sigma² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
     single, w = w is None, np.ones(1) if w is None else w
@@ -288,12 +286,11 @@ def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) ->
 
 
 def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor: float | None = None) -> jax.Array:
-    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be.
-
-    Shapes: y (*batch), t (q, *batch) and v (q,), or t (*batch) and v (). Responses with finitely many values are
-    tabulated (`smoothed_log`), unless the law depends on traced parameters besides the predictor: the table has no
-    derivatives in these. Others are integrated by ``base.nodes`` Gauss-Hermite nodes. `floor` is the least probability
-    by an expansion, by default the expansion's own.
+    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be. Shapes: y (*batch), t (q,
+    *batch) and v (q,), or t (*batch) and v (). Responses with finitely many values are tabulated (`smoothed_log`),
+    unless the law depends on traced parameters besides the predictor: the table has no derivatives in these. Others are
+    integrated by ``base.nodes`` Gauss-Hermite nodes. `floor` is the least probability by an expansion, by default the
+    expansion's own.
     """
     if base.expansion is not None:
         p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))

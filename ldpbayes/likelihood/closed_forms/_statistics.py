@@ -215,11 +215,10 @@ def logistic_statistics(
 
 
 def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array, Array]:
-    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal.
-
-    By the trapezoid rule on 129 points, to 1e-11. Its error is of order exp(−2π · π/step), the poles of g being π away
-    from the real line. Steps are of an eighth of the standard deviation; where that is wide the points are around 0
-    instead, where g varies: g less an error function, whose expectation is known, vanishes beyond.
+    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal. By the trapezoid rule on 129 points,
+    to 1e-11. Its error is of order exp(−2π · π/step), the poles of g being π away from the real line. Steps are of an
+    eighth of the standard deviation; where that is wide the points are around 0 instead, where g varies: g less an
+    error function, whose expectation is known, vanishes beyond.
     """
     points = np.arange(-64, 65)
     wide = variance > WIDE**2
