@@ -1,10 +1,9 @@
 """Posteriors: releases, the handlers that bring them into a NumPyro model, and `fit`."""
 
-from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._fit import ExpansionWarning, fit
-from ldpbayes.inference._observe import observe
-from ldpbayes.inference._privatize import privatize
+from ldpbayes.inference._handlers import observe, privatize
 from ldpbayes.inference._sampled import SketchWarning
+from ldpbayes.inference._search import Expansion
 from ldpbayes.inference._surrogates import expand
 from ldpbayes.inference.result import ConvergenceWarning
 

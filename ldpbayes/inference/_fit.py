@@ -16,10 +16,10 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import LdpBayesWarning, at_least, checked, warn
 from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.inference._expansion import Expansion
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
-from ldpbayes.inference._privatize import privatize
+from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference._sampled import by_chains, by_numpyro, sample_and_refine
+from ldpbayes.inference._search import Expansion
 from ldpbayes.inference._surrogates import Outcome, by_expansion, by_sketch, expanded_sketches, without_expansions
 from ldpbayes.inference.chains import Sampling, can_run
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of

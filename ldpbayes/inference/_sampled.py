@@ -75,10 +75,9 @@ def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> D
         arviz()  # imported while the programs are being compiled
         with sampling.bar(_faster(density)) as bar:
             positions, statistics = chains.run(sampling.num_warmup, bar)
-            if certificate and tolerance < np.inf and sampling.num_warmup > 1:
-                settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
-                if certificate.error(settled) > tolerance:
-                    return None
+            judged = certificate and tolerance < np.inf and sampling.num_warmup > 1
+            if judged and certificate.error(sampling.settled(positions)) > tolerance:
+                return None
             positions, statistics = chains.run(sampling.num_samples, bar)
         error = certificate.error(positions) if certificate else None
         if error is not None and error > tolerance:

@@ -1,5 +1,6 @@
-"""Passes over the records of a model that is cut, and the search for the mode and the spread of its posterior."""
+"""Passes over the records of a model that is cut, their expansion, and the mode and spread of its posterior."""
 
+import dataclasses
 import functools
 import os
 import threading
@@ -14,13 +15,80 @@ import numpy as np
 import scipy
 from jax.flatten_util import ravel_pytree
 
+from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.inference._cut import REQUESTED_RECORDS, Cut, cut_model
-from ldpbayes.inference._expansion import Expansion, passes_for, values_of
-from ldpbayes.inference._tails import Tails, tail_errors
+from ldpbayes.inference._cut import Cut, cut_model
+from ldpbayes.inference._tails import Rays, tail_errors
 from ldpbayes.inference.density import Density, Site
 from ldpbayes.inference.programs import PROGRAMS, Program, program_of, trace
-from ldpbayes.numerics.polynomial import Frame, Polynomial
+from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
+
+SPARE_POINTS = 16  # points of a fit, beyond twice the number of coefficients of an entry of the gradient
+OUTSIDE = 2.0  # standard deviations beyond the typical distance √r: at most one draw in 300 of a normal law is there
+HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to fit it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expansion:
+    """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
+
+    Expansions of shards add if they were made at the same points. `expand` makes them.
+    """
+
+    names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
+    order: int  # of the polynomial: 2, 3 or 4
+    count: int  # number of records
+    frame: Frame  # coordinates of the polynomial, in which draws of the posterior have covariance 1
+    points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
+    values: np.ndarray  # (points,): log-likelihoods of the records
+    slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
+    rays: Rays | None = None  # points outwards of these draws, where the polynomial is compared with the records
+    outwards: np.ndarray | None = None  # (m,): log-likelihoods of the records at the points of the rays
+
+    def __add__(self, other: object) -> "Expansion":
+        if not isinstance(other, Expansion):
+            return NotImplemented
+        if self.names != other.names or not np.array_equal(self.points, other.points):
+            raise ValueError(
+                "expansions add only if they were made at the same points: make the second with at=the first"
+            )
+        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
+        count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
+        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
+
+    def __radd__(self, other: object) -> "Expansion":
+        """Let ``sum`` start from 0."""
+        return self if is_integer(other) and other == 0 else NotImplemented
+
+    @property
+    def polynomial(self) -> Polynomial:
+        return self._fitted(np.ones(len(self.points), bool))
+
+    def _fitted(self, used: np.ndarray) -> Polynomial:
+        return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
+
+    def errors(self) -> np.ndarray:
+        """Errors in nats, up to a constant, at every fourth point of a polynomial that is fitted to the others."""
+        test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
+        errors = self.values[test] - values_of(self._fitted(~test), self.points[test])
+        return errors - errors.mean()
+
+
+def passes_for(frame: Frame, order: int) -> int:
+    """Number of points to which a polynomial of an order is fitted."""
+    return 2 * terms_of_slopes(frame.root.shape[-2], order) + SPARE_POINTS
+
+
+def values_of(polynomial: Polynomial, points: np.ndarray) -> np.ndarray:
+    """Values (points,) of a polynomial, or of a batch of them, summed over groups, at points (points, ..., n)."""
+    with jax.enable_x64(True):
+        return np.asarray(jax.vmap(polynomial)(points)).reshape(len(points), -1).sum(axis=1)
+
+
+def share_outside(polynomial: Polynomial, points: np.ndarray) -> float:
+    """Share of points (points, ..., n), in any of the groups, that are far from the points of the fit."""
+    y = np.einsum("...kn,m...n->m...k", polynomial.root, points - polynomial.center)
+    return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE))
 
 
 class Passes:
@@ -74,8 +142,8 @@ NEGLIGIBLE_MODE = 12.0  # nats of log mass by which another mode is lower if it 
 STEEP = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
 SAME_MODE = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes count as one
 
+# From points (m, *cut.shape) to log-likelihoods (m,) and their gradients.
 Slopes: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""From points (m, *cut.shape) to log-likelihoods (m,) and their gradients."""
 
 
 class NoMode(ValueError):
@@ -125,7 +193,6 @@ class Above:
         return rest - values, np.stack([np.asarray(part[1]) for part in parts])
 
     def flat(self, positions: Params) -> np.ndarray:
-        """Flat parameters (draws, size) of positions."""
         return flat_rows(positions, self._example)
 
 
@@ -182,8 +249,7 @@ def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mod
             modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
     if not modes:
         raise NoMode(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
-    modes.sort(key=lambda each: -each[0])
-    (most, best), *others = modes
+    (most, best), *others = sorted(modes, key=lambda each: -each[0])
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE:
             raise NoMode(
@@ -231,12 +297,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        density: Density,
-        sites: dict[str, Site],
-        strategy: Callable,
-        key: Key,
-        min_records: int = REQUESTED_RECORDS,
+        self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, min_records: int
     ) -> None:
         self._strategy, self.key = strategy, key
         self._first = self._start(density, 0)
@@ -245,7 +306,6 @@ class Search:
 
     @functools.cached_property
     def above(self) -> Above:
-        """The part of the model above the cut."""
         return Above(self.cut, self._first)
 
     def _start(self, density: Density, number: int) -> Params:
@@ -254,7 +314,7 @@ class Search:
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
         """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
         starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
-        slopes = self.passes.slopes if expansion is None else _polynomial_slopes(expansion)
+        slopes = self.passes.slopes if expansion is None else _polynomial_slopes(expansion.polynomial)
         return find_mode(self.above, slopes, [*map(self.above.flat, starts)])
 
     def normal_draws(self, mode: Mode) -> np.ndarray:
@@ -263,7 +323,6 @@ class Search:
         return mode.at + noise @ mode.root.T
 
     def coordinates(self, positions: Params) -> np.ndarray:
-        """Coordinates at draws of the chains."""
         return self.above.coordinates(self.above.flat(positions))
 
     def expansion(self, draws: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
@@ -278,7 +337,6 @@ class Search:
         return self.expansion_at(points, frame, order)
 
     def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
-        """The expansion at these coordinates."""
         return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.passes.slopes(points))
 
     def compare(self, polynomial: Polynomial, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -288,21 +346,19 @@ class Search:
         potential, gradient = self.above.potentials(points, values, slopes)
         return -potential, -gradient, values - values_of(polynomial, x)
 
-    def tails(self, expansion: Expansion) -> Tails:
-        """Errors along its rays of an expansion of records on other machines."""
+    def tail_error(self, expansion: Expansion, polynomial: Polynomial) -> float:
+        """Error along its rays of an expansion of records on other machines, NaN if it has none."""
         rays, outwards = expansion.rays, expansion.outwards
         if rays is None or outwards is None:
-            return Tails(np.nan, np.nan)
-        polynomial = expansion.polynomial
+            return np.nan
         x = self.above.coordinates(rays.points)
         potential, _ = self.above.potentials(rays.points, outwards, np.zeros_like(x))
         inside = np.mean(expansion.values - values_of(polynomial, expansion.points))
-        return tail_errors(rays, -potential, outwards - values_of(polynomial, x) - inside)
+        return tail_errors(rays, -potential, outwards - values_of(polynomial, x) - inside).all
 
 
-def _polynomial_slopes(expansion: Expansion) -> Slopes:
-    """Slopes of the polynomial, in the place of passes over records."""
-    polynomial = expansion.polynomial
+def _polynomial_slopes(polynomial: Polynomial) -> Slopes:
+    """Slopes of a polynomial, in the place of passes over records."""
     values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
 
     def slopes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from numpyro.infer.util import unconstrain_fn
 
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
+from ldpbayes.inference import _search
 from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
-from ldpbayes.inference._expansion import Expansion, passes_for, share_outside, values_of
-from ldpbayes.inference._search import MIN_SEARCHES, ORDERS, Mode, NoMode, Search, evenly_spaced, flat_rows
+from ldpbayes.inference._search import Expansion, Mode, NoMode, Search
 from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
 from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.inference.certificate import panel_sketches
@@ -35,7 +35,7 @@ MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
 def expand(
     model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
 ) -> Expansion:
-    """Expand the log-likelihood of a model's records around its posterior; expansions of shards add.
+    """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
 
     Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
     add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
@@ -44,39 +44,31 @@ def expand(
 
     Parameters
     ----------
-    model : callable
-        NumPyro model, called as ``model(*args, **kwargs)``.
-    *args, **kwargs
-        Arguments of the model: a shard of the records.
+    model, *args, **kwargs
+        NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
     at : Expansion or posterior, optional
-        The points: those of another expansion, or draws of what `fit` returned. Default: around the mode of the
-        posterior of these records alone.
+        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
+        of the posterior of these records alone; ValueError if it has several.
     order : int, optional
         2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
     seed : int
         Of the points.
-
-    Returns
-    -------
-    Expansion
-
-    Raises
-    ------
-    ValueError
-        If no records of the model can be expanded, the order is another, the posterior has several modes, or ``at`` is
-        of another model.
     """
-    if order is not None and order not in ORDERS:
+    if order is not None and order not in _search.ORDERS:
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
     density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
-        search = Search(density, sites_of(density), init_to_uniform, key)
+        search = Search(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (search.cut.names, search.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
             expansion, rays = search.expansion_at(at.points, at.frame, order or at.order), at.rays
         else:
-            draws = search.normal_draws(search.mode(MIN_SEARCHES)) if at is None else _unconstrained_draws(search, at)
+            draws = (
+                search.normal_draws(search.mode(_search.MIN_SEARCHES))
+                if at is None
+                else _unconstrained_draws(search, at)
+            )
             coordinates = search.above.coordinates(draws)
             expansion, rays = search.expansion(coordinates, order), straight_rays(draws, coordinates)
         if rays is None:
@@ -93,7 +85,7 @@ def _unconstrained_draws(search: Search, posterior: Any) -> np.ndarray:
     except (KeyError, TypeError):
         names = ", ".join(search.above.names)
         raise ValueError(f"at must be an expansion, or a posterior with draws of {names}; got {posterior!r}") from None
-    draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+    draws = {name: _search.evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
 
     def unconstrained(values: Params) -> Params:
         with RUNNING:
@@ -144,7 +136,7 @@ def _assess(
     """Draws as they are if their density's error is negligible, reweighted if it is moderate, otherwise none.
     ``errors`` takes some of the coordinates (draws, ...); ``flat`` are the positions (draws, n), for ``compare``.
     """
-    off = errors(evenly_spaced(coordinates, CHECKED_DRAWS))
+    off = errors(_search.evenly_spaced(coordinates, CHECKED_DRAWS))
     facts = _error_summary(off)
     rays, log_density, outwards = follow_rays(flat, coordinates, compare)
     tail = tail_errors(rays, log_density, outwards - np.mean(off))
@@ -200,7 +192,6 @@ class _Expanded(Density):
 
 
 def _expanded_chains(search: Search, polynomial: Polynomial, mode: Mode, sampling: Sampling) -> Chains:
-    """Chains on a density with a polynomial in place of the records, from the normal approximation at a mode."""
     density = search.cut.density
     # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
     polynomial, mode = jax.tree.map(jnp.asarray, (polynomial, mode))
@@ -262,23 +253,27 @@ def _facts(search: Search, order: int | None = None) -> dict[str, Any]:
 
 def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> Outcome:
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
-    mode = search.mode(max(MIN_SEARCHES, sampling.num_chains), first)
+    mode = search.mode(max(_search.MIN_SEARCHES, sampling.num_chains), first)
     expansion = search.expansion(search.above.coordinates(search.normal_draws(mode))) if first is None else first
     for number in range(MAX_ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
         chains = _expanded_chains(search, polynomial, mode, sampling)
         arviz()  # imported while the programs are being compiled
-        errors = functools.partial(_errors, search, polynomial)
+
+        def errors(coordinates: np.ndarray, polynomial: Polynomial = polynomial) -> np.ndarray:
+            return search.passes.values(coordinates) - _search.values_of(polynomial, coordinates)
+
         may_repeat = number < MAX_ROUNDS - 1 and search.passes.count < sampling.iterations
         with sampling.bar() as bar:
             positions, statistics = chains.run(sampling.num_warmup, bar)
             if sampling.num_warmup >= CHECKED_DRAWS:
-                settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
-                draws = search.coordinates(settled)
-                off = errors(evenly_spaced(draws, CHECKED_DRAWS))
-                next_order = _next_order(draws, order)
+                draws = search.coordinates(sampling.settled(positions))
+                off = errors(_search.evenly_spaced(draws, CHECKED_DRAWS))
+                frame = Frame.of_draws(draws)
+                may_rise = order < _search.ORDERS[-1] and _search.passes_for(frame, order + 1) <= MAX_PASSES
+                next_order = order + may_rise
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
-                cost = 3 * passes_for(Frame.of_draws(draws), next_order)
+                cost = 3 * _search.passes_for(frame, next_order)
                 reweighting_is_cheaper = next_order == order or cost > sampling.num_samples * sampling.num_chains
                 # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
                 if not np.std(off) <= HOPELESS_SD and (expansion is first or not may_repeat):
@@ -298,20 +293,11 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
     return _records_needed(why, _error_summary(off) | _facts(search, order))
 
 
-def _errors(search: Search, polynomial: Polynomial, coordinates: np.ndarray) -> np.ndarray:
-    return search.passes.values(coordinates) - values_of(polynomial, coordinates)
-
-
-def _next_order(draws: np.ndarray, order: int) -> int:
-    """The next higher order if there is one that does not take too many passes, otherwise this order."""
-    return order + 1 if order < ORDERS[-1] and passes_for(Frame.of_draws(draws), order + 1) <= MAX_PASSES else order
-
-
 def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outcome:
     """Sample an expansion of records on other machines; its errors are those at its own points."""
     polynomial = expansion.polynomial
     try:
-        mode = search.mode(max(MIN_SEARCHES, sampling.num_chains), expansion)
+        mode = search.mode(max(_search.MIN_SEARCHES, sampling.num_chains), expansion)
     except NoMode as reason:
         raise ValueError(
             f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
@@ -321,8 +307,8 @@ def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outc
     with sampling.bar() as bar:
         chains.run(sampling.num_warmup, bar)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    share = share_outside(polynomial, search.coordinates(positions))
-    errors = _error_summary(expansion.errors()) | {"tail_error": search.tails(expansion).all}
+    share = _search.share_outside(polynomial, search.coordinates(positions))
+    errors = _error_summary(expansion.errors()) | {"tail_error": search.tail_error(expansion, polynomial)}
     report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | errors
     report |= _facts(search, expansion.order) | {"count": expansion.count}
     doubts = []
@@ -336,17 +322,15 @@ def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outc
             f"a variance is off by {errors['tail_error']:.1%}: where that remains, the posterior has a tail that the "
             "expansion has not; fit the records"
         )
-    return _doubtful(report, doubts, chains.constrained(positions), statistics)
+    return _uncompared(report, "; ".join(doubts), chains.constrained(positions), statistics)
 
 
-def _doubtful(report: dict[str, Any], doubts: list[str], samples: Params, statistics: Params) -> Outcome:
-    """Draws that are not compared with records, with reasons for doubt."""
-    doubt = "; ".join(doubts)
+def _uncompared(report: dict[str, Any], doubt: str, samples: Params, statistics: Params) -> Outcome:
+    """Draws that are not compared with records."""
     return Outcome(report | ({"doubt": doubt} if doubt else {}), samples, statistics, warning=doubt or None)
 
 
 def expanded_sketches(density: Density) -> list[ExpandedSketch]:
-    """The expansions of categories among the arguments of a density."""
     return [data for data in density.data if isinstance(data, ExpandedSketch)]
 
 
@@ -365,13 +349,13 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
     with sampling.bar() as bar:
         positions, statistics = chains.run(sampling.num_warmup, bar)
         if sampling.num_warmup >= CHECKED_DRAWS and has_records:
-            settled = {name: values[:, sampling.num_warmup // 2 :] for name, values in positions.items()}
-            off = shares.errors(evenly_spaced(flat_rows(settled, chains.example), CHECKED_DRAWS))
+            flat = _search.flat_rows(sampling.settled(positions), chains.example)
+            off = shares.errors(_search.evenly_spaced(flat, CHECKED_DRAWS))
             if not np.std(off) <= HOPELESS_SD:
                 why = f"a sketch is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
                 return _records_needed(why, _error_summary(off) | facts)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    flat = flat_rows(positions, chains.example)
+    flat = _search.flat_rows(positions, chains.example)
     if has_records:
 
         def compare(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -382,10 +366,10 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
         key = jax.random.fold_in(sampling.key, sampling.num_chains)
         outcome = _assess(chains, positions, statistics, flat, shares.errors, flat, compare, key)
         return dataclasses.replace(outcome, report=outcome.report | facts)
-    share = shares.outside(evenly_spaced(flat, CHECKED_DRAWS))
+    share = shares.outside(_search.evenly_spaced(flat, CHECKED_DRAWS))
     report = {"ran": "expansion without records", "outside": share} | facts
     doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
-    return _doubtful(report, [doubt] if share > 0 else [], chains.constrained(positions), statistics)
+    return _uncompared(report, doubt if share > 0 else "", chains.constrained(positions), statistics)
 
 
 class _Shares:
@@ -404,16 +388,14 @@ class _Shares:
 
         self._program = program_of("shares", shares, first)
 
-    def _at(self, flat: np.ndarray) -> list[np.ndarray]:
-        """Shares (draws, ...) for each sketch."""
-        return [np.stack(each) for each in zip(*map(self._program, flat), strict=True)]
+    def _at(self, flat: np.ndarray) -> Iterator[tuple[ExpandedSketch, np.ndarray]]:
+        """Each sketch with its shares (draws, ...)."""
+        return zip(self.sketches, (np.stack(each) for each in zip(*map(self._program, flat), strict=True)), strict=True)
 
     def errors(self, flat: np.ndarray) -> np.ndarray:
         """Log-likelihood of the records less that of the expansions."""
-        pairs = zip(self.sketches, self._at(flat), strict=True)
-        return sum(sketch.log_likelihood(theta) - values_of(sketch.polynomial, theta) for sketch, theta in pairs)
+        return sum(s.log_likelihood(theta) - _search.values_of(s.polynomial, theta) for s, theta in self._at(flat))
 
     def outside(self, flat: np.ndarray) -> float:
         """Share of the draws that are far from the points of the expansions."""
-        pairs = zip(self.sketches, self._at(flat), strict=True)
-        return max(share_outside(sketch.polynomial, theta) for sketch, theta in pairs)
+        return max(_search.share_outside(sketch.polynomial, theta) for sketch, theta in self._at(flat))

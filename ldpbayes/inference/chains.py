@@ -319,8 +319,11 @@ class Sampling:
         """Iterations of all chains together."""
         return self.num_chains * (self.num_warmup + self.num_samples)
 
+    def settled(self, warmup: Params) -> Params:
+        """The second half of the positions of a warm-up."""
+        return {name: values[:, self.num_warmup // 2 :] for name, values in warmup.items()}
+
     def chains(self, density: Density) -> Chains:
-        """Chains on a density."""
         # Folding the chain's number in makes its draws independent of how many chains there are.
         keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
         return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)

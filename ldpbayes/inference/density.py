@@ -19,7 +19,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.frames import arrays_of_frames
-from ldpbayes.inference._privatize import check_site
+from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism
 

@@ -30,8 +30,7 @@ from numpyro.infer import init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch
-from ldpbayes.inference._expansion import values_of
-from ldpbayes.inference._search import Passes, Search, evenly_spaced
+from ldpbayes.inference._search import Passes, Search, evenly_spaced, values_of
 from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates
@@ -160,7 +159,7 @@ def errors_of_expansions(model, release, orders=ORDERS, with_taylor=False, draws
     """Errors of what `fit` makes of some draws, of the normal approximation or given, at others; and Taylor's."""
     density = Density(model, (release,), {})
     with jax.enable_x64(True):
-        search = Search(density, sites_of(density), init_to_median, jax.random.key(0))
+        search = Search(density, sites_of(density), init_to_median, jax.random.key(0), 10)
         at, found = search.mode(1), {}
         if draws is None:
             noise = np.random.default_rng(1).normal(size=(6 * EVALUATED, len(at.at)))

@@ -182,8 +182,7 @@ def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkey
 
 
 def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact):
-    for module in (_search, _by_expansion):
-        monkeypatch.setattr(module, "ORDERS", (3,))
+    monkeypatch.setattr(_search, "ORDERS", (3,))
     for module in (_by_expansion, _outcome):
         monkeypatch.setattr(module, "NEGLIGIBLE_SD", 1e-6)
     result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
@@ -272,8 +271,7 @@ def test_a_share_of_zero_is_no_matter():
 
 
 def test_what_cannot_be_reweighted_is_left_to_the_records(monkeypatch, exact):
-    for module in (_search, _by_expansion):
-        monkeypatch.setattr(module, "ORDERS", (3,))
+    monkeypatch.setattr(_search, "ORDERS", (3,))
     for module in (_by_expansion, _outcome):
         monkeypatch.setattr(module, "NEGLIGIBLE_SD", 1e-6)
     monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)  # no weights are even enough
