@@ -97,7 +97,6 @@ class Cut:
 
 
 def _log_likelihood(density: Density, observed: Iterable[str], values: Params, unconstrained: Iterable[str]) -> Array:
-    """Log-likelihood of observed sites at values of the other sites."""
     model = FixedValues(density.model, values, unconstrained)
     with RUNNING:
         sums = compute_log_probs(model, density.args, density.kwargs, {})[0]

@@ -76,10 +76,8 @@ def fit(
         Results are a function of the seed, the data and the library versions.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
         A kernel, or a kernel class (or factory) called with the model.
-    num_warmup, num_samples : int
-        Iterations of a chain that adapt it and are discarded, and that are kept.
-    num_chains : int
-        Number of chains, each with its own start.
+    num_warmup, num_samples, num_chains : int
+        Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
     chain_method : {"threads", "vectorized"}, optional
         How chains of HMC and NUTS run, with equal draws to rounding. Default: in threads on a CPU; vectorised, spread
         over all devices, on accelerators.
@@ -95,10 +93,9 @@ def fit(
         Whether the log-likelihood of many records may be replaced by an expansion, a polynomial that is compared with
         the records at posterior draws, and reweighted or given up if it is not exact. Default: if that pays. An
         expansion by `expand` stands for all records, of which the arguments may be any part.
-    dims : dict of str to list of str, optional
-        By site, names of the axes of its values. Default: the names of plates.
-    coords : dict of str to array_like, optional
-        By name of an axis, its labels: ``coords={"region": ["north", "south"]}``.
+    dims, coords : dict, optional
+        Names of the axes of values by site (default: those of plates), and labels by axis:
+        ``dims={"slopes": ["region"]}``, ``coords={"region": ["north", "south"]}``.
     posterior_predictive : bool
         Whether data are replicated at the draws: what the mechanism would release of as many other records.
     log_likelihood : bool
@@ -129,8 +126,7 @@ def fit(
     ------
     ValueError
         If a release has no values, or values that its mechanism cannot have released; if the model has nothing to
-        sample; if a number of iterations is out of range; if an expansion, ``dims`` or ``coords`` do not fit the model;
-        if numbers of a series are missing; or if a sketch lacks records that are requested.
+        sample; if ``expand``, ``dims`` or ``coords`` do not fit it; or if a sketch lacks records that are requested.
     """
     num_warmup = at_least(0, "num_warmup", num_warmup)
     num_samples, num_chains = at_least(1, "num_samples", num_samples), at_least(1, "num_chains", num_chains)
@@ -155,11 +151,9 @@ def fit(
             )
         mechanisms = mechanisms_of(model, (args, kwargs), sites)
         axes = labels(dims, coords, sites)
-        generated = {}
-        if posterior_predictive:
-            generated["posterior_predictive"] = Generated("posterior_predictive", replicates(density), density)
-        if log_likelihood:
-            generated["log_likelihood"] = Generated("log_likelihood", log_likelihoods(density), density)
+        requested = {"posterior_predictive": replicates} if posterior_predictive else {}
+        requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
+        generated = {name: Generated(name, function(density), density) for name, function in requested.items()}
         for problem in doubts:
             warn(problem, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran

@@ -21,8 +21,8 @@ from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
 MAX_BYTES = 1 << 28  # bytes of a generated group
 
+# From a random key and values of the latent sites to arrays by observed site.
 _Generate: TypeAlias = Callable[[Key, Params], Params]
-"""From a random key and values of the latent sites to arrays by observed site."""
 
 
 class Generated:
@@ -105,26 +105,25 @@ def log_likelihoods(density: Density) -> _Generate:
 
     def log_likelihood(key: Key, values: Params) -> Params:
         sites = density.trace(numpyro.handlers.seed(numpyro.handlers.substitute(density.model, data=values), key))
-        observed = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
-        return {
-            name: site["fn"].log_prob(site["value"])
-            for name, site in observed.items()
-            if not isinstance(site["fn"], dist.Unit)
-        }
+        samples = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
+        laws = {name: site["fn"] for name, site in samples.items() if not isinstance(site["fn"], dist.Unit)}
+        return {name: law.log_prob(samples[name]["value"]) for name, law in laws.items()}
 
     return log_likelihood
 
 
 def released(density: Density) -> Density | None:
     """A density with released values, in any order, in the places of sketches; None if one has not kept its records."""
+
+    def release(data: Release | Sketch) -> Release:
+        if isinstance(data, Release):
+            return data
+        values: Any = _values(data)
+        return unchecked(Release, values, data.mechanism, len(values), ())
+
     if any(isinstance(data, Sketch) and _values(data) is None for data in density.data):
         return None
-    return density.replace_data(lambda data: _release(data) if isinstance(data, Sketch) else data)
-
-
-def _release(sketch: Sketch) -> Release:
-    values: Any = _values(sketch)
-    return unchecked(Release, values, sketch.mechanism, len(values), ())
+    return density.replace_data(release)
 
 
 def _values(sketch: Sketch) -> np.ndarray | None:

@@ -50,16 +50,14 @@ def observe(
     Returns
     -------
     Array or list of Array
-        The released values, a sketch's nodes, or the number of records of an expansion; those of groups are joined. A
-        list has an array for each kind of site.
+        The released values, a sketch's nodes, or the number of records of an expansion, joined over groups; an array
+        for each kind of site.
 
     Raises
     ------
-    TypeError
-        If ``data`` is neither a release nor a sketch, nor a sequence of these.
     ValueError
-        If the batch shape does not fit ``data``; if groups are empty, if one is a sketch of several groups, if only
-        some have values, or if groups of numbers have a law that cannot be indexed by its parameters (a mixture).
+        If the batch shape does not fit ``data``; if groups are empty, one is a sketch of several groups, only some have
+        values, or groups of numbers have a law that cannot be indexed by its parameters (a mixture).
     """
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
@@ -88,8 +86,7 @@ def observe(
     return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
 
 
-_RELEASED = {"released": True}
-"""Marks a site whose mechanism is that of a release or a sketch, which `fit` finds by itself."""
+_RELEASED = {"released": True}  # marks a site whose mechanism is that of a release or a sketch, which `fit` finds
 
 
 class _SignedScale(numpyro.handlers.scale):
@@ -253,27 +250,22 @@ class privatize(Messenger):
     model : callable
         A NumPyro model.
     mechanisms : dict
-        Site name to `Mechanism`.
+        Site name to `Mechanism`: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``.
     **options
         ``method`` and ``panels`` of `Privatized`.
 
     Raises
     ------
     TypeError
-        If ``mechanisms`` is not a dict of mechanisms; in a run, if a site observes a sketch, or a release without a
-        mechanism for it.
+        In a run, if a site observes a sketch, or a release without a mechanism for it.
     ValueError
         In a run, if the model has no sample site of one of the names, or one observes concrete values that its
-        mechanism cannot have released (see `Mechanism.validated`), or a release by another mechanism.
+        mechanism cannot have released, or a release by another mechanism.
 
     Warns
     -----
     ReleaseWarning
         In a run, once for each site whose mechanism could hardly have released the observed values.
-
-    Examples
-    --------
-    >>> private = privatize(model, {"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)})  # doctest: +SKIP
     """
 
     def __init__(self, model: Model, mechanisms: Mapping[str, Mechanism], **options: Any) -> None:
@@ -294,7 +286,6 @@ class privatize(Messenger):
         super().__init__(model)
 
     def __repr__(self) -> str:
-        """The call, in which a function's name stands for the function."""
         model = self.fn.__name__ if inspect.isfunction(self.fn) else repr(self.fn)
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         return f"{type(self).__name__}({', '.join([model, repr(self.mechanisms), *options])})"
@@ -321,7 +312,7 @@ class privatize(Messenger):
         if isinstance(value, (Release, Sketch)):
             msg["value"] = self._released_values(name, value)
             msg["is_observed"] = msg["value"] is not None
-            msg["infer"] = msg["infer"] | {"released": True}
+            msg["infer"] = msg["infer"] | _RELEASED
         if name in self.mechanisms:
             msg["fn"] = privatized_law(msg["fn"], self.mechanisms[name], **self.options)
 
@@ -353,7 +344,7 @@ class privatize(Messenger):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The warnings of all runs; `fit` keeps them with the result."""
+        """The warnings of all runs."""
         return tuple(self._doubts.values())
 
 

@@ -44,22 +44,21 @@ Run: TypeAlias = Callable[[Density], Draws]
 
 def sample_and_refine(run: Run, density: Density, sites: dict[str, Site]) -> tuple[Draws, list[dict[str, Any]]]:
     """Draws from a density, or from one with finer sketches if its own are too coarse, and certificates of both."""
-    draws = run(density)
-    if draws.error is None:
-        return draws, []
-    certificates = [_certificate(draws)]
-    if draws.error <= TOLERANCE:
-        return draws, certificates
-    finer = _refine(draws, sites)
-    if finer is None:
-        advice = "sketch with more panels, or with keep_records=True"
-        warn(f"{_message(certificates[-1])}, and cannot be refined; {advice}", SketchWarning)
-        return draws, certificates
-    warn(f"{_message(certificates[-1])}; refined to {_panel_counts(finer)} and sampled again", SketchWarning)
-    draws = run(finer)
-    certificates.append(_certificate(draws))
-    if draws.error is not None and draws.error > TOLERANCE:
-        warn(f"{_message(certificates[-1])}, and cannot be refined; fit the release itself", SketchWarning)
+    draws, certificates = run(density), list[dict[str, Any]]()
+    for advice in ("sketch with more panels, or with keep_records=True", "fit the release itself"):
+        if draws.error is None:
+            break
+        panels = _panel_counts(draws.density)
+        certificates.append({"error_nats": draws.error, "panels": panels})
+        if draws.error <= TOLERANCE:
+            break
+        message = f"a sketch of {panels} panels is off by {draws.error:.2g} nats at posterior draws"
+        finer = _refine(draws, sites) if len(certificates) == 1 else None
+        if finer is None:
+            warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
+            break
+        warn(f"{message}; refined to {_panel_counts(finer)} and sampled again", SketchWarning)
+        draws = run(finer)
     return draws, certificates
 
 
@@ -99,12 +98,9 @@ def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> D
 def _faster(density: Density) -> str:
     """Advice for a model with releases that can be sketched."""
     mechanisms: list[Any] = [data.mechanism for data in density.data if isinstance(data, Release)]
-    can_be_sketched = any(
-        mechanism.support.is_discrete
-        or not (mechanism.record_shape or mechanism.batch_shape or mechanism.released_range is None)
-        for mechanism in mechanisms
-    )
-    return FASTER if can_be_sketched else ""
+    numbers = [m for m in mechanisms if not (m.record_shape or m.batch_shape)]
+    discrete = any(m.support.is_discrete for m in mechanisms)
+    return FASTER if discrete or any(m.released_range is not None for m in numbers) else ""
 
 
 def by_numpyro(sampling: Sampling, sites: dict[str, Site], density: Density) -> Draws:
@@ -134,9 +130,8 @@ def by_numpyro(sampling: Sampling, sites: dict[str, Site], density: Density) -> 
     # Kernels other than HMC and NUTS keep other statistics, or none.
     with RUNNING:
         mcmc.run(sampling.key, *args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **kwargs)
-    statistics = mcmc.get_extra_fields(group_by_chain=True)
+    statistics = jax.device_get(mcmc.get_extra_fields(group_by_chain=True))
     samples = jax.device_get(mcmc.get_samples(group_by_chain=True))
-    statistics = {name: jax.device_get(values) for name, values in statistics.items()}
     error = _error(density, samples, sites) if panel_sketches(density) else None
     return Draws(samples, statistics, density, error)
 
@@ -163,16 +158,6 @@ def _error(density: Density, samples: Params, sites: dict[str, Site]) -> float:
 
 def _panel_counts(density: Density) -> list[int]:
     return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
-
-
-def _certificate(draws: Draws) -> dict[str, Any]:
-    return {"error_nats": draws.error, "panels": _panel_counts(draws.density)}
-
-
-def _message(certificate: dict[str, Any]) -> str:
-    return (
-        f"a sketch of {certificate['panels']} panels is off by {certificate['error_nats']:.2g} nats at posterior draws"
-    )
 
 
 def _refine(draws: Draws, sites: dict[str, Site]) -> Density | None:

@@ -64,11 +64,10 @@ def expand(
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {search.cut.names}")
             expansion, rays = search.expansion_at(at.points, at.frame, order or at.order), at.rays
         else:
-            draws = (
-                search.normal_draws(search.mode(_search.MIN_SEARCHES))
-                if at is None
-                else _unconstrained_draws(search, at)
-            )
+            if at is None:
+                draws = search.normal_draws(search.mode(_search.MIN_SEARCHES))
+            else:
+                draws = _unconstrained_draws(search, at)
             coordinates = search.above.coordinates(draws)
             expansion, rays = search.expansion(coordinates, order), straight_rays(draws, coordinates)
         if rays is None:

@@ -15,16 +15,13 @@ MAX_BENDS = 4  # steps towards higher density at a fixed distance along the ray
 MAX_DIRECTIONS = 128  # directions, each of which is followed both ways
 SKEWED_DIRECTIONS = 4  # further directions, in which the draws are most skewed
 MAX_COSINE = 0.98  # of the angle between two directions; with a larger one they count as one
-
+# Along a ray, in standard deviations.
 DISTANCES = NEAR * FACTOR ** np.arange(1 + np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))
-"""Along a ray, in standard deviations."""
-
+# Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`.
 NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
-"""Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`."""
-
+# From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and the errors (m,) of the
+# surrogate, which are the posterior's log densities less its own.
 Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and the errors (m,) of the
-surrogate, which are the posterior's log densities less its own."""
 
 
 class Rays(NamedTuple):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from ldpbayes.inference.programs import PROGRAMS, Program, trace
 from ldpbayes.likelihood.nodes import method_at_nodes
 from ldpbayes.mechanisms import Mechanism
 
+Measure: TypeAlias = Callable[[Density, Params], Array]
 DRAWS = 64  # posterior draws at which densities are compared
 COARSE_TOLERANCE = 1e-4  # nats that a sketch on fewer panels may be off by
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
@@ -28,25 +29,17 @@ class Certificate:
     ``example`` has its parameters, or their shapes.
     """
 
-    def __init__(
-        self,
-        density: Density,
-        exact: Density,
-        example: Params,
-        measure: Callable[[Density, Params], Array] = Density.potential,
-    ) -> None:
+    def __init__(self, density: Density, exact: Density, example: Params, measure: Measure = Density.potential) -> None:
         coarse, fine = panel_sketches(density), [sketch.reference for sketch in panel_sketches(exact)]
         self._probed = all(sketch.probes is not None for sketch in coarse)
-        coarse_nodes: list[Array] = [sketch.nodes for sketch in coarse]
-        fine_nodes: list[Array] = [sketch.nodes for sketch in fine]
+        coarse_nodes, fine_nodes = ([sketch.nodes for sketch in side] for side in (coarse, fine))
         if self._probed:
             fine_nodes = [np.concatenate([nodes, s.probes]) for nodes, s in zip(fine_nodes, coarse, strict=True)]
         self._weights = self._weightings(coarse, fine)
 
         def difference(_: tuple, weights: PyTree, parameters: Params) -> Array:
-            return measure(_reweight(density, coarse, coarse_nodes, weights[0]), parameters) - measure(
-                _reweight(exact, fine, fine_nodes, weights[1]), parameters
-            )
+            ours = measure(_reweight(density, coarse, coarse_nodes, weights[0]), parameters)
+            return ours - measure(_reweight(exact, fine, fine_nodes, weights[1]), parameters)
 
         first = jax.tree.map(lambda each: each[0], self._weights)
         traced, (self._arrays,) = trace(difference, first, example)

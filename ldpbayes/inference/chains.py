@@ -76,7 +76,6 @@ class Bar:
             print(f"{done}{rest}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Show the last count, and leave the bar on the screen."""
         self.show()
         self._bar.close()
 
@@ -124,9 +123,11 @@ class Chains:
             return density(data).start(key, kernel._init_strategy)
 
         def slope(data: PyTree, parameters: Params) -> tuple[Array, Params]:
-            return differentiate(density(data).potential)(parameters)
+            potential = density(data).potential
+            if kernel._forward_mode_differentiation:  # for models with loops that have no reverse mode
+                return potential(parameters), jax.jacfwd(potential)(parameters)
+            return jax.value_and_grad(potential)(parameters)
 
-        differentiate = _forward if kernel._forward_mode_differentiation else jax.value_and_grad
         self._starting, start_arrays = trace(start, keys[0], data=data)
         self.example = jax.eval_shape(self._starting, start_arrays[0], keys[0])
         self._gradient, slope_arrays = trace(slope, self.example, data=data)
@@ -196,9 +197,8 @@ class Chains:
             placed["out_shardings"] = keys.sharding
         state, _ = jax.eval_shape(begin, keys, arrays)
         if self._vectorized:
-            state = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=keys.sharding), state
-            )
+            struct = functools.partial(jax.ShapeDtypeStruct, sharding=keys.sharding)
+            state = jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype), state)
         # Both are compiled in the background; the iterations, which take longer, come first.
         advancing = Program(advance, state, arrays[1], count, **placed)
         return Program(begin, keys, arrays, **placed), advancing
@@ -316,7 +316,6 @@ class Sampling:
 
     @property
     def iterations(self) -> int:
-        """Iterations of all chains together."""
         return self.num_chains * (self.num_warmup + self.num_samples)
 
     def settled(self, warmup: Params) -> Params:
@@ -353,11 +352,6 @@ def _hashable(value: Any) -> Any:
     return value
 
 
-def _forward(function: Callable) -> Callable:
-    """`jax.value_and_grad` in forward mode, for models with loops that have no reverse mode."""
-    return lambda parameters: (function(parameters), jax.jacfwd(function)(parameters))
-
-
 def _potential(gradient: Callable, arrays: PyTree) -> Callable:
     """The potential as a function whose derivative is the gradient that was traced with it."""
 
@@ -375,5 +369,4 @@ def _potential(gradient: Callable, arrays: PyTree) -> Callable:
 
 
 def _recorded(state: Any) -> tuple[Params, Params]:
-    """The position and the statistics of an iteration."""
     return state.z, {name: functools.reduce(getattr, name.split("."), state) for name in STATISTICS}

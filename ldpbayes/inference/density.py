@@ -23,8 +23,7 @@ from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism
 
-RUNNING = threading.RLock()
-"""Is held while a model runs, because all threads share NumPyro's stack of handlers."""
+RUNNING = threading.RLock()  # held while a model runs, because all threads share NumPyro's stack of handlers
 
 
 class Site(NamedTuple):

@@ -17,18 +17,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from ldpbayes._core.tracing import compiled
 from ldpbayes._core.types import PyTree
 
+# Rules of differentiation are left out of a description, because a program is never differentiated.
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "num_consts")
-"""Rules of differentiation are left out of a description, because a program is never differentiated."""
-
+# Settings that a context manager around an operation may change, besides its parameters.
 _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
-"""Settings that a context manager around an operation may change, besides its parameters."""
-
+# Types whose values are equal exactly where their representations as text are.
 _SCALARS = (type(None), str, bool, int, float, complex)
-"""Types whose values are equal exactly where their representations as text are."""
-
+# Equations on arrays alone become a program of their own from so many equations or so many handled numbers on.
 MIN_EQUATIONS, MIN_NUMBERS = 10, 1 << 13
-"""Equations on arrays alone become a program of their own from so many equations or so many handled numbers on."""
-
+# Settings of JAX that a compiled program depends on.
 _SETTINGS = (
     "default_device",
     "default_matmul_precision",
@@ -37,10 +34,8 @@ _SETTINGS = (
     "enable_x64",
     "threefry_partitionable",
 )
-"""Settings of JAX that a compiled program depends on."""
-
+# Operations that are cheaper to repeat than their results are to keep.
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
-"""Operations that are cheaper to repeat than their results are to keep."""
 
 
 class _Description:
@@ -299,5 +294,4 @@ class Programs:
             return program
 
 
-PROGRAMS = Programs(64)
-"""Programs of this process."""
+PROGRAMS = Programs(64)  # of this process

@@ -14,8 +14,8 @@ from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
+# Ends the warning of `fit`; the command line replaces it by its own options.
 ADVICE = "; run longer chains, raise target_accept_prob where draws diverge, or reparametrise"
-"""Ends the warning of `fit`; the command line replaces it by its own options."""
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",

@@ -27,8 +27,8 @@ MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries th
 BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
 
+# Log p(z | x) as a function of x that broadcasts with z.
 Kernel = Callable[[Any], Any]
-"""Log p(z | x) as a function of x that broadcasts with z."""
 
 
 @dataclass(frozen=True)

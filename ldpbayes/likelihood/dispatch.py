@@ -26,8 +26,8 @@ from ldpbayes.noise import Noise
 from ldpbayes.noise.omitted import Omitted
 from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
 
+# (base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch.
 ClosedForm = Callable[[Any, Any, Any], Any]
-"""(base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch."""
 
 _FORMS = Registry()
 

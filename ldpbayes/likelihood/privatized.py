@@ -27,8 +27,8 @@ class _Method(NamedTuple):
     by_channel: bool
 
 
+# How a likelihood is computed, by name: a closed form comes first where both are admitted.
 METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
-"""How a likelihood is computed, by name: a closed form comes first where both are admitted."""
 
 
 class Privatized(dist.Distribution):

@@ -82,8 +82,8 @@ class ChebyshevExpansion:
         return total
 
 
+# Linear predictors → law of the responses.
 Response = Callable[[Any], dist.Distribution]
-"""Linear predictors → law of the responses."""
 
 
 class RegressionRows(dist.Distribution):
