@@ -12,7 +12,7 @@ from ldpbayes.cli._csv import CSV, Table
 from ldpbayes.cli._input import BadInput
 from ldpbayes.cli._parser import FAMILY_OPTIONS
 from ldpbayes.cli._releases import Named, load_release
-from ldpbayes.inference import arviz_
+from ldpbayes.inference.result import summary_table
 
 if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate, PrivateEstimator
@@ -172,4 +172,4 @@ def summary(result: Any, model: str) -> str:
     """The table of a posterior, without sites that are no parameters."""
     shown = [name for name in result["posterior"].data_vars if name not in INNER.get(model, ())]
     with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-        return arviz_.summary(result, shown)
+        return summary_table(result, shown)

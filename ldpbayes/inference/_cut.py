@@ -1,7 +1,7 @@
 """A model cut in two at its coordinates: the few numbers through which many records depend on the parameters.
-Coordinates are values of the model's sites: shares, slopes and intercepts, a scale, a correlation matrix in
-unconstrained space, or a deterministic site between group effects and the records. Above the cut is all that does not
-grow with the records, priors and transformations; below is the log-likelihood as a function of the coordinates.
+
+Coordinates are values of sites, such as slopes or a deterministic site between group effects and the records. Above the
+cut are priors and transformations; below is the log-likelihood as a function of the coordinates.
 """
 
 import math
@@ -116,8 +116,8 @@ def cut_model(
         raise Uncut("a sketch on panels is among the data, which has a certificate of its own")
     count = sum(sites[name].records for name in observed)
     values = jax.eval_shape(density.constrained, parameters)
-    small = [name for name in values if values[name].size <= MAX_ALL_COORDINATES and name not in parameters]
-    small = [name for name in small if jnp.issubdtype(values[name].dtype, jnp.floating)]
+    real = [name for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)]
+    small = [name for name in real if values[name].size <= MAX_ALL_COORDINATES and name not in parameters]
     for deterministic in (small, []):
         ancestors = _ancestors(density, observed, deterministic, parameters)
         # Two coordinates with a common latent ancestor are not free of each other: the cut is then at latent sites.

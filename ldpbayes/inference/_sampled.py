@@ -11,10 +11,10 @@ from numpyro.infer import HMC, MCMC
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import Release, Sketch
-from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, panel_sketches, replace_sketches
 from ldpbayes.inference.chains import STATISTICS, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, leaves
+from ldpbayes.inference.result import arviz
 
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
@@ -74,8 +74,8 @@ def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> D
         arviz()  # imported while the programs are being compiled
         with sampling.bar(_faster(density)) as bar:
             positions, statistics = chains.run(sampling.num_warmup, bar)
-            judged = certificate and tolerance < np.inf and sampling.num_warmup > 1
-            if judged and certificate.error(sampling.settled(positions)) > tolerance:
+            judge = certificate if tolerance < np.inf and sampling.num_warmup > 1 else None
+            if judge and judge.error(sampling.settled(positions)) > tolerance:
                 return None
             positions, statistics = chains.run(sampling.num_samples, bar)
         error = certificate.error(positions) if certificate else None

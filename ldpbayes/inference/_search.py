@@ -171,8 +171,7 @@ class Above:
             gradient, rest = jax.grad(difference, has_aux=True)(flat)
             return rest, gradient
 
-        parameters = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-        slope = jax.ShapeDtypeStruct(cut.shape, flat.dtype)
+        parameters, slope = (jax.ShapeDtypeStruct(shape, flat.dtype) for shape in (flat.shape, cut.shape))
         self._coordinates = program_of("coordinates", coordinates, parameters)
         self._tilted = program_of("tilted", tilted, parameters, slope)
 

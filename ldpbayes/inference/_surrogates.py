@@ -19,12 +19,11 @@ from ldpbayes.inference import _search
 from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
 from ldpbayes.inference._search import Expansion, Mode, NoMode, Search
 from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
-from ldpbayes.inference.arviz_ import arviz
 from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
 from ldpbayes.inference.programs import program_of
-from ldpbayes.inference.result import resample, smoothed_weights
+from ldpbayes.inference.result import arviz, resample, smoothed_weights
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.numerics.polynomial import Frame, Polynomial
@@ -222,7 +221,10 @@ def by_expansion(
             f"the expansion is of another model: it is in {expansion.names}, of shape {expansion.points.shape[1:]}, "
             f"and here records see {search.cut.names}, of shape {search.cut.shape}"
         )
-    if expand is None and not _pays(search, sampling.iterations):
+    directions, groups, work = search.cut.shape[-1], search.cut.groups or 1, float(search.passes.work)
+    narrow = groups * directions**2 <= NARROW_RATIO * search.cut.count
+    # Whether it is worth its time and likely to be exact; no clock has a part in it.
+    if expand is None and not (narrow and GRADIENTS * float(sampling.iterations) * work >= MIN_WORK):
         return None
     if expansion is not None and expansion.count != search.cut.count:
         return _by_shards(search, expansion, sampling)
@@ -235,13 +237,6 @@ def by_expansion(
         if outcome.samples is not None:
             break
     return outcome
-
-
-def _pays(search: Search, iterations: int) -> bool:
-    """Whether an expansion is worth its time and likely to be exact; no clock has a part in it."""
-    directions, groups = search.cut.shape[-1], search.cut.groups or 1
-    narrow = groups * directions**2 <= NARROW_RATIO * search.cut.count
-    return narrow and GRADIENTS * float(iterations) * search.passes.work >= MIN_WORK
 
 
 def _facts(search: Search, order: int | None = None) -> dict[str, Any]:

@@ -149,10 +149,8 @@ def _is_observed(site: Message) -> bool:
 def _sites(trace: dict[str, Message]) -> dict[str, Site]:
     sites = {}
     for name, site in trace.items():
-        if site["type"] == "plate":
-            # A plate that subsamples draws indices anew each time, fewer than its size.
-            plain = np.shape(site["value"]) == (site["args"][0],)
-            sites[name] = Site(False, False, [], plain)
+        if site["type"] == "plate":  # one that subsamples draws indices anew each time, fewer than its size
+            sites[name] = Site(False, False, [], plain=np.shape(site["value"]) == (site["args"][0],))
             continue
         fn, _ = unwrapped(site.get("fn"))
         latent, observed, private = _is_latent(site), _is_observed(site), isinstance(fn, Privatized)

@@ -56,9 +56,8 @@ class _Description:
     def add_jaxpr(self, jaxpr: Any) -> None:
         self._define((*jaxpr.constvars, *jaxpr.invars))
         for equation in jaxpr.eqns:
-            parameters = [
-                f"{name}={self._value(value)}" for name, value in sorted(equation.params.items()) if name not in _RULES
-            ]
+            named = [(name, value) for name, value in sorted(equation.params.items()) if name not in _RULES]
+            parameters = [f"{name}={self._value(value)}" for name, value in named]
             context = (getattr(equation.ctx, name, None) for name in _CONTEXT)
             self.add_line(equation.primitive, *parameters, *map(self._atom, equation.invars), *context)
             self._define(equation.outvars)
@@ -90,16 +89,10 @@ class _Description:
             array = np.asarray(value)
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
         try:
-            return f"object {self._objects.setdefault(value, len(self._objects))}"
+            hash(value)
         except TypeError:  # an unhashable object is taken to equal nothing, so that its program is compiled each time
-            return self._value(_Unequal(value))
-
-
-@dataclass(frozen=True, eq=False)
-class _Unequal:
-    """A hashable wrapper that equals nothing but itself."""
-
-    value: Any
+            value = object()
+        return f"object {self._objects.setdefault(value, len(self._objects))}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +105,6 @@ class Traced:
 
     @property
     def work(self) -> int:
-        """Number of array entries that its equations read and write, loops counted as often as they run."""
         return _work(self._jaxpr)
 
     def __call__(self, arrays: Iterable[Any], *args: Any) -> Any:
@@ -148,9 +140,8 @@ def trace(
 def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
     """Names of the entries of each dict of arrays that the value of a function of these dicts depends on."""
     jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
-    used = {*_variables(jaxpr.outvars)}
-    for equation in _live(jaxpr.eqns, jaxpr.outvars):
-        used.update(_variables(equation.invars))
+    live = _live(jaxpr.eqns, jaxpr.outvars)
+    used = {*_variables(jaxpr.outvars), *(var for equation in live for var in _variables(equation.invars))}
     inputs = iter(jaxpr.invars)
     return [[name for name in sorted(example) if next(inputs) in used] for example in examples]
 
@@ -182,6 +173,7 @@ def _extract(
 
 
 def _work(jaxpr: Any) -> int:
+    """Number of array entries that equations read and write, loops counted as often as they run."""
     total = 0
     for equation in jaxpr.eqns:
         inner = [part for each in equation.params.values() for part in (each if isinstance(each, tuple) else [each])]
@@ -259,7 +251,6 @@ class Program:
             self._done.set_exception(error)
 
     def ready(self) -> bool:
-        """Whether a call would not have to wait."""
         return self._done.done()
 
     def __call__(self, *args: PyTree) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS, Predictive, util
 
 import ldpbayes as ldp
-from ldpbayes.inference.arviz_ import dataset
+from ldpbayes.inference.result import dataset
 from ldpbayes.models import hierarchical
 
 NAMES = ["mu", "tau", "sigma", "theta"]
