@@ -1,10 +1,9 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
 from ldpbayes.likelihood._channel import Channel
-from ldpbayes.likelihood.closed_forms import (
-    ChebyshevExpansion,
-    Grouped,
-    RegressionRows,
+from ldpbayes.likelihood.closed_forms._categories import Grouped
+from ldpbayes.likelihood.closed_forms._regression_rows import ChebyshevExpansion, RegressionRows
+from ldpbayes.likelihood.closed_forms._statistics import (
     SumOfStatistics,
     linear_rows,
     linear_statistics,

@@ -27,33 +27,18 @@ MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries th
 BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
 
-# Log p(z | x) as a function of x that broadcasts with z.
-Kernel = Callable[[Any], Any]
+Kernel = Callable[[Any], Any]  # log p(z | x) as a function of x that broadcasts with z
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A discretised mechanism at given released values.
+    """A discretised mechanism at given released values."""
 
-    Attributes
-    ----------
-    latent : Latent
-        Nodes of x; the last two rows of ``matrix`` belong to its ends.
-    matrix : array (n + 2, *z)
-        ∫ ℓ_k(x) p(z | x) dx, divided by exp(log_scale).
-    log_scale : array (*z)
-        Largest log p(z | x) over the nodes, kept apart so that no released value is too far out to be represented.
-    mechanism : Mechanism
-        The mechanism that was discretised.
-    z : array (*z, *event)
-        Released values, for rows of the matrix of panels that a kink or a jump of a base density cuts.
-    """
-
-    latent: Latent
-    matrix: Array
-    log_scale: Array
+    latent: Latent  # nodes of x; the last two rows of the matrix belong to its ends
+    matrix: Array  # (n + 2, *z): ∫ ℓ_k(x) p(z | x) dx, divided by exp(log_scale)
+    log_scale: Array  # (*z): largest log p(z | x) over the nodes, so that no value is too far out to be represented
     mechanism: Mechanism
-    z: Array
+    z: Array  # (*z, *event): for rows of the matrix of panels that a kink or a jump of a base density cuts
 
     def log_prob(self, base: dist.Distribution) -> jax.Array:
         """Log density of the released values when x ~ base, in the broadcast shape of z and ``base.batch_shape``."""
@@ -190,14 +175,7 @@ def _gauss_points(left: Array, right: Array) -> Array:
 
 
 def _integrals(
-    xp: Any,
-    log_kernel: Kernel,
-    log_scale: Array,
-    log_values: Array,
-    left: Array,
-    right: Array,
-    cuts: Array,
-    holders: list[Array],
+    xp: Any, kernel: Kernel, log_scale: Array, log_values: Array, left: Array, right: Array, cuts: Array, holders: list
 ) -> Array:
     """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z). `log_values` are those of the
     kernel at `_gauss_points` (panels, 12, *z). `holders` mark, for each cut, the panel (panels, *z) that it is in, if
@@ -212,7 +190,7 @@ def _integrals(
     # ... then those that a kink cuts again, piece by piece
     for holder in holders:
         start, stop = (xp.where(holder, end, 0.0).sum(axis=0) for end in (left, right))
-        pieces = _integrate_pieces(xp, log_kernel, log_scale, start, stop, cuts)
+        pieces = _integrate_pieces(xp, kernel, log_scale, start, stop, cuts)
         inside = xp.where(holder[:, None], pieces, inside)
     return inside.reshape((-1,) + batch)
 

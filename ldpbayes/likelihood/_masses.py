@@ -4,18 +4,16 @@ any distribution; what its `Family` knows takes their place.
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import family_of, unexpanded
+from ldpbayes.likelihood.families import family_of, is_infinite, support_ends
 from ldpbayes.numerics.special import log_sum, stacked
 
 _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
@@ -24,30 +22,6 @@ _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 def aligned(array: Array, ndim: int) -> Array:
     """An array (n, *batch) with batch axes inserted behind the point axis until it has ``ndim`` axes."""
     return array.reshape(array.shape[:1] + (1,) * (ndim - array.ndim) + array.shape[1:])
-
-
-def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint. Arrays of
-    the batch shape, possibly traced, where the support depends on parameters.
-    """
-    support: Any = base.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    if support is constraints.boolean:
-        return 0.0, 1.0
-    return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-
-
-def static_support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
-    family = type(unexpanded(base)).support
-    depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
-    return (-math.inf, math.inf) if depends else support_ends(base)
-
-
-def is_infinite(end: Array) -> bool:
-    """Whether an end of a support is known to be infinite: one that is traced is taken to be finite."""
-    return is_concrete(end) and bool(np.all(np.isinf(end)))
 
 
 def is_empty(edge: Array, end: Array, direction: int) -> bool:

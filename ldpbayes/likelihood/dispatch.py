@@ -11,14 +11,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import (
-    aligned,
-    log_mass_outside,
-    log_prob_on_support,
-    normal_log_density,
-    static_support_ends,
-)
-from ldpbayes.likelihood.families import Registry, unexpanded
+from ldpbayes.likelihood._masses import aligned, log_mass_outside, log_prob_on_support, normal_log_density
+from ldpbayes.likelihood.families import Registry, static_support_ends, unexpanded
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -28,16 +22,16 @@ from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
 
 # (base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch.
 ClosedForm = Callable[[Any, Any, Any], Any]
-
 _FORMS = Registry()
 
 
 def register_closed_form(
     base_type: type, kind: type, *, bounded: bool | None = None
 ) -> Callable[[ClosedForm], ClosedForm]:
-    """Decorator: use the function for `base_type` under mechanisms, or noises, of a class and its subclasses.
+    """Decorator: use a function (base, mechanism, z) -> log density for `base_type` under a kind and its subclasses.
 
-    Your own function wins over one of ours, in `Privatized` and `observe`, for releases and for sketches.
+    Your own function wins over one of ours, in `Privatized` and `observe`, for releases and for sketches. Its values
+    have the broadcast shape of z and the base's batch. ValueError if another is registered for the pair.
 
     Parameters
     ----------
@@ -49,17 +43,6 @@ def register_closed_form(
     bounded : bool, optional
         Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
         are statistics. By default both: the function then looks at ``mechanism.bounded``.
-
-    Returns
-    -------
-    callable
-        Decorator for a function (base, mechanism, z) -> log density of the broadcast shape of z and the base's batch.
-        It raises ValueError if another function has been registered for the pair.
-
-    Raises
-    ------
-    TypeError
-        If one of the first two arguments is not a class.
     """
     if not (isinstance(base_type, type) and isinstance(kind, type)):
         raise TypeError(f"register_closed_form takes two classes, got {base_type!r} and {kind!r}")

@@ -1,12 +1,16 @@
 """Families of base laws: facts about a distribution that the generic likelihood asks for."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
+from numpyro.distributions import constraints
 
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log1mexp, log_sum, stacked
 
@@ -19,8 +23,8 @@ class Family:
     differentiated in the law's parameters; its shape broadcasts with the batch shape.
     """
 
+    # Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed.
     tame: ClassVar[bool] = False
-    """Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed."""
 
     def __init__(self, law: Any) -> None:
         self.law = law
@@ -99,23 +103,13 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator: a `Family` describes these distributions and their subclasses.
+    """Class decorator: a subclass of `Family` describes these distributions and their subclasses.
 
     Parameters
     ----------
     *base_types : type
-        NumPyro distribution classes. The nearest base class of a law counts, and yours before one of ours.
-
-    Returns
-    -------
-    callable
-        Decorator for a subclass of `Family`. It raises TypeError if what is decorated is no `Family`, and ValueError if
-        another family has been registered for one of the classes.
-
-    Raises
-    ------
-    TypeError
-        If an argument is no class.
+        NumPyro distribution classes. The nearest base class of a law counts, and yours before one of ours. ValueError
+        if another family has been registered for one of them.
     """
     if not base_types or not all(isinstance(kind, type) for kind in base_types):
         raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")
@@ -145,3 +139,27 @@ def unexpanded(base: dist.Distribution) -> Any:
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist
     return base
+
+
+def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
+    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint. Arrays of
+    the batch shape, possibly traced, where the support depends on parameters.
+    """
+    support: Any = base.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.boolean:
+        return 0.0, 1.0
+    return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+
+
+def static_support_ends(base: dist.Distribution) -> tuple[Array, Array]:
+    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
+    family = type(unexpanded(base)).support
+    depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
+    return (-math.inf, math.inf) if depends else support_ends(base)
+
+
+def is_infinite(end: Array) -> bool:
+    """Whether an end of a support is known to be infinite: one that is traced is taken to be finite."""
+    return is_concrete(end) and bool(np.all(np.isinf(end)))

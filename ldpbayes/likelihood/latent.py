@@ -12,15 +12,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import (
-    aligned,
-    is_infinite,
-    log_mass_beyond,
-    log_mass_outside,
-    log_prob_on_support,
-    support_ends,
-)
-from ldpbayes.likelihood.families import family_of, unexpanded
+from ldpbayes.likelihood._masses import aligned, log_mass_beyond, log_mass_outside, log_prob_on_support
+from ldpbayes.likelihood.families import family_of, is_infinite, support_ends, unexpanded
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.numerics.quadrature import gauss_legendre
 from ldpbayes.numerics.special import log_sum
@@ -83,18 +76,13 @@ def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, j
 class Latent:
     """Points of the latent variable and the weights of the base density there; point axis first."""
 
-    nodes: Array
-    """(n, *batch): where the base density (or mass) is evaluated."""
-    ends: tuple[Array, Array]
-    """Values of x (*batch) at which the mass below the first and above the last node's panel is placed."""
-    volume: Array
-    """(n + 2, *batch): quadrature weights of the nodes, then 1 for each end; density times volume is mass."""
-    edges: Array
-    """(panels + 1, *batch): panel edges; None for a discrete base."""
-    open_ends: tuple[bool, bool]
-    """Whether the support goes on beyond the first and the last node: if continuous, by more than a panel."""
+    nodes: Array  # (n, *batch): where the base density (or mass) is evaluated
+    ends: tuple[Array, Array]  # x (*batch) at which the mass below the first and above the last node's panel is placed
+    volume: Array  # (n + 2, *batch): weights of the nodes, then 1 for each end; density times volume is mass
+    edges: Array  # (panels + 1, *batch): panel edges; None for a discrete base
+    open_ends: tuple[bool, bool]  # the support goes on beyond the outermost nodes, if continuous by more than a panel
+    # The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only.
     pieces: tuple[Array, Array, Array] | None = None
-    """The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only."""
 
     def cut(self, base: dist.Distribution, breaks: Callable[[Any], jax.Array | None] = density_breaks) -> "Latent":
         """These points, with pieces that end at a base's breaks in place of the panels that hold them. The nodes of the

@@ -15,8 +15,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
-from ldpbayes.likelihood.closed_forms import Grouped
-from ldpbayes.likelihood.closed_forms._categories import category_probabilities
+from ldpbayes.likelihood.closed_forms._categories import Grouped, category_probabilities
 from ldpbayes.likelihood.dispatch import closed_form, is_own
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
@@ -67,21 +66,12 @@ def law_of_nodes(sketch: Sketch | SideBySide, base_dist: dist.Distribution, **op
     Parameters
     ----------
     sketch : Sketch
-        A sketch of the records.
+        A sketch of the records. ValueError for counts of which some are released without noise, where too many integers
+        lie between the bounds.
     base_dist : numpyro.distributions.Distribution
         Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
     **options
-        ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice.
-
-    Returns
-    -------
-    Privatized or ExpandedLaw
-
-    Raises
-    ------
-    ValueError
-        For counts of which some are released without noise, where too many integers lie between the bounds; for options
-        with an expansion.
+        ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice; not for an expansion.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:

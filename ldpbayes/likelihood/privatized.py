@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +21,11 @@ from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_c
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise.omitted import Omitted
 
-
-class _Method(NamedTuple):
-    by_closed_form: bool
-    by_channel: bool
-
-
-# How a likelihood is computed, by name: a closed form comes first where both are admitted.
-METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
+METHODS = ("auto", "closed_form", "channel")  # how a likelihood is computed: "auto" tries a closed form first
 
 
 class Privatized(dist.Distribution):
-    """Law of z = mechanism(x) with x ~ base, the latent x integrated out of ``log_prob``.
+    """Law of z = mechanism(x) with x ~ base, the latent x integrated out of ``log_prob`` ([KJKH] sec. 3.2).
 
     Parameters
     ----------
@@ -48,12 +41,8 @@ class Privatized(dist.Distribution):
     Raises
     ------
     ValueError
-        If the base has another event shape or holds a point mass (a Delta), the method is unknown, or neither a closed
-        form nor a channel serves the pair.
-
-    Notes
-    -----
-    Source: [KJKH] sec. 3.2.
+        If the base has another event shape or holds a point mass (a Delta), or neither a closed form nor a channel
+        serves the pair.
     """
 
     arg_constraints: dict[str, Constraint] = {}
@@ -85,7 +74,7 @@ class Privatized(dist.Distribution):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if not METHODS[method].by_channel or mechanism.record_shape:
+            if method == "closed_form" or mechanism.record_shape:
                 for_rows = "of rows only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -95,11 +84,10 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self) -> ClosedForm | None:
-        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
+        return closed_form(self._law, self.mechanism) if self.method != "channel" else None
 
     @property
     def _law(self) -> Any:
-        """The base without its expansion, which only repeats it."""
         return unexpanded(self.base_dist)
 
     @property

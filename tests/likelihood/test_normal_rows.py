@@ -11,7 +11,7 @@ from scipy import integrate, special, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import RegressionRows
-from ldpbayes.likelihood.closed_forms._normal_rows import normal_mixture
+from ldpbayes.likelihood.closed_forms._normal import normal_mixture
 from ldpbayes.likelihood.nodes import law_of_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -1,19 +1,33 @@
-"""Normal records."""
+"""Normal records: numbers, and rows.
+
+Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1). So a normal row plus such noise is a mixture of
+normals over W, an integral in one dimension however long the row is.
+"""
+
+import itertools
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.lax import stop_gradient
+from jax.scipy.linalg import cho_solve, solve_triangular
 
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
+from ldpbayes.likelihood._masses import normal_log_density
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics.special import log_ndtr, log_normal, log_tilted_normal, logsumexp, stacked
+from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
 REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
+MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
+PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 
 
 @register_family(dist.HalfNormal)
@@ -102,3 +116,144 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
     """A normal statistic with Gaussian noise, whose variances add up."""
     noise = jnp.asarray(mechanism.noise.standard_deviation)
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
+
+
+@register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
+def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
+    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out. Columns
+    that are not perturbed have their normal density, the others that of a normal mixture given them.
+    """
+    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
+    return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
+
+
+@register_closed_form(dist.MultivariateNormal, Gaussian)
+@register_closed_form(dist.MultivariateNormal, IndependentGaussian)
+def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
+    """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
+    index = jnp.asarray(mechanism.index)
+    variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
+    added = jnp.zeros(jnp.shape(variance)[:-1] + base.event_shape).at[..., index].set(variance)
+    covariance = base.covariance_matrix + added[..., None] * jnp.eye(base.event_shape[0])
+    return normal_log_density(dist.MultivariateNormal(base.loc, covariance, validate_args=False), z)
+
+
+@register_closed_form(dist.MultivariateNormal, Laplace)
+def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
+    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns. Laplace noise of scale
+    b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a product rule. Where
+    every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10 in one column, 1e-8
+    in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
+    """
+    d = mechanism.dimension
+    if d not in PRODUCT_NODES:
+        raise ValueError(
+            f"multivariate normal rows have a likelihood under independent Laplace noise in up to {max(PRODUCT_NODES)} "
+            f"columns, here are {d}; symmetric Laplace or Gaussian noise has one in any number"
+        )
+    mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
+    away = jnp.asarray(z)[..., mechanism.index] - mean
+    w, log_weights = mixing_rule(PRODUCT_NODES[d])
+    w = np.array(list(itertools.product(w, repeat=d)))
+    log_weights = np.array([sum(part) for part in itertools.product(log_weights, repeat=d)])
+    variance = jnp.asarray(mechanism.noise.variance)[..., None, None] * w  # (*batch, nodes, d)
+    total = covariance[..., None, :, :] + variance[..., None] * jnp.eye(d)
+    away = jnp.broadcast_to(away, jnp.broadcast_shapes(away.shape[:-1], total.shape[:-3]) + (d,))
+    # by Cramer's rule, so that rows and nodes share one elimination instead of a factorisation each
+    log_root, squares = _quadratic(total, away[..., None, :])
+    return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
+
+
+def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
+    """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
+    log_root: Array = 0.0
+    squares: Array = 0.0
+    for _ in range(matrix.shape[-1]):
+        pivot = matrix[..., 0, 0]
+        log_root = log_root + 0.5 * jnp.log(pivot)
+        squares = squares + vector[..., 0] ** 2 / pivot
+        gain = matrix[..., 1:, 0] / pivot[..., None]
+        vector = vector[..., 1:] - gain * vector[..., :1]
+        matrix = matrix[..., 1:, 1:] - gain[..., None] * matrix[..., :1, 1:]
+    return log_root, squares
+
+
+def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
+    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w. The
+    double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has none
+    below 0.02, where the mixture is decided if the records vary much less than the noise. With `narrowest`, the
+    smallest variance of the records in any direction over that of the noise, where f has its finest features, the rule
+    has points at that scale too, and 36 will do where it is 1/100.
+    """
+    xp: Any = np if is_concrete(narrowest) else jnp
+    if narrowest is None:
+        lowest, first, last = 0.0, -3.2, 4.3
+    else:
+        lowest = 0.7 * xp.minimum(0.0, xp.log(narrowest))
+        first, last = lowest - 3.0, 3.7
+    t = first + (last - first) * np.linspace(0.0, 1.0, nodes)
+    falling = xp.exp(lowest - t)
+    log_w = t - falling
+    w = xp.exp(log_w)
+    return w, xp.log((last - first) / (nodes - 1)) + xp.log1p(falling) + log_w - w
+
+
+def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    """Mean (*batch, d) and covariance of columns of rows given the others, and log density of the others."""
+    own = np.array(index)
+    others = np.setdiff1d(np.arange(base.event_shape[0]), own)
+    loc, covariance = base.loc, base.covariance_matrix
+    if not len(others):
+        return loc, covariance, 0.0
+    rest = dist.MultivariateNormal(loc[..., others], covariance[..., others[:, None], others])
+    cross = covariance[..., own[:, None], others]
+    gain = jnp.swapaxes(cho_solve((rest.scale_tril, True), jnp.swapaxes(cross, -1, -2)), -1, -2)
+    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
+    inner = covariance[..., own[:, None], own] - gain @ jnp.swapaxes(cross, -1, -2)
+    return mean, inner, normal_log_density(rest, z[..., others])
+
+
+def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
+    """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean. To
+    1e-8 in up to six dimensions where every principal standard deviation is at least sigma/10. Sigma is a number or one
+    a record; the covariance is (d, d), or one of each record (*batch, d, d).
+    """
+    w, log_weights = mixing_rule(MIXING_NODES)
+    if jnp.ndim(sigma) or covariance.ndim > 2:
+        return _personal_mixtures(away, covariance, sigma, w, log_weights)
+    d = away.shape[-1]
+    precisions, log_roots = mixing_precisions(covariance, sigma, w)
+    products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
+    squares = products @ precisions.reshape(len(precisions), -1).T  # awayᵀ P away, (*batch, nodes)
+    return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
+
+
+def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Array, jax.Array]:
+    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,). Sigma,
+    the standard deviation of the noise, is a number or one a column.
+    """
+    noise = jnp.broadcast_to(sigma**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
+    roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)
+    inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
+    log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
+    return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
+
+
+def _personal_mixtures(away: Array, covariance: Array, sigma: Array, w: Array, log_weights: Array) -> jax.Array:
+    """`normal_mixture` for personal sigmas or covariances: a factorisation for each record and node."""
+
+    def mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
+        total = covariance + (sigma**2 * w)[:, None, None] * jnp.eye(len(away))
+        roots = jnp.linalg.cholesky(total)
+        white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
+        log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
+        return log_sum(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
+
+    d = away.shape[-1]
+    batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(sigma), covariance.shape[:-2])
+    away = jnp.broadcast_to(away, (*batch, d)).reshape(-1, d)
+    sigma = jnp.broadcast_to(sigma, batch).ravel()
+    personal = covariance.ndim > 2
+    covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if personal else covariance
+    flat = jax.vmap(mixture, (0, 0 if personal else None, 0))(away, covariance, sigma)
+    return flat.reshape(batch) - 0.5 * d * math.log(2 * math.pi)

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import normal_log_density
-from ldpbayes.likelihood.closed_forms._normal_rows import mixing_precisions, mixing_rule
+from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule
 from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -36,18 +36,16 @@ class ChebyshevExpansion:
     Its mean is clipped to [0, 1], and where responses are released as they are, to [`floor`, 1 − `floor`], with no
     gradient where it is. Of the second order it is a straight line, since the sigmoid less 1/2 is odd.
 
+    Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
+
     Parameters
     ----------
     order : int
-        Of the last polynomial. ValueError unless at least 1.
+        Of the last polynomial, at least 1.
     half_width : float
-        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor. ValueError unless positive.
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor.
     floor : float
-        Least probability of a response that is released as it is. ValueError unless between 0 and 1/2, exclusive.
-
-    Notes
-    -----
-    Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
+        Least probability of a response that is released as it is, between 0 and 1/2, exclusive.
     """
 
     order: int = 2
@@ -82,8 +80,7 @@ class ChebyshevExpansion:
         return total
 
 
-# Linear predictors → law of the responses.
-Response = Callable[[Any], dist.Distribution]
+Response = Callable[[Any], dist.Distribution]  # linear predictors → law of the responses
 
 
 class RegressionRows(dist.Distribution):
@@ -103,10 +100,8 @@ class RegressionRows(dist.Distribution):
         Law of the covariates, event shape (d,), batch shape ().
     response : callable
         Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
-    slopes : array (d,)
-        Coefficients of the covariates.
-    intercept : array_like
-        Value of the predictor where all covariates are 0.
+    slopes, intercept : array (d,), array_like
+        Coefficients of the covariates, and the predictor where all are 0.
     place : int
         Position of the response in a row; the last by default.
     scales : int
@@ -115,13 +110,7 @@ class RegressionRows(dist.Distribution):
         Gauss-Hermite points of the integral over the predictor, for responses with infinitely many values and those
         whose law depends on traced parameters besides the predictor, such as an overdispersion. Others are tabulated.
     expansion : ChebyshevExpansion, optional
-        Takes the place of the sigmoid of a logistic response, as in [KJKH].
-
-    Raises
-    ------
-    ValueError
-        If the covariates have a batch shape, the place is not one of the row, or there is an expansion and the response
-        is not ``BernoulliLogits``.
+        Takes the place of the sigmoid of a logistic response (``BernoulliLogits`` only), as in [KJKH].
 
     Notes
     -----

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import is_infinite, log_mass_outside, log_prob_on_support, support_ends
-from ldpbayes.likelihood.families import Family, family_of, register_family
+from ldpbayes.likelihood._masses import log_mass_outside, log_prob_on_support
+from ldpbayes.likelihood.families import Family, family_of, is_infinite, register_family, support_ends
 from ldpbayes.numerics.special import betainc, log_sum, student_t_cdf
 from ldpbayes.numerics.tails import integrated_student_t_tail, logistic_tails, student_t_tails
 

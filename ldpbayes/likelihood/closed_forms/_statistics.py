@@ -52,7 +52,6 @@ class SumOfStatistics(dist.Distribution):
 
     @property
     def covariance_matrix(self) -> jax.Array:
-        """Of the sum, (*batch, p, p)."""
         return jnp.asarray(self.count)[..., None, None] * self.each_covariance
 
     @property
@@ -85,6 +84,9 @@ def linear_rows(
 ) -> dist.MultivariateNormal:
     """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, σ²).
 
+    It has event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
+    [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], with θ the slopes.
+
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
@@ -95,27 +97,17 @@ def linear_rows(
         σ, that of y given x.
     intercept : array_like
         Mean of y where all covariates are 0.
-
-    Returns
-    -------
-    numpyro.distributions.MultivariateNormal
-        Of event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
-        [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], with θ the slopes.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
     mean_y = intercept + jnp.sum(covariates.loc * slopes, axis=-1)
-    loc = jnp.concatenate(
-        [jnp.broadcast_to(covariates.loc, batch + slopes.shape[-1:]), jnp.broadcast_to(mean_y, batch)[..., None]], -1
-    )
     d = slopes.shape[-1]
-    last = jnp.concatenate(
-        [
-            jnp.broadcast_to(jnp.einsum("...ji,...j->...i", root, slopes), (*batch, d)),
-            jnp.broadcast_to(sigma, batch)[..., None],
-        ],
-        axis=-1,
-    )
+
+    def row(of_covariates: Array, of_response: Array) -> jax.Array:
+        parts = jnp.broadcast_to(of_covariates, (*batch, d)), jnp.broadcast_to(of_response, batch)[..., None]
+        return jnp.concatenate(parts, axis=-1)
+
+    loc, last = row(covariates.loc, mean_y), row(jnp.einsum("...ji,...j->...i", root, slopes), sigma)
     above = jnp.pad(jnp.broadcast_to(root, (*batch, d, d)), [(0, 0)] * (len(batch) + 1) + [(0, 1)])
     both = jnp.concatenate([above, last[..., None, :]], axis=-2)
     return dist.MultivariateNormal(loc, scale_tril=both, validate_args=False)
@@ -125,7 +117,8 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
 
     By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance
-    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments.
+    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
+    For a zero mean the sum of outer products is exactly Wishart; the normal law is that of many records.
 
     Parameters
     ----------
@@ -135,11 +128,6 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
         Number of records.
     off_diagonal : {"scaled", "once"}
         s, as in `LinearStatisticsMechanism`.
-
-    Notes
-    -----
-    Source: [KJKH] supplement 13.1. For a zero mean the sum of outer products is exactly Wishart; the normal law is that
-    of many records.
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -175,24 +163,19 @@ def logistic_statistics(
 
     With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
     from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to E[g x_i x_j x_k], which
-    takes three derivatives. Their expectations are integrals in one dimension.
+    takes three derivatives. Their expectations are integrals in one dimension. [KJKHK] expands the sigmoid for these
+    moments, which are exact here.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law of the covariates, event shape (d,), no batch.
-    slopes : array (d,)
-        Coefficients.
-    intercept : array_like
-        Value of the predictor where all covariates are 0.
+    slopes, intercept : array (d,), array_like
+        Coefficients, and the predictor where all covariates are 0.
     count : array_like
         Number of records.
     off_diagonal : {"scaled", "once"}
         s, as in `LinearStatisticsMechanism`.
-
-    Notes
-    -----
-    Source: [KJKHK] expands the sigmoid for these moments, which are exact here.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
