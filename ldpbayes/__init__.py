@@ -1,10 +1,9 @@
 """Probabilistic programming and inference for differentially private releases, on NumPyro and JAX.
 
 Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
-sampling noise and the privacy noise. Importing the package changes no JAX setting.
-
-What an analyst types every day is here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`,
-`data`, `likelihood`, `inference`, `estimation`, `bootstrap`, `learning`, `models`, `studies` and `plots`.
+sampling noise and the privacy noise. Importing the package changes no JAX setting. What an analyst types every day is
+here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`,
+`estimation`, `bootstrap`, `learning`, `models`, `studies` and `plots`.
 """
 
 import importlib

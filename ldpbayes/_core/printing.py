@@ -110,7 +110,6 @@ def _in_bytes(size: float) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """An HTML table of two columns."""
     left = ' style="text-align: left"'
     body = [f"<tr><th{left}>{html.escape(name)}</th><td{left}>{html.escape(text)}</td></tr>" for name, text in rows]
     return f"<table><caption{left}><b>{html.escape(title)}</b></caption>{''.join(body)}</table>"
@@ -127,7 +126,6 @@ def _guarantee_rows(mechanism: Any) -> list[tuple[str, str]]:
 
 
 def _call(tree: Any) -> str:
-    """The call that makes a dataclass, in one line."""
     return f"{type(tree).__name__}({', '.join(f'{name}={shown(value)}' for name, value in _arguments(tree))})"
 
 

@@ -32,17 +32,11 @@ def optional() -> Any:
     return dataclasses.field(default=None, metadata={"optional": True})
 
 
+@dataclasses.dataclass(frozen=True)
 class _HostValues:
     """Values of host fields in a tree's structure: any two are equal, so that no compiled function depends on them."""
 
-    def __init__(self, values: tuple) -> None:
-        self.values = values
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _HostValues)
-
-    def __hash__(self) -> int:
-        return 0
+    values: tuple = dataclasses.field(compare=False)
 
 
 def pytree(cls: T) -> T:
@@ -95,13 +89,11 @@ def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray],
 
 def equal(one: Any, other: Any) -> bool:
     """Whether two dataclasses of one class have equal fields; traced fields only equal themselves."""
-    pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one)]
-    return all(
-        a is b
-        or (
-            type(a) is type(b) and equal(a, b)
-            if dataclasses.is_dataclass(a)
-            else is_concrete(a, b) and bool(np.array_equal(a, b))
-        )
-        for a, b in pairs
-    )
+
+    def same(a: Any, b: Any) -> bool:
+        if dataclasses.is_dataclass(a):
+            return type(a) is type(b) and equal(a, b)
+        return is_concrete(a, b) and bool(np.array_equal(a, b))
+
+    pairs = ((getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
+    return all(a is b or same(a, b) for a, b in pairs)

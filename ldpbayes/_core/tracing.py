@@ -78,17 +78,13 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
     """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
 
     These are settings of JAX for the whole process. Where JAX has been given a folder already, nothing is changed.
+    Returns the folder, or None if it cannot be written to.
 
     Parameters
     ----------
     folder : path, optional
         Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
         (``$XDG_CACHE_HOME``, or ``~/.cache``). At most 1,000 older entries and 1 GiB stay, those used last.
-
-    Returns
-    -------
-    pathlib.Path or None
-        The folder; None if it cannot be written to.
     """
     settings: Any = jax.config
     if settings.jax_compilation_cache_dir:

@@ -5,6 +5,7 @@ its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -85,9 +86,7 @@ class Polynomial:
     curvature: Array  # (..., r, r): second derivatives, symmetric
     radius: Array  # (...): distance from the center, in y, up to which it is a polynomial
     third: Array  # (..., r, r(r+1)/2): takes packed products y_i y_j to the gradient of the cubic part
-    fourth: Array = (
-        None  # (..., r(r+1)/2, r(r+1)/2): the quartic part as a quadratic form in packed products, symmetric
-    )
+    fourth: Array = None  # (..., r(r+1)/2, r(r+1)/2): the quartic part, a symmetric quadratic form in packed products
 
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
@@ -102,18 +101,15 @@ class Polynomial:
     @property
     def size(self) -> int:
         """Number of different coefficients of a polynomial of this order and number of directions."""
-        r = self.slope.shape[-1]
-        return math.comb(r + self.order, self.order)
+        return math.comb(self.slope.shape[-1] + self.order, self.order)
 
     def plus(self, other: "Polynomial") -> "Polynomial":
         """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
         if not np.array_equal(self.root, other.root) or not np.array_equal(self.center, other.center):
             raise ValueError("expansions add only if they were made at the same point: make one with at= the other")
         fourth = None if self.fourth is None or other.fourth is None else self.fourth + other.fourth
-        sums = {
-            name: getattr(self, name) + getattr(other, name) for name in ("constant", "slope", "curvature", "third")
-        }
-        return Polynomial(self.center, self.root, radius=self.radius, fourth=fourth, **sums)
+        sums = {n: getattr(self, n) + getattr(other, n) for n in ("constant", "slope", "curvature", "third")}
+        return dataclasses.replace(self, fourth=fourth, **sums)
 
 
 def _higher(third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
@@ -177,21 +173,15 @@ def polynomial_of_slopes(
     y = np.einsum("...kn,m...n->m...k", frame.root, points - frame.center)
     g = np.einsum("...nk,m...n->m...k", frame.lift, slopes)
     batch = y.shape[1:-1]
-    tensors = [_fitted_tensors(a, b, order) for a, b in zip(_batches(y), _batches(g), strict=True)]
+    columns = (np.moveaxis(a.reshape(len(a), -1, a.shape[-1]), 1, 0) for a in (y, g))
+    tensors = [_fitted_tensors(*pair, order) for pair in zip(*columns, strict=True)]
     parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
-    slope, curvature, third = parts[:3]
-    fourth = parts[3] if len(parts) > 3 else None
+    slope, curvature, third, fourth = (*parts, None)[:4]
     radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)
     centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
     with jax.enable_x64(True):
         off = values - np.sum(np.reshape(jax.vmap(centred)(points), (len(points), -1)), axis=1)
     return dataclasses.replace(centred, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
-
-
-def _batches(a: np.ndarray) -> list[np.ndarray]:
-    """Arrays (points, n) of the batches of an array (points, ..., n)."""
-    flat = a.reshape(len(a), -1, a.shape[-1])
-    return [flat[:, j] for j in range(flat.shape[1])]
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
@@ -236,9 +226,8 @@ def _fourth(coefficients: np.ndarray, r: int) -> np.ndarray:
     """Symmetric fourth order, as in `Polynomial`, from coefficients (triples, r) of each entry of the gradient."""
     i, j, k = _triples(r)
     full = np.zeros((r, r, r, r))  # entry l of the gradient is Σ_ijk full[i, j, k, l] y_i y_j y_k
-    orders = [(i, j, k), (i, k, j), (j, i, k), (j, k, i), (k, i, j), (k, j, i)]
     distinct = np.where((i == j) & (j == k), 1.0, np.where((i == j) | (j == k), 3.0, 6.0))
-    for order in orders:
+    for order in itertools.permutations((i, j, k)):
         full[order] = coefficients / distinct[:, None]
     mean = (full + full.transpose(3, 1, 2, 0) + full.transpose(0, 3, 2, 1) + full.transpose(0, 1, 3, 2)) / 4
     rows, columns = rowwise_pairs(r)

@@ -46,13 +46,8 @@ def log_density(xp: Any, radius: Any, dimension: int) -> Any:
     order = dimension / 2 - 1
     positive = radius > 0
     safe = xp.where(positive, radius, 1.0)
-    log_f = (
-        (1 - dimension / 2) * math.log(math.pi * 2)
-        - math.log(math.pi)
-        - order * (xp.log(safe) - math.log(2) / 2)
-        + _log_bessel_k(xp, order, math.sqrt(2) * safe)
-    )
-    return xp.where(positive, log_f, xp.inf)
+    log_f = (1 - dimension / 2) * math.log(math.pi * 2) - math.log(math.pi) - order * (xp.log(safe) - math.log(2) / 2)
+    return xp.where(positive, log_f + _log_bessel_k(xp, order, math.sqrt(2) * safe), xp.inf)
 
 
 def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
@@ -142,22 +137,17 @@ class RadialLaw:
         SMALL where the ratio is larger nowhere, MOST where it is larger all the way.
         """
 
-        def solve(ratio: Callable[[np.ndarray], np.ndarray], least: float, most: float) -> np.ndarray:
-            low, high = np.full_like(kappa, least), np.full_like(kappa, most)
+        def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
+            low, high = np.full_like(kappa, SMALL), np.full_like(kappa, most)
             for _ in range(60):
                 middle = (low + high) / 2
                 above = ratio(middle) > kappa
                 low, high = np.where(above, middle, low), np.where(above, high, middle)
             return (low + high) / 2
 
-        log_c = math.log(c)
-        near = solve(
-            lambda v: self.log_density(v) - self.log_density(np.log1p(-np.exp(v - log_c)) + log_c),
-            SMALL,
-            log_c - math.log(2),
-        )
-        far = solve(lambda v: self.log_density(v) - self.log_density(np.logaddexp(v, log_c)), SMALL, MOST)
-        return near, far
+        log_c, f = math.log(c), self.log_density
+        near = solve(lambda v: f(v) - f(np.log1p(-np.exp(v - log_c)) + log_c), log_c - math.log(2))
+        return near, solve(lambda v: f(v) - f(np.logaddexp(v, log_c)), MOST)
 
     def cap(self, u: np.ndarray, step: np.ndarray, c: float) -> np.ndarray:
         """Probability that a point on the sphere of log radius u is nearer to the second centre than exp(u + step)."""
@@ -185,11 +175,7 @@ class RadialLaw:
         edges[1:3] = np.where(stop - start < 1, (start + stop) / 2, edges[1:3])
         peak = np.where(begin > 0, self.log_mass(start), self.tail[0])
         total = 0.0
-        for low, high, (t, w) in (
-            (edges[0], edges[1], _TANH_SINH),
-            (edges[1], edges[2], _PANELS),
-            (edges[2], edges[3], _TANH_SINH),
-        ):
+        for low, high, (t, w) in zip(edges[:-1], edges[1:], (_TANH_SINH, _PANELS, _TANH_SINH), strict=True):
             u = low[..., None] + (high - low)[..., None] * t
             mass = np.exp(self.log_mass(u) - peak[..., None])
             total = total + (high - low) * np.sum(w * mass * probability(u), axis=-1)

@@ -158,10 +158,8 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
 def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
     d = _jet(order + 2, *primals)
     dt, dv = tangents[0], tangents[1][..., None]
-    by_v = [
-        (d[k + 2] + sum(math.comb(k, j) * d[1 + j] * d[1 + k - j] for j in range(k + 1))) / 2 for k in range(order + 1)
-    ]
-    return d[: order + 1], tuple(d[k + 1] * dt + by_v[k] * dv for k in range(order + 1))
+    products = [sum(math.comb(k, j) * d[1 + j] * d[1 + k - j] for j in range(k + 1)) for k in range(order + 1)]
+    return d[: order + 1], tuple(d[k + 1] * dt + (d[k + 2] + square) / 2 * dv for k, square in enumerate(products))
 
 
 def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:

@@ -202,9 +202,8 @@ def log1mexp(x: Any) -> jax.Array:
 
 @jax.jit
 def _log1mexp_slope(x: Any) -> jax.Array:
-    valid = x < 0
-    x = jnp.where(valid, x, -1.0)
-    return jnp.where(valid, jnp.exp(x) / jnp.expm1(x), 0.0)
+    safe = jnp.where(x < 0, x, -1.0)
+    return jnp.where(x < 0, jnp.exp(safe) / jnp.expm1(safe), 0.0)
 
 
 log1mexp.defjvps(lambda dx, value, x: _log1mexp_slope(x) * dx)

@@ -91,9 +91,8 @@ def _relative_expm1(y: Any) -> jax.Array:
     series = jnp.where(small, y, 0.0)
     safe = jnp.where(small, 1.0, y)
     # the next term is below 1e-17 here
-    return jnp.where(
-        small, 1 + series * (1 / 2 + series * (1 / 6 + series * (1 / 24 + series / 120))), jnp.expm1(safe) / safe
-    )
+    expansion = 1 + series * (1 / 2 + series * (1 / 6 + series * (1 / 24 + series / 120)))
+    return jnp.where(small, expansion, jnp.expm1(safe) / safe)
 
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # the next is below 2e-18 from 16 on
@@ -145,9 +144,8 @@ def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: An
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
     excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
-    deviance = _deviance(alpha, excess, log_p + jnp.log1p(k / alpha)) + _deviance(
-        k, -excess, log_q + jnp.log1p(alpha / k)
-    )
+    deviance = _deviance(alpha, excess, log_p + jnp.log1p(k / alpha))
+    deviance += _deviance(k, -excess, log_q + jnp.log1p(alpha / k))
     errors = _stirling_error(alpha + k) - _stirling_error(alpha) - _stirling_error(k)
     lead = 0.5 * (jnp.log(alpha) - jnp.log((alpha + k) * k) - math.log(2 * math.pi))
     return jnp.where(positive, lead + errors - deviance, alpha * log_p)
