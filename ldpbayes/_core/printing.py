@@ -41,11 +41,11 @@ def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
 def readable(value: Any) -> np.ndarray | None:
     """Numbers as an array, None where they cannot be read: tracers, shapes, deleted arrays, anything else."""
     if isinstance(value, jax.Array):
-        if not is_concrete(value) or value.is_deleted() or not value.is_fully_addressable:
-            return None
-    elif isinstance(value, (tuple, list)) or (
-        hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
-    ):
+        known = is_concrete(value) and not value.is_deleted() and value.is_fully_addressable
+    else:
+        foreign = hasattr(value, "dtype") or isinstance(value, (tuple, list))
+        known = isinstance(value, np.ndarray | np.generic) or not foreign
+    if not known:
         return None
     kind = value.dtype.kind if hasattr(value, "dtype") else np.asarray(value).dtype.kind
     return np.asarray(value) if kind in "biuf" else None

@@ -1,5 +1,6 @@
 """A fit as ArviZ data (of ArviZ 0.23 or 1.x), its convergence, and importance weights."""
 
+import functools
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,9 @@ def inference_data(
     if "n_steps" in statistics:
         statistics["tree_depth"] = np.log2(statistics["n_steps"]).astype(int) + 1
     filled = {name: values for name, values in (*groups.items(), ("sample_stats", statistics)) if values}
-    result = from_groups(filled, dims, coords or {})
+    from_dict = functools.partial(arviz().from_dict, dims=dims, coords=coords or {})
+    # InferenceData in ArviZ 0.23, an xarray.DataTree in 1.x
+    result = from_dict(**filled) if "posterior" in inspect.signature(from_dict).parameters else from_dict(filled)
     library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
     for name in ("posterior", "sample_stats"):
         if name in filled:
@@ -96,7 +99,8 @@ def inference_data(
 def convergence_problems(result: Any) -> list[str]:
     """Sentences about chains that have not converged, one for each criterion, which name the parameters."""
     az, problems = arviz(), []
-    has_statistics = "sample_stats" in group_names(result)
+    groups = result.groups() if callable(result.groups) else result.groups  # in ArviZ 0.23, in 1.x
+    has_statistics = "sample_stats" in {name.strip("/") for name in groups}
     diverging = np.asarray(result["sample_stats"]["diverging"]) if has_statistics else np.zeros(0)
     if np.any(diverging):
         problems.append(f"{int(np.sum(diverging))} of {diverging.size} draws diverged")
@@ -176,25 +180,12 @@ def arviz() -> Any:
     return az
 
 
-def from_groups(groups: Mapping[str, Any], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Any]) -> Any:
-    """Groups of arrays as InferenceData in ArviZ 0.23, as an xarray.DataTree in 1.x."""
-    from_dict = arviz().from_dict
-    if "posterior" in inspect.signature(from_dict).parameters:
-        return from_dict(**groups, dims=dims, coords=coords)
-    return from_dict(groups, dims=dims, coords=coords)
-
-
 def with_draws(result: Any, group: str, draws: np.ndarray) -> None:
     """Number the draws of a group, in place."""
     if callable(result.groups):
         result.assign_coords(draw=draws, groups=group, inplace=True)
     else:
         result[group].dataset = result[group].to_dataset().assign_coords(draw=draws)
-
-
-def group_names(result: Any) -> set[str]:
-    """Names of the groups of a result."""
-    return set(result.groups()) if callable(result.groups) else {name.strip("/") for name in result.groups}
 
 
 def dataset(group: Any) -> Any:

@@ -32,10 +32,8 @@ def density_breaks(base: dist.Distribution) -> jax.Array | None:
     """Points (m, *base.batch_shape) at which a continuous density is not smooth, besides the ends of its support. In
     ascending order, some of them possibly outside the support or infinite; None where there are none.
     """
-    points = family_of(base).breaks()
-    if not points:
-        return None
-    return jnp.sort(jnp.stack([jnp.broadcast_to(point, base.batch_shape) for point in points]), axis=0)
+    points = [jnp.broadcast_to(point, base.batch_shape) for point in family_of(base).breaks()]
+    return jnp.sort(jnp.stack(points), axis=0) if points else None
 
 
 def graded_breaks(base: dist.Distribution) -> jax.Array | None:

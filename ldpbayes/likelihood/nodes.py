@@ -47,7 +47,6 @@ class ExpandedLaw(dist.Distribution):
         super().__init__((), (), validate_args=validate_args)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log-likelihood of all records, a single number, whatever the value."""
         return jnp.sum(self.polynomial(self.theta))
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":

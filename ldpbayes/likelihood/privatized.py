@@ -21,6 +21,7 @@ from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_c
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise.omitted import Omitted
 
+WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 METHODS = ("auto", "closed_form", "channel")  # how a likelihood is computed: "auto" tries a closed form first
 
 
@@ -156,20 +157,19 @@ def _by_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int |
 
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
     """`Privatized` inside the wrappers that a distribution has in a model: expanded by plates, masked, or an event."""
+    if not isinstance(distribution, WRAPPERS):
+        return Privatized(distribution, mechanism, **options)
+    inner = privatized_law(distribution.base_dist, mechanism, **options)
     if isinstance(distribution, dist.ExpandedDistribution):
-        inner = privatized_law(distribution.base_dist, mechanism, **options)
         return inner.expand(lax.broadcast_shapes(distribution.batch_shape, inner.batch_shape))
     if isinstance(distribution, dist.MaskedDistribution):
-        return privatized_law(distribution.base_dist, mechanism, **options).mask(distribution._mask)
-    if isinstance(distribution, dist.Independent):
-        inner = privatized_law(distribution.base_dist, mechanism, **options)
-        return inner.to_event(distribution.reinterpreted_batch_ndims)
-    return Privatized(distribution, mechanism, **options)
+        return inner.mask(distribution._mask)
+    return inner.to_event(distribution.reinterpreted_batch_ndims)
 
 
 def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
     """The distribution inside expansions, masks and events, and the masks together, which broadcast with its batch."""
-    if not isinstance(distribution, (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)):
+    if not isinstance(distribution, WRAPPERS):
         return distribution, True
     law, keep = unwrapped(distribution.base_dist)
     mask = getattr(distribution, "_mask", None)

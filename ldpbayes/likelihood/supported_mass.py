@@ -1,8 +1,6 @@
 """Probabilities of the categories that a released value supports."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +27,15 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     if groups is None and theta.ndim > 1:
         return jnp.sum(mechanism.membership(z).astype(theta.dtype) * theta, axis=-1)
     rows = jnp.reshape(z, (-1, *mechanism.event_shape))
-    if groups is None:
-        product: Callable[[Any, Any], jax.Array]
-        if _use_bit_product(mechanism, len(rows), theta):
-            product, chunk = bit_product, BIT_CHUNK
-        else:
-            product, chunk = (lambda bits, theta: bits.astype(theta.dtype) @ theta), CHUNK
-        mass = by_rows(lambda part: product(mechanism.membership(part), theta), chunk // mechanism.categories)(rows)
+    bits = mechanism.membership
+    if groups is not None:
+        own = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
+        return own(rows, jnp.asarray(groups)).reshape(batch)
+    if _use_bit_product(mechanism, len(rows), theta):
+        mass = by_rows(lambda z: bit_product(bits(z), theta), BIT_CHUNK // mechanism.categories)
     else:
-        mass = by_rows(
-            lambda part, group: jnp.sum(jnp.where(mechanism.membership(part), theta[group], 0.0), axis=-1),
-            CHUNK // mechanism.categories,
-        )(rows, jnp.asarray(groups))
-    return mass.reshape(batch)
+        mass = by_rows(lambda z: bits(z).astype(theta.dtype) @ theta, CHUNK // mechanism.categories)
+    return mass(rows).reshape(batch)
 
 
 @supported_mass.register

@@ -43,16 +43,16 @@ class Grouped(dist.Distribution):
         """Support of the laws, which must be common to them."""
         return self.base_dist.support
 
+    def _own(self, of_all_laws: jax.Array) -> jax.Array:
+        """A record's own entry in rows (*batch, N, G)."""
+        return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
+
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw from every law for every record and keep the record's own: for simulation."""
-        draws = self.base_dist.sample(key, (*sample_shape, self.batch_shape[0]))
-        return jnp.take_along_axis(draws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
+        return self._own(self.base_dist.sample(key, (*sample_shape, self.batch_shape[0])))
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density of records (*batch, N), each under its own law."""
         if jnp.shape(value)[-1:] == self.batch_shape:
-            rows = self.base_dist.log_prob(jnp.asarray(value)[..., None])
-            return jnp.take_along_axis(rows, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
+            return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
         return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
 
 
@@ -67,16 +67,12 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     fraction = jnp.exp(-epsilon) - jnp.expm1(-epsilon) * supported_mass(mechanism, z, theta, groups)
     # at an infinite budget the mass itself, which can be zero
     tiny = jnp.finfo(fraction.dtype).tiny
-    positive = fraction > tiny
-    return _log_supported(mechanism, z) + jnp.log(jnp.where(positive, fraction, tiny))
-
-
-def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
-    """Log p(z | x) for a supported x, computed once, outside the traced function, where z is known."""
+    log_fraction = jnp.log(jnp.where(fraction > tiny, fraction, tiny))
     if not is_concrete(z, mechanism):
-        return mechanism.log_supported(z)
-    with jax.ensure_compile_time_eval():
-        return jnp.asarray(mechanism.log_supported(z))
+        return mechanism.log_supported(z) + log_fraction
+    with jax.ensure_compile_time_eval():  # computed once, outside the traced function
+        log_supported = jnp.asarray(mechanism.log_supported(z))
+    return log_supported + log_fraction
 
 
 def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:

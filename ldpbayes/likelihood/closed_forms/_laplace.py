@@ -12,15 +12,7 @@ from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics.special import (
-    log1mexp,
-    log_normal,
-    log_or_nothing,
-    log_relative_expm1,
-    log_tilted_normal,
-    logsumexp,
-    stacked,
-)
+from ldpbayes.numerics import special
 from ldpbayes.numerics.tails import integrated_laplace_tail, laplace_tails
 
 
@@ -63,7 +55,7 @@ def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Ar
     larger = jnp.where(fall > 0, start, stop)
     exponents = -steep * (larger - base.loc) - noisy * (larger - z)
     fall = jnp.where(fall > 0, fall, -fall)  # abs() would lose the gradient where the two scales are equal
-    shares = (stop - start) * jnp.exp(log_relative_expm1(fall * (stop - start))) / (2 * base.scale)
+    shares = (stop - start) * jnp.exp(special.log_relative_expm1(fall * (stop - start))) / (2 * base.scale)
     below = _log_tail((lower - base.loc) / base.scale) - rate * jnp.abs(z - lower)
     above = _log_tail((base.loc - upper) / base.scale) - rate * jnp.abs(z - upper)
     # Widths stay outside the logs: that of a piece that is empty has a derivative, and its log has none.
@@ -82,8 +74,8 @@ class _Exponential(Family):
     tame = True
 
     def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
-        below = -np.inf if is_empty(first, 0.0, -1) else log1mexp(-self.law.rate * jnp.maximum(first, 0.0))
-        return stacked(below, -self.law.rate * jnp.maximum(last, 0.0))
+        below = -np.inf if is_empty(first, 0.0, -1) else special.log1mexp(-self.law.rate * jnp.maximum(first, 0.0))
+        return special.stacked(below, -self.law.rate * jnp.maximum(last, 0.0))
 
 
 @register_closed_form(dist.Exponential, Laplace, bounded=True)
@@ -106,9 +98,11 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
     exponents, widths, steps = (left, right), (before, behind), (gap * before, (rate + theta) * behind)
     # of one shape before they are stacked: z alone may lack the axes of theta
     parts = jnp.stack(jnp.broadcast_arrays(*exponents, *widths, *steps))
-    left, right = jnp.log(theta) + parts[:2] + log_or_nothing(parts[2:4]) + log_relative_expm1(parts[4:])
-    return jnp.log(0.5 * rate) + logsumexp(
-        log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
+    left, right = (
+        jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
+    )
+    return jnp.log(0.5 * rate) + special.logsumexp(
+        special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
         -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper),
         left,
         right,
@@ -125,9 +119,11 @@ def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) 
     stop = jnp.maximum(upper, start)
     # x = z + noise·s: θ exp(−θ x) φ(s), anchored at the lower limit, where the exponential is largest
     u = (start - z) / noise
-    interior = log_tilted_normal(u, u + (stop - start) / noise, -theta * noise, u) - theta * start + jnp.log(theta)
-    return logsumexp(
-        log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + log_normal(z, mechanism.lower, noise),
-        -theta * jnp.maximum(upper, 0.0) + log_normal(z, upper, noise),
+    interior = (
+        special.log_tilted_normal(u, u + (stop - start) / noise, -theta * noise, u) - theta * start + jnp.log(theta)
+    )
+    return special.logsumexp(
+        special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + special.log_normal(z, mechanism.lower, noise),
+        -theta * jnp.maximum(upper, 0.0) + special.log_normal(z, upper, noise),
         interior,
     )

@@ -293,7 +293,10 @@ def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor
         return value.reshape(t.shape) + _log_in(BINARY, y)
     labels = _labels(base.response)
     if labels is not None:
-        log_p = _log_probability_of_labels(base.response, labels)
+
+        def log_p(s: Array, labels: np.ndarray = labels) -> jax.Array:
+            return base.response(s).log_prob(labels.reshape(-1, *(1,) * (s.ndim - 1)))
+
         traced_parameters = jax.closure_convert(log_p, jnp.zeros((len(labels), 1), t.dtype))[1]
         if not traced_parameters:
             index = jnp.sum(jnp.arange(len(labels)) * (y.reshape(-1, 1) == labels), axis=-1)
@@ -316,19 +319,11 @@ def _labels(response: Response) -> np.ndarray | None:
     if support is constraints.boolean:
         return BINARY
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
-        return None
-    if np.size(low) > 1 or np.size(high) > 1:
+    known = low is not None and high is not None and support.is_discrete and is_concrete(low, high)
+    if not known or np.size(low) > 1 or np.size(high) > 1:
         return None
     first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
     return np.arange(first, last + 1) if last - first < MOST_LABELS else None
-
-
-def _log_probability_of_labels(response: Response, labels: np.ndarray) -> Callable[[Array], jax.Array]:
-    def log_p(s: Array) -> jax.Array:
-        return response(s).log_prob(labels.reshape(-1, *(1,) * (s.ndim - 1)))
-
-    return log_p
 
 
 def _by_quadrature(base: RegressionRows, y: Array, t: Array, v: Array) -> jax.Array:
