@@ -321,9 +321,6 @@ class Search:
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, self.above.size)))
         return mode.at + noise @ mode.root.T
 
-    def coordinates(self, positions: Params) -> np.ndarray:
-        return self.above.coordinates(self.above.flat(positions))
-
     def expansion(self, draws: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
         frame = Frame.of_draws(draws)

@@ -261,7 +261,7 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
         with sampling.bar() as bar:
             positions, statistics = chains.run(sampling.num_warmup, bar)
             if sampling.num_warmup >= CHECKED_DRAWS:
-                draws = search.coordinates(sampling.settled(positions))
+                draws = search.above.coordinates(search.above.flat(sampling.settled(positions)))
                 off = errors(_search.evenly_spaced(draws, CHECKED_DRAWS))
                 frame = Frame.of_draws(draws)
                 may_rise = order < _search.ORDERS[-1] and _search.passes_for(frame, order + 1) <= MAX_PASSES
@@ -276,8 +276,8 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
                     expansion = search.expansion(draws, next_order)
                     continue
             positions, statistics = chains.run(sampling.num_samples, bar)
-        draws, key = search.coordinates(positions), jax.random.fold_in(search.key, 2)
         flat, compare = search.above.flat(positions), functools.partial(search.compare, polynomial)
+        draws, key = search.above.coordinates(flat), jax.random.fold_in(search.key, 2)
         outcome = _assess(chains, positions, statistics, draws, errors, flat, compare, key)
         if not may_repeat or outcome.errors is None:
             return dataclasses.replace(outcome, report=outcome.report | _facts(search, order))
@@ -301,7 +301,7 @@ def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outc
     with sampling.bar() as bar:
         chains.run(sampling.num_warmup, bar)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    share = _search.share_outside(polynomial, search.coordinates(positions))
+    share = _search.share_outside(polynomial, search.above.coordinates(search.above.flat(positions)))
     errors = _error_summary(expansion.errors()) | {"tail_error": search.tail_error(expansion, polynomial)}
     report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | errors
     report |= _facts(search, expansion.order) | {"count": expansion.count}

@@ -27,8 +27,6 @@ RUNNING = threading.RLock()  # held while a model runs, because all threads shar
 
 
 class Site(NamedTuple):
-    """Description of a site of a model."""
-
     latent: bool  # whether it is sampled
     discrete_base: bool  # whether it is privatized, with records that are whole numbers
     dims: list[str]  # names of the plates that the first axes of its values belong to

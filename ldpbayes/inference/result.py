@@ -135,8 +135,6 @@ MIN_SHARE = 0.5  # share of the draws that must remain effective
 
 
 class Weights(NamedTuple):
-    """Importance weights of draws."""
-
     log: np.ndarray  # (draws,), smoothed, on a log scale, normalised
     pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN`
     share: float  # effective number of draws over their number

@@ -173,8 +173,8 @@ def polynomial_of_slopes(
     y = np.einsum("...kn,m...n->m...k", frame.root, points - frame.center)
     g = np.einsum("...nk,m...n->m...k", frame.lift, slopes)
     batch = y.shape[1:-1]
-    columns = (np.moveaxis(a.reshape(len(a), -1, a.shape[-1]), 1, 0) for a in (y, g))
-    tensors = [_fitted_tensors(*pair, order) for pair in zip(*columns, strict=True)]
+    own_y, own_g = (np.moveaxis(a.reshape(len(a), -1, a.shape[-1]), 1, 0) for a in (y, g))
+    tensors = [_fitted_tensors(a, b, order) for a, b in zip(own_y, own_g, strict=True)]
     parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
     slope, curvature, third, fourth = (*parts, None)[:4]
     radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)

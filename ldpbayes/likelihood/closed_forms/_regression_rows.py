@@ -319,8 +319,9 @@ def _labels(response: Response) -> np.ndarray | None:
     if support is constraints.boolean:
         return BINARY
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    known = low is not None and high is not None and support.is_discrete and is_concrete(low, high)
-    if not known or np.size(low) > 1 or np.size(high) > 1:
+    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
+        return None
+    if np.size(low) > 1 or np.size(high) > 1:
         return None
     first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
     return np.arange(first, last + 1) if last - first < MOST_LABELS else None
