@@ -21,9 +21,7 @@ def static(omitted: bool = False, **options: Any) -> Any:
 
 
 def host(**options: Any) -> Any:
-    """A field for the host alone, with a default, on which no compiled function may depend. It stays while leaves are
-    mapped, and has its default again where they are traced.
-    """
+    """A field for the host alone: it stays while leaves are mapped, and has its default where they are traced."""
     return dataclasses.field(metadata={"host": True}, **options)
 
 

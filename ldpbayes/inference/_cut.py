@@ -106,9 +106,7 @@ def _log_likelihood(density: Density, observed: Iterable[str], values: Params, u
 def cut_model(
     density: Density, sites: dict[str, Site], parameters: Params, min_records: int = WORTHWHILE_RECORDS
 ) -> Cut:
-    """Cut a model below which are the observed sites with at least so many records; raises `Uncut`. ``parameters`` are
-    any unconstrained parameters of finite density.
-    """
+    """Cut a model above its observed sites with enough records, by any parameters of finite density; raises `Uncut`."""
     observed = tuple(name for name, site in sites.items() if site.records >= min_records)
     if not observed:
         raise Uncut(f"no observed site has {min_records} records or more")
@@ -163,9 +161,7 @@ def _ancestors(
 
 
 def _is_sum(cut: Cut, x: Array) -> bool:
-    """Whether the likelihood is a sum over groups: changing some groups leaves the slopes of all others unchanged. Any
-    two groups are on different sides of one of log2(groups) divisions.
-    """
+    """Whether the likelihood is a sum over groups: changing some leaves the slopes of all others unchanged."""
     slopes = jax.jit(jax.grad(cut.likelihood))
     step, before = 1e-3 * (1 + jnp.abs(x)), slopes(x)
     numbers = np.arange(x.shape[0])

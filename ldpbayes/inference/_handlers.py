@@ -90,9 +90,7 @@ _RELEASED = {"released": True}  # marks a site whose mechanism is that of a rele
 
 
 class _SignedScale(numpyro.handlers.scale):
-    """`numpyro.handlers.scale` for a sketch's weights, which integrate polynomials and may be negative. NumPyro's own
-    initializer refuses negative scales, so it is not called.
-    """
+    """`numpyro.handlers.scale` for a sketch's weights, which may be negative: NumPyro's initializer refuses these."""
 
     def __init__(self, weights: Array) -> None:
         self.scale = weights
@@ -100,9 +98,7 @@ class _SignedScale(numpyro.handlers.scale):
 
 
 class _MaskedInPlace(dist.MaskedDistribution):
-    """A masked law that evaluates the density at masked values, too. NumPyro's own replaces masked values by others,
-    which are traced: the channel is then no longer computed in advance.
-    """
+    """A masked law that evaluates masked values, too: NumPyro's own traces them, and with them the channel."""
 
     def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
         return jnp.where(self._mask, self.base_dist.log_prob(value), 0.0)

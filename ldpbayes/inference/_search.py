@@ -211,9 +211,7 @@ class Mode(NamedTuple):
 
 
 def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
-    """The mode of most mass, by searches from several starts, under a likelihood with these slopes. Raises `NoMode` if
-    no search ends at a mode, or if another mode far from the first has a mass that matters.
-    """
+    """The mode of most mass, by searches from several starts; `NoMode` if there is none, or another that matters."""
 
     def potential(flat: np.ndarray) -> tuple[float, np.ndarray]:
         (value,), (gradient,) = above.gradients(flat[None], slopes)

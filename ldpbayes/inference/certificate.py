@@ -103,9 +103,7 @@ def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Array],
 
 
 def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]:
-    """Sketches on fewer panels, with which sampling begins: the matrices of all of them stay in a core's cache.
-    ``sketches`` are all of a density; ``lattice`` says whether records may be counts.
-    """
+    """Sketches on fewer panels, with which sampling begins: the matrices of all of them stay in a core's cache."""
     panels, grid = (20, 20) if len(sketches) <= CACHED_SKETCHES else (10, 12)
     return [sketch.coarser(panels, grid, lattice) for sketch in sketches]
 

@@ -219,9 +219,7 @@ class Chains:
         return jax.device_put(self._keys, by_chain), jax.device_put(self._arrays[0], replicated)
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
-        """Continue all chains: unconstrained positions by site and `STATISTICS` by name, (chains, iterations, ...).
-        Raises RuntimeError if no start has a finite density and gradient.
-        """
+        """Unconstrained positions by site and statistics by name, (chains, iterations, ...), of further iterations."""
         stop = threading.Event()
         work = functools.partial(self._run_chain, iterations, stop, bar)
         threads = min(len(self._states), os.cpu_count() or 1)

@@ -234,9 +234,7 @@ def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
 
 
 class Program:
-    """A function that is compiled in the background, for arguments like the examples; a call waits until that is done.
-    The examples may be `jax.ShapeDtypeStruct`; options are those of `jax.jit`.
-    """
+    """A function that is compiled in the background, for arguments like the examples; calls wait until it is done."""
 
     def __init__(self, function: Callable, *examples: PyTree, **options: Any) -> None:
         lowered = jax.jit(function, **options).lower(*examples)

@@ -36,9 +36,7 @@ def _feasible(base: dist.Distribution, points: Array) -> Array:
 
 
 def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
-    """Log density, or log mass, at nodes (n, *batch); −inf, with zero gradient, outside the support. Nodes of a
-    discrete base that is unbounded above are 0, 1, 2, ...
-    """
+    """Log density or mass at nodes (n, *batch), 0, 1, ... for counts; −inf, with zero gradient, outside the support."""
     log_density = _log_mass if base.support.is_discrete else _log_density
     # in the precision of the density; NumPy nodes stay on the host, where it can be seen that all are in the support
     known = isinstance(nodes, np.ndarray) and is_concrete(base.support)
@@ -196,9 +194,7 @@ def _power_at_end(base: dist.Distribution, end: Array, near: Array, direction: A
 def log_mass_beyond(
     base: dist.Distribution, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array
 ) -> Array:
-    """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers. `open_ends` says
-    whether the support goes on at either end; `inside` are the log masses (n, *batch) at the nodes.
-    """
+    """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers."""
     unbounded_below, unbounded_above = open_ends
     if not (unbounded_below or unbounded_above):
         return np.full((2, *inside.shape[1:]), -np.inf)

@@ -43,22 +43,16 @@ class Family:
             return []
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x) of a continuous law inside its support. Quadrature takes the place of a cdf that raises, or that JAX
-        cannot differentiate in the parameters.
-        """
+        """P(X ≤ x) of a continuous law inside its support; quadrature serves where it raises or has no derivative."""
         return self.law.cdf(x)
 
     def tails(self, x: Array) -> jax.Array:
-        """P(X ≤ x) and P(X > x) of a law on the real line, shape (2, ...). A family that overrides this is accurate
-        however small either is; here the second is 1 less the first.
-        """
+        """P(X ≤ x) and P(X > x) of a law on the real line, (2, ...); overrides are accurate however small they are."""
         lower = self.cdf(x)
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        """∫ P(X > s) ds of a law on the real line between neighbours of increasing edges (n, ...), shape (n − 1, ...).
-        NotImplementedError where the family does not override it.
-        """
+        """∫ P(X > s) ds of a law on the real line between increasing edges (n, ...), shape (n − 1, ...), if known."""
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
@@ -68,9 +62,7 @@ class Family:
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Log mass of a discrete law at integers (n, *batch) in the support. They are 0, 1, 2, ... along the first axis
-        for a law on all natural numbers.
-        """
+        """Log mass of a discrete law at integers (n, *batch) in the support: 0, 1, 2, ... for all natural numbers."""
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
@@ -142,9 +134,7 @@ def unexpanded(base: dist.Distribution) -> Any:
 
 
 def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Lower and upper end of a univariate support (±inf where there is none), from its NumPyro constraint. Arrays of
-    the batch shape, possibly traced, where the support depends on parameters.
-    """
+    """Lower and upper end of a univariate support, possibly traced, or ±inf, from its NumPyro constraint."""
     support: Any = base.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

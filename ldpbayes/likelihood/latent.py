@@ -29,9 +29,7 @@ GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
-    """Points (m, *base.batch_shape) at which a continuous density is not smooth, besides the ends of its support. In
-    ascending order, some of them possibly outside the support or infinite; None where there are none.
-    """
+    """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
     points = [jnp.broadcast_to(point, base.batch_shape) for point in family_of(base).breaks()]
     return jnp.sort(jnp.stack(points), axis=0) if points else None
 
@@ -83,9 +81,7 @@ class Latent:
     pieces: tuple[Array, Array, Array] | None = None
 
     def cut(self, base: dist.Distribution, breaks: Callable[[Any], jax.Array | None] = density_breaks) -> "Latent":
-        """These points, with pieces that end at a base's breaks in place of the panels that hold them. The nodes of the
-        pieces, 8 each, stand behind the others.
-        """
+        """These points, with pieces of 8 nodes, behind the others, in place of the panels that hold a base's breaks."""
         cuts = None if self.edges is None else breaks(base)
         if cuts is None:
             return self
@@ -138,9 +134,7 @@ class Latent:
         return masses - jax.nn.logsumexp(masses, axis=0)
 
     def expectation(self, base: dist.Distribution, function: Callable[[Array], Array], rank: int = 1) -> jax.Array:
-        """E[function(x)] with x ~ base clipped to the mechanism's bounds, shape ``(*batch, *event)``. The function maps
-        points (n + 2, *batch) of at least `rank` axes to values (n + 2, *batch, *event).
-        """
+        """E[function(x)], (*batch, *event), x ~ base clipped; of points (n + 2, *batch) of at least `rank` axes."""
         grid = self.cut(base, graded_breaks)
         density = grid.density(base)
         rank = max(rank, density.ndim)
@@ -262,9 +256,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
 
 
 def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
-    """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds.
-    ValueError as of `latent_nodes`: a law that is not clipped must have a finite support.
-    """
+    """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds."""
     grid = latent_nodes(base, mechanism)
     masses = grid.log_masses(base)
     rank = 1 + max(np.ndim(z), masses.ndim - 1, len(mechanism.batch_shape))

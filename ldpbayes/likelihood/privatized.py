@@ -114,9 +114,7 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density of released values (*batch, *event_shape), in the broadcast shape of both batches. ValueError if
-        the mechanism cannot have released them (not checked while traced, or if not ``validate_args``).
-        """
+        """Log density of released values (*batch, *event_shape); ValueError for concrete ones that are impossible."""
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_channel, panels=self.panels)

@@ -133,9 +133,7 @@ class RadialLaw:
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Log distances from the second centre at which the log density ratio is κ, towards the first and away from it.
-        SMALL where the ratio is larger nowhere, MOST where it is larger all the way.
-        """
+        """Log distances from the second centre where the log ratio is κ, towards the first and away from it."""
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
             low, high = np.full_like(kappa, SMALL), np.full_like(kappa, most)
@@ -164,9 +162,7 @@ class RadialLaw:
     def integrate(
         self, start: np.ndarray, stop: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """Log ∫ of a probability, a function of the log radius, against the law of the log radius, between two bounds.
-        The function may return several probabilities along a first axis.
-        """
+        """Log ∫ of one or several probabilities of the log radius against its law, between two bounds."""
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # the integral ends where the law's density is TAIL nats below its value at the start
         end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]

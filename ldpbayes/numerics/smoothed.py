@@ -72,9 +72,7 @@ def _chebyshev(count: int) -> np.ndarray:
 
 
 def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
-    """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells. On a cell,
-    the polynomial through the nodes is replaced by one of lower degree through some of its own values.
-    """
+    """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells."""
     cells, place = 1 << (SPLITS - 1), _chebyshev(powers)
     inside = (2 * np.arange(cells)[:, None] + 1 + place) / cells - 1
     values = np.vander(inside.ravel(), len(nodes), increasing=True) @ np.linalg.inv(np.vander(nodes, increasing=True))
@@ -99,9 +97,7 @@ def _from_chebyshev_nodes(v: Any) -> jax.Array:
 
 
 def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
-    """Log E[p(t + r U)] at t (labels, v, nodes), by the trapezoidal rule around the mode of p(t + r u) φ(u). Where p is
-    log-concave this falls off from the mode at least as fast as φ does, so 8 to either side are enough.
-    """
+    """Log E[p(t + r U)] at t (labels, v, nodes), by the trapezoidal rule on 8 either side of the integrand's mode."""
 
     def pull(u: Any) -> jax.Array:
         s = t + r * u

@@ -76,9 +76,7 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
 
 
 def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:
-    """Probabilities (*base.batch_shape, categories) of a mechanism's categories under a law of some or all of them.
-    ValueError if the law is continuous or can take other values.
-    """
+    """Probabilities (*batch, categories) of a mechanism's categories; ValueError if the law can take other values."""
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         inside = base.probs
@@ -109,9 +107,7 @@ def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z:
 @register_closed_form(dist.Laplace, PiecewiseLinear)
 @register_closed_form(dist.StudentT, PiecewiseLinear)
 def piecewise_linear(base: dist.Distribution, mechanism: PiecewiseLinear, z: Array) -> jax.Array:
-    """The level at the first node, and each further rise times the mean over its cell of the upper tail. By parts: E
-    g(X) = g(first) + ∫ g'(s) P(X > s) ds.
-    """
+    """By parts, E g(X) = g(first node) + ∫ g'(s) P(X > s) ds: each rise times the mean upper tail over its cell."""
     levels = jnp.moveaxis(mechanism.levels(z), -1, 0)
     nodes = jnp.asarray(mechanism.nodes, levels.dtype)
     nodes = nodes.reshape((-1,) + (1,) * max(levels.ndim - 1, len(base.batch_shape)))

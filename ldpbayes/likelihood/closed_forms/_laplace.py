@@ -111,9 +111,7 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
 
 @register_closed_form(dist.Exponential, Gaussian, bounded=True)
 def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Exponential data, clipped at the bounds, with Gaussian noise. Source: [KJKH], Lemma 3.2, corrected, with h
-    linear.
-    """
+    """Exponential data, clipped at the bounds, with Gaussian noise ([KJKH], Lemma 3.2, corrected, with h linear)."""
     theta, noise = base.rate, mechanism.noise.standard_deviation
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
     stop = jnp.maximum(upper, start)

@@ -54,9 +54,7 @@ class _Normal(Family):
 @register_closed_form(dist.Normal, Laplace, bounded=True)
 @register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Normal data, clipped at both bounds, with Laplace noise. Source: [KJKH] supplement 10.1, eq. (28), in log space:
-    two atoms and the integrals left and right of z.
-    """
+    """Clipped normal data with Laplace noise: atoms, integrals left and right of z ([KJKH] supplement 10.1, eq. 28)."""
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
 
     def standard(x: Array) -> Array:
