@@ -85,12 +85,10 @@ def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> D
 
     sketches = panel_sketches(density)
     coarse = coarser(sketches, any(site.discrete_base for site in sites.values()))
-    draws = None
+    draws, parts = None, iter(coarse)
     if any(own is not other for own, other in zip(coarse, sketches, strict=True)):
-        parts = iter(coarse)
         draws = attempt(replace_sketches(density, lambda _: next(parts)), COARSE_TOLERANCE)
-    if draws is None:
-        draws = attempt(density, np.inf)
+    draws = draws or attempt(density, np.inf)
     assert draws is not None  # no error is larger than an infinite tolerance
     return draws
 

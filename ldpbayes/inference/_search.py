@@ -209,6 +209,9 @@ class Mode(NamedTuple):
     at: np.ndarray  # (size,), unconstrained parameters
     root: np.ndarray  # (size, size), a root of their covariance
 
+    def distance(self, point: np.ndarray) -> float:
+        return float(np.linalg.norm(np.linalg.solve(self.root, point - self.at)))
+
 
 def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mode:
     """The mode of most mass, by searches from several starts; `NoMode` if there is none, or another that matters."""
@@ -236,7 +239,7 @@ def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mod
     typical = np.sqrt(above.size)  # distance of a draw from its mode, in standard deviations
     for end in ends:
         known = [*(each for _, each in modes), *steep]
-        if not np.isfinite(end.fun) or any(_distance(each, end.x) - typical <= SAME_MODE for each in known):
+        if not np.isfinite(end.fun) or any(each.distance(end.x) - typical <= SAME_MODE for each in known):
             continue
         here = Mode(end.x, _spread(above, slopes, end.x, _root(np.asarray(end.hess_inv))))
         if np.linalg.norm(end.jac @ here.root) > STEEP * typical:
@@ -250,14 +253,10 @@ def find_mode(above: Above, slopes: Slopes, starts: Sequence[np.ndarray]) -> Mod
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE:
             raise NoMode(
-                f"searches from different starts end {_distance(best, other.at):.0f} standard deviations apart, at "
+                f"searches from different starts end {best.distance(other.at):.0f} standard deviations apart, at "
                 f"modes whose masses differ by a factor e^{most - mass:.1f}"
             )
     return best
-
-
-def _distance(mode: Mode, at: np.ndarray) -> float:
-    return float(np.linalg.norm(np.linalg.solve(mode.root, at - mode.at)))
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
@@ -315,7 +314,6 @@ class Search:
         return find_mode(self.above, slopes, [*map(self.above.flat, starts)])
 
     def normal_draws(self, mode: Mode) -> np.ndarray:
-        """Parameters (draws, n) from the normal approximation."""
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, self.above.size)))
         return mode.at + noise @ mode.root.T
 
@@ -325,10 +323,8 @@ class Search:
         if order is None:
             order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
         count = passes_for(frame, order)
-        points = evenly_spaced(draws, count)
-        if tail is not None:
-            points = np.concatenate([points, evenly_spaced(tail, count // 2)])
-        return self.expansion_at(points, frame, order)
+        tails = [] if tail is None else [evenly_spaced(tail, count // 2)]
+        return self.expansion_at(np.concatenate([evenly_spaced(draws, count), *tails]), frame, order)
 
     def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
         return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.passes.slopes(points))

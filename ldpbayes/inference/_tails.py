@@ -15,7 +15,7 @@ MAX_BENDS = 4  # steps towards higher density at a fixed distance along the ray
 MAX_DIRECTIONS = 128  # directions, each of which is followed both ways
 SKEWED_DIRECTIONS = 4  # further directions, in which the draws are most skewed
 MAX_COSINE = 0.98  # of the angle between two directions; with a larger one they count as one
-# Along a ray, in standard deviations.
+# along a ray, in standard deviations
 DISTANCES = NEAR * FACTOR ** np.arange(1 + np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))
 # Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`.
 NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
@@ -55,11 +55,8 @@ def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tail
     moments = np.zeros((len(rays.farthest), len(DISTANCES)))
     moments[tuple(rays.place[1:].T)] = gap[1:]
     moments *= (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
-
-    def largest(moments: np.ndarray) -> float:
-        return float(np.max(np.trapezoid(moments, np.log(DISTANCES), axis=1)))
-
-    return Tails(largest(moments), largest(np.where(rays.farthest[:, None] <= DISTANCES, moments, 0.0)))
+    parts = moments, np.where(rays.farthest[:, None] <= DISTANCES, moments, 0.0)
+    return Tails(*(float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in parts))
 
 
 def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:

@@ -62,18 +62,17 @@ class Bar:
             return
         self._next = min(2 * self._next, self._next + MAX_PAUSE)
         first_time, first_count = self._first or (now, count)
-        left = None
-        if count > first_count:
-            left = (now - first_time) / (count - first_count) * (self._total * self._unit_size - count)
+        rest = self._total * self._unit_size - count
+        left = (now - first_time) / (count - first_count) * rest if count > first_count else None
         if left is not None and left > LONG and self._faster is not None:
             gradient = f" A gradient takes {1000 * self._seconds / self._steps:.3g} ms." if self._steps else ""
             message = f"ldpbayes: sampling may take another {left / 60:.0f} minutes.{gradient} {self._faster}"
             tqdm.write(message.rstrip(), file=sys.stderr)
             self._faster = None
         if self._bar.disable:
-            rest = ", compiling" if count == 0 else "" if left is None else f", about {_time(left)} left"
+            state = ", compiling" if count == 0 else "" if left is None else f", about {_time(left)} left"
             done = f"{self._name}: {count // self._unit_size:,} of {self._total:,} after {_time(now - self._start)}"
-            print(f"{done}{rest}", file=sys.stderr, flush=True)
+            print(f"{done}{state}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self.show()

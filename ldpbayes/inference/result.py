@@ -88,9 +88,8 @@ def inference_data(
     # InferenceData in ArviZ 0.23, an xarray.DataTree in 1.x
     result = from_dict(**filled) if "posterior" in inspect.signature(from_dict).parameters else from_dict(filled)
     library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
-    for name in ("posterior", "sample_stats"):
-        if name in filled:
-            result[name].attrs.update(library)
+    for name in {"posterior", "sample_stats"} & set(filled):
+        result[name].attrs.update(library)
     for name, draws in (draw_numbers or {}).items():
         with_draws(result, name, draws)
     return result
