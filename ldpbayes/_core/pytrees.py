@@ -14,9 +14,7 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """A field that fixes a shape, or the kind of thing: part of the tree's structure. `omitted` leaves it out of specs
-    and reprs where it is None; `options` are those of `dataclasses.field`.
-    """
+    """A field that is part of the tree's structure, such as a shape; `omitted`: not in specs and reprs where None."""
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
 
@@ -38,9 +36,7 @@ class _HostValues:
 
 
 def pytree(cls: T) -> T:
-    """Class decorator: make a frozen dataclass a pytree whose fields are leaves, but for `static` and `host` ones.
-    Unflattening bypasses ``__init__`` and ``__post_init__``, since leaves may then be anything.
-    """
+    """Class decorator: make a frozen dataclass a pytree whose fields are leaves, but for `static` and `host` ones."""
     fields = dataclasses.fields(cls)
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]

@@ -26,9 +26,7 @@ _Generate: TypeAlias = Callable[[Key, Params], Params]
 
 
 class Generated:
-    """A function of every draw of a posterior, or of evenly spaced ones if all would take more than `MAX_BYTES`. Raises
-    ValueError if one draw would, or if the function has no values; ``name`` is the group, for messages.
-    """
+    """A function of every draw of a posterior, or of evenly spaced ones if all would take more than `MAX_BYTES`."""
 
     def __init__(self, name: str, function: _Generate, density: Density) -> None:
         self._function = function
@@ -64,9 +62,7 @@ class Generated:
 
 
 def replicates(density: Density) -> _Generate:
-    """Replicated data: what the mechanisms would have released of other records, drawn from the same law. Raises
-    ValueError for a sketch that does not say which law each of its records has.
-    """
+    """What mechanisms would have released of other records of the same law; ValueError for sketches without laws."""
     simulation = density.replace_data(_unobserved)
     model = _Unobserved(density.model)
 

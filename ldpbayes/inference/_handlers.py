@@ -225,9 +225,7 @@ def _laws(name: str, base_dist: dist.Distribution, groups: np.ndarray, grouped: 
 
 
 def check_site(name: str, distribution: dist.Distribution, value: Array) -> tuple[Mechanism, np.ndarray] | None:
-    """Refuse observed values of a `Privatized` site that its mechanism cannot have released, unless masked or traced.
-    Returns the mechanism and the values (records, *event) that were checked; see `Mechanism.validated_batch`.
-    """
+    """Mechanism and values (records, *event) of a `Privatized` site; ValueError for impossible concrete values."""
     law, keep = unwrapped(distribution)
     try:
         return law.mechanism.validated_batch(value, keep)

@@ -63,9 +63,7 @@ def sample_and_refine(run: Run, density: Density, sites: dict[str, Site]) -> tup
 
 
 def by_chains(sampling: Sampling, sites: dict[str, Site], density: Density) -> Draws:
-    """Sample by HMC or NUTS, compiled once. Sampling begins with coarser sketches. If these are off by too much, at the
-    warm-up's draws or at the end, it begins again with the density's own.
-    """
+    """Sample by HMC or NUTS, with coarser sketches first and, if these are off by too much, with the density's own."""
 
     def attempt(candidate: Density, tolerance: float) -> Draws | None:
         """Draws, or None if the sketches are off by more than a tolerance."""

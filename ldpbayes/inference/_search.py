@@ -288,9 +288,7 @@ MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be
 
 
 class Search:
-    """A model that is cut, with passes over its records, its mode and its expansions. Chains start by ``strategy``, and
-    sites with at least ``min_records`` records are below the cut; raises `Uncut`.
-    """
+    """A model that is cut, with passes over its records, its mode and its expansions; raises `Uncut`."""
 
     def __init__(
         self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, min_records: int

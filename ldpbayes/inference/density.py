@@ -79,9 +79,7 @@ class Density:
         return self.trace(numpyro.handlers.substitute(numpyro.handlers.seed(self.model, key), substitute_fn=strategy))
 
     def start(self, key: Key, strategy: Callable = init_to_uniform, sites: dict[str, Site] | None = None) -> Params:
-        """Unconstrained values of the latent sites, by one of NumPyro's strategies such as `init_to_median`. ``sites``
-        is filled with the model's sites by name, and NumPyro's warnings of missing plates are then given.
-        """
+        """Unconstrained values of the latent sites, by a strategy of NumPyro; fills ``sites`` and warns as NumPyro."""
         trace = self._initial_trace(key, strategy)
         if sites is not None:
             sites.update(_sites(trace))

@@ -141,9 +141,7 @@ def _log_mass_by_cdf(base: dist.Distribution, sides: list[tuple[Array, Array, in
 
 
 def _log_tail(base: dist.Distribution, edge: Array, end: Array, direction: int) -> jax.Array:
-    """Log mass between ``edge`` and ``end`` (±inf allowed), ``direction`` −1 for a lower, 1 for an upper tail. Where
-    most of the law may lie beyond the edge, far out and narrow, the integral is cut at its mean.
-    """
+    """Log mass between an edge and an end, cut at the mean where most of the law may lie beyond the edge."""
     try:
         centre = jax.lax.stop_gradient(jnp.asarray(base.mean))
     except NotImplementedError:

@@ -34,9 +34,7 @@ class Family:
         return []
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Centres of the mass of a continuous law, each with a width of the order of a standard deviation. Moments are
-        integrated on panels that become narrow there. Pairs that are not finite are left out.
-        """
+        """Centres of the mass of a continuous law, each with a width of the order of a standard deviation."""
         try:
             return [(self.law.mean, jnp.sqrt(self.law.variance))]
         except NotImplementedError:
@@ -56,9 +54,7 @@ class Family:
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
-        """Log P(X < first) and log P(X > last) of a continuous law, (2, *batch), accurate however small they are. −inf
-        where there is no mass. None where they are not known: the `cdf` serves where it is large, and quadrature.
-        """
+        """Log P(X < first), log P(X > last) of a continuous law, (2, *batch), however small; None if unknown."""
         return None
 
     def log_mass(self, counts: Array) -> Array:

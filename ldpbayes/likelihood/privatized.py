@@ -187,9 +187,7 @@ def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
 
 
 def law_of_records(law: Any, groups: Array) -> dist.Distribution:
-    """The laws (N,) of records, each of which belongs to a group, from a law (G,) a group. They are of the law's class,
-    for its closed forms; TypeError if its parameters are not all that it is made from.
-    """
+    """Laws (N,) of records from a law (G,) a group, of its class; TypeError if its parameters are not all."""
     own = unexpanded(law)
     if own.batch_shape == ():
         return own.expand(np.shape(groups))

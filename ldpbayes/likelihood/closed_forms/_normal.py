@@ -227,9 +227,7 @@ def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
 
 
 def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Array, jax.Array]:
-    """For covariance + scale² w I at nodes w the inverses (nodes, d, d), and half the log determinants (nodes,). Sigma,
-    the standard deviation of the noise, is a number or one a column.
-    """
+    """Inverses (nodes, d, d) of covariance + sigma² w I at nodes w, and half the log determinants (nodes,)."""
     noise = jnp.broadcast_to(sigma**2, covariance.shape[-1:]) * np.eye(covariance.shape[-1])
     roots = jnp.linalg.cholesky(covariance + w[:, None, None] * noise)
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
