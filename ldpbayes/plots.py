@@ -41,22 +41,17 @@ def plot_intervals(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Means and equal-tailed intervals: a row of the picture for each group, a colour for each analysis.
+    """Means and equal-tailed intervals of `level`: a row of the picture for each group, a colour for each analysis.
 
-    Parameters
-    ----------
-    estimates : mapping of str to mapping of str to array_like
-        ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups run from top to bottom.
-    reference : array_like, optional
-        Draws of a reference analysis: a grey line at its mean and a band over its interval, behind all groups.
-    level : float
-        Probability of the intervals.
+    `estimates` is ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
+    Draws of a `reference` analysis are a grey line at their mean and a band over their interval, behind all groups.
     """
     ax = _axes(ax)
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
     offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
     above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
     if reference is not None:
         mean, low, high = _interval(reference, level)
         ax.axvspan(low, high, color=_GREY, alpha=0.18, linewidth=0)
@@ -72,7 +67,6 @@ def plot_intervals(
             if name not in labelled:
                 labelled.add(name)
                 place, distance = (above | {"va": "top"}, -7) if offsets[name] > 0 else (above, 7)
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
                 ax.annotate(name, (mean, y), (0, distance), color=colours[name], bbox=box, **place)
     ax.set_yticks(range(len(estimates)), list(estimates))
     ax.set_ylim(len(estimates) - 0.45, -0.65)
@@ -97,7 +91,7 @@ def plot_shares(
         Values, one apart.
     shares : mapping of str to array_like (draws, k) or FrequencyEstimate
         By analysis: the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a
-        point estimate with standard errors (normal interval) or without (no interval).
+        point estimate with its interval, if it has standard errors.
     truth : array_like (k,), optional
         Probabilities to compare with: a grey mark at each value.
     labels_at : mapping of str to (float, float), optional
@@ -177,8 +171,7 @@ def plot_replicates(
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
     ax, j = _axes(ax), estimate.names.index(name)
     low, high = (end[j] for end in estimate.interval(level))
-    draws = estimate.draws[:, j]
-    colour = COLOURS["noise-aware"]
+    draws, colour = estimate.draws[:, j], COLOURS["noise-aware"]
     ax.hist(draws[np.isfinite(draws)], bins="fd", density=True, color=colour, alpha=0.35, label="replicates")
     ax.axvspan(low, high, ymax=0.04, color=colour, linewidth=0, label=f"{level:.0%} interval")
     ax.axvline(estimate.params[j], color=colour, linewidth=2, label="estimate")

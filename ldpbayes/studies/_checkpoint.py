@@ -18,7 +18,7 @@ import numpy as np
 import numpyro
 from numpyro.infer.util import log_density
 
-from ldpbayes._core.types import Array, Model, PyTree
+from ldpbayes._core.types import Array, Model, Params, PyTree
 from ldpbayes.data import CountSketch, PanelSketch, Release
 from ldpbayes.inference import privatize
 from ldpbayes.mechanisms import Mechanism
@@ -37,8 +37,9 @@ PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
 class Checkpoint(dict):
     """A dict of arrays that `save` writes to a file, from which a study with the same settings resumes.
 
-    It is entered as a context: one study at a time can use a file, which is read before any work. An error on entering
-    leaves the file as it is.
+    It is entered as a context: one study at a time can use a file. Entering reads the file, or leaves it as it is and
+    raises FileNotFoundError if there is no folder for it, and ValueError if it belongs to a study with other settings
+    or another model, is no checkpoint or is damaged, or if another study that is running uses it.
 
     Parameters
     ----------
@@ -47,23 +48,11 @@ class Checkpoint(dict):
     settings : dict
         All settings that the results depend on, JSON-able. Versions of libraries and the platform are added.
     model : tuple (model, mechanism, count), optional
-        A NumPyro model that the results depend on, with the mechanism and the number of records of its release: its
-        fingerprint is added to the settings.
-
-    Raises
-    ------
-    FileNotFoundError
-        On entering, if there is no folder for the file.
-    ValueError
-        On entering, if the file belongs to a study with other settings or another model, is no checkpoint or is
-        damaged, or if another study that is running uses it.
+        A NumPyro model, and the mechanism and count of its release, whose fingerprint is added to the settings.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike | None,
-        settings: dict[str, Any],
-        model: tuple[Model, Mechanism, int] | None = None,
+        self, path: str | os.PathLike | None, settings: Params, model: tuple[Model, Mechanism, int] | None = None
     ) -> None:
         super().__init__()
         self.path = None if path is None else pathlib.Path(path).resolve()
@@ -124,8 +113,8 @@ class Checkpoint(dict):
         batch, replicates = self.settings["batch"], self.settings["replicates"]
         if not file:
             return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
-        finished = f"{int(file['finished'])} of {replicates} replicates are in {self.path.name}"
-        return f"{finished}; run the same call again to go on"
+        share = f"{int(file['finished'])} of {replicates} replicates"
+        return f"{share} are in {self.path.name}; run the same call again to go on"
 
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
@@ -165,7 +154,7 @@ def _versions() -> dict[str, str]:
 
 
 def _lock(path: pathlib.Path) -> IO:
-    """An open file beside the path that no other process has locked; the system unlocks it when a process ends."""
+    """An open file beside the path, locked until it is closed or the process ends."""
     lock = path.with_name(f"{path.name}.lock")
     while True:
         file = open(lock, "a")  # noqa: SIM115  (it stays open)
@@ -177,8 +166,9 @@ def _lock(path: pathlib.Path) -> IO:
                 return file
         except BlockingIOError:
             file.close()
-            message = f"another study that is running uses the checkpoint {path}; give this one another"
-            raise ValueError(message) from None
+            raise ValueError(
+                f"another study that is running uses the checkpoint {path}; give this one another"
+            ) from None
         except FileNotFoundError:
             pass
         file.close()  # the study that had locked this file has just removed it
@@ -202,10 +192,7 @@ def _abridged(value: object) -> str:
 
 
 def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:
-    """Digest of a model of one release: its simulation, and its log density given released values.
-
-    Two models with the same sites, operations and constants have the same fingerprint.
-    """
+    """Digest of the programs of a model's simulation and of its log density given a release, constants included."""
 
     def seeded(key: jax.Array) -> Model:
         return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
@@ -225,7 +212,6 @@ def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:
 
 
 def _digest(function: Callable, *shapes: PyTree) -> str:
-    """Digest of a function's program, with every constant in it, for arguments of these shapes and types."""
     text = jax.jit(function).lower(*shapes).as_text()
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -15,7 +15,7 @@ from numpyro.infer import NUTS, Predictive
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.types import Model, Params
-from ldpbayes.data import MomentSketch, PanelSketch, Release, Sketch, TotalSketch
+from ldpbayes.data import MomentSketch, PanelSketch, Release, TotalSketch
 from ldpbayes.estimation.estimates import table
 from ldpbayes.inference import privatize
 from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser
@@ -32,7 +32,7 @@ NAMES_SHOWN = 6  # more parameters are counted in a repr, not named
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Coverage:
+class CoverageTable:
     """Posterior cdfs at the true values, (replicates,) by scalar parameter: uniform if the posterior is calibrated.
 
     Entries that the model fixes, such as the diagonal of a correlation matrix's root, are not among the `quantiles`.
@@ -46,7 +46,6 @@ class Coverage:
 
     @property
     def replicates(self) -> int:
-        """Number of releases that were fitted."""
         return len(next(iter(self.quantiles.values()), ()))
 
     def covered(self, level: float) -> dict[str, int]:
@@ -64,10 +63,8 @@ class Coverage:
             for name, count in self.covered(level).items():
                 n = len(self.quantiles[name])
                 low, high = binomial_band(n, level, confidence)
-                rows.append(
-                    {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
-                    | {"inside": low <= count <= high}
-                )
+                row = {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
+                rows.append(row | {"inside": low <= count <= high})
         return rows
 
     def summary(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> str:
@@ -83,10 +80,7 @@ class Coverage:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Central interval of a binomial count of `n` trials: both tails together have at most 1 − `confidence`.
-
-    `level` is the probability of success.
-    """
+    """Central interval of a binomial count: `n` trials with probability `level`, at most 1 − `confidence` outside."""
     tail = (1 - confidence) / 2
     return int(scipy.stats.binom.ppf(tail, n, level)), int(scipy.stats.binom.isf(tail, n, level))
 
@@ -103,18 +97,17 @@ def coverage(
     batch: int = 20,
     checkpoint: str | os.PathLike | None = None,
     progress_bar: bool = True,
-) -> Coverage:
+) -> CoverageTable:
     """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
 
-    The model simulates when it is run on a release without values. The fits of a batch run in one compiled call, one
-    chain each, on sketches; on releases if each record has a law of its own, as in a regression, or the model is one by
-    `privatize`. Source: [KJKH] sec. 4.4 and Figures 1 and 10.
+    The fits of a batch run in one compiled call, one chain each, on sketches; on releases if each record has a law of
+    its own, as in a regression, or the model is one by `privatize`. Source: [KJKH] sec. 4.4 and Figures 1 and 10.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release, or one by `privatize` that observes its argument. Entries of sites that are arrays
-        are counted one by one, as ``theta[0]``, ...
+        NumPyro model of one release, which simulates if that has no values, or one by `privatize` that observes its
+        argument. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
     mechanism : Mechanism
         Makes the releases, with one budget; for discrete outputs, personal budgets too.
     count : int
@@ -135,7 +128,7 @@ def coverage(
     ValueError, FileNotFoundError
         If `Checkpoint` refuses the file, the model has not exactly one privatized site, or a number is out of range.
     KeyboardInterrupt
-        At an interrupt, with a message that says how many replicates are saved.
+        With a message that says how many replicates are saved.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
@@ -176,7 +169,7 @@ def coverage(
             for name in names
             for index in map(tuple, np.argwhere(results[f"free {name}"]))
         }
-    return Coverage(quantiles)
+    return CoverageTable(quantiles)
 
 
 def _privatized_site(model: Model, plan: Release) -> tuple[str, tuple[int, ...]]:
@@ -202,12 +195,22 @@ def _privatized_site(model: Model, plan: Release) -> tuple[str, tuple[int, ...]]
 
 
 class ReplicatedFit:
-    """NUTS, one chain a release: on sketches with common nodes, or on records that are rows or have a law each.
+    """Posteriors of many releases of one mechanism, by NUTS in double precision: one chain a release.
 
-    Called with a key and releases (or sketches of rows) of one mechanism, it samples their posteriors in double
-    precision: arrays (releases, num_samples, *site) by site. It is compiled for the first batch, and again only if
-    later ones bring released values that no earlier one had. `sketched` is False if a record has a law of its own;
-    `options` are those of ``numpyro.infer.NUTS``.
+    ``fit(key, releases)`` takes a sequence of releases, or of sketches of rows, and returns draws by site: arrays
+    (releases, num_samples, ...). Chains run on sketches with common nodes, or on records that are rows or have a law
+    each. It is compiled for the first call, and again only for released values that no earlier call had.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model of one release.
+    num_warmup, num_samples : int
+        NUTS iterations of a chain that adapt it and are discarded, and that are kept.
+    sketched : bool
+        Whether all records have one law, so that a sketch serves; False for a regression.
+    **options
+        Those of ``numpyro.infer.NUTS``.
     """
 
     def __init__(
@@ -227,19 +230,17 @@ class ReplicatedFit:
             keys = jax.random.split(key, len(releases))
             first = releases[0]
             if isinstance(first, (MomentSketch, TotalSketch)):
-                names = [field.name for field in dataclasses.fields(first)]
-                names = [name for name in names if name not in ("mechanism", "doubts", "added")]
-                return self._samples(keys, first, [_arrays(sketch, names) for sketch in releases], bar)
+                names = {field.name for field in dataclasses.fields(first)} - {"mechanism", "doubts", "added"}
+                return self._samples(keys, first, releases, sorted(names), bar)
             if first.mechanism.record_shape or not self._sketched:
-                return self._samples(keys, first, [_arrays(release, ["values"]) for release in releases], bar)
+                return self._samples(keys, first, releases, ["values"], bar)
             sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
             if isinstance(sketches[0], PanelSketch):
                 return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
             total = sum(sketches, self._nodes)
             # added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes
             self._nodes = dataclasses.replace(total, weights=np.zeros(len(total.nodes)), added=())
-            data = [_arrays(self._nodes + sketch, ["weights"]) for sketch in sketches]
-            return self._samples(keys, self._nodes, data, bar)
+            return self._samples(keys, self._nodes, [self._nodes + sketch for sketch in sketches], ["weights"], bar)
 
     def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch], bar: Bar | None) -> Params:
         """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
@@ -247,9 +248,9 @@ class ReplicatedFit:
             sites = sites_of(Density(self._model, (sketches[0],), {}))
             self._lattice = any(site.discrete_base for site in sites.values())
         coarse = [coarser([sketch], self._lattice)[0] for sketch in sketches]
+        names = PanelSketch.arrays
         if coarse[0] is sketches[0]:
-            return self._samples(keys, sketches[0], _moments(sketches), bar)
-
+            return self._samples(keys, sketches[0], sketches, names, bar)
         failures: list[int] = []
 
         def certify(positions: Params, example: Params) -> None:
@@ -260,9 +261,9 @@ class ReplicatedFit:
                 if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
                     failures.append(i)
 
-        samples = self._samples(keys, coarse[0], _moments(coarse), bar, certify)
+        samples = self._samples(keys, coarse[0], coarse, names, bar, certify)
         if failures:
-            finer = self._samples(keys[np.array(failures)], sketches[0], _moments([sketches[i] for i in failures]))
+            finer = self._samples(keys[np.array(failures)], sketches[0], [sketches[i] for i in failures], names)
             for name, values in finer.items():
                 samples[name][failures] = values
         return samples
@@ -271,25 +272,19 @@ class ReplicatedFit:
         self,
         keys: jax.Array,
         template: Any,
-        data: list[Params],
+        sources: Sequence[Any],
+        names: Sequence[str],
         bar: Bar | None = None,
         inspect: Callable[[Params, Params], None] = lambda *_: None,
     ) -> Params:
-        """Samples on the template with each of the data in place of its own; `inspect` is given the positions."""
+        """Samples on the template with the named arrays of each source; `inspect` is given the positions."""
 
-        def density(data: Params) -> Density:
-            return Density(self._model, (dataclasses.replace(template, **data),), {})
+        def density(arrays: Params) -> Density:
+            return Density(self._model, (dataclasses.replace(template, **arrays),), {})
 
+        data = [{name: getattr(source, name) for name in names} for source in sources]
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
         chains.run(self._iterations[0], bar)
         positions, _ = chains.run(self._iterations[1], bar)
         inspect(positions, chains.example)
         return chains.constrained(positions)
-
-
-def _arrays(data: Release | Sketch, names: Sequence[str]) -> Params:
-    return {name: getattr(data, name) for name in names}
-
-
-def _moments(sketches: Sequence[PanelSketch]) -> list[Params]:
-    return [_arrays(sketch, PanelSketch.arrays) for sketch in sketches]

@@ -1,6 +1,7 @@
 """Estimators fitted to many simulated releases, in one compiled call."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -17,14 +18,8 @@ from ldpbayes.mechanisms.additive import Additive
 class Setting:
     """A cell of a table: a simulation, and its estimators.
 
-    Attributes
-    ----------
-    simulate : callable
-        Key → original records (N, columns), which the `mechanism` releases.
-    truth, start : array (p,)
-        The true parameters, and the start of every minimisation.
-    estimators : dict of str to Estimator
-        By name; those by `Oracle` are given the original records.
+    `simulate` maps a key to original records (N, columns), which the `mechanism` releases. `truth` and `start` (p,) are
+    the true parameters and the start of every minimisation. Estimators by `Oracle` are given the original records.
     """
 
     simulate: Callable[[Key], jax.Array]
@@ -35,10 +30,10 @@ class Setting:
 
 
 def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Solution]:
-    """Solution all estimators to many simulated releases, in one compiled call and in double precision.
+    """Fit all estimators to many simulated releases, in one compiled call and in double precision.
 
-    The results by name of the estimator have an axis of replicates in front. The seed is for records, their release and
-    the analyst's own noise. `batch` replicates are vectorised together.
+    The solutions, by name of the estimator, have an axis of replicates in front. The seed is for records, their release
+    and the analyst's own noise. `batch` replicates are vectorised together.
     """
     return replicator(setting, replicates, batch=batch)(seed)
 
@@ -64,15 +59,12 @@ def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable
 
     devices, parts = jax.local_devices(), PartitionSpec("replicates")
     rounds = -(-replicates // len(devices)) * len(devices)
-    fit_all = jax.jit(
-        jax.shard_map(
-            lambda keys: jax.lax.map(fit_one, keys, batch_size=batch),
-            mesh=Mesh(np.array(devices), ("replicates",)),
-            in_specs=parts,
-            out_specs=parts,
-            check_vma=False,
-        )
-    )
+    mesh = Mesh(np.array(devices), ("replicates",))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=parts, out_specs=parts, check_vma=False)
+    def fit_all(keys: jax.Array) -> dict[str, Solution]:
+        return jax.lax.map(fit_one, keys, batch_size=batch)
 
     def run(seed: int) -> dict[str, Solution]:
         with jax.enable_x64(True):

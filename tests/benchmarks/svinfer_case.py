@@ -288,7 +288,7 @@ def replicated(case, frames):
     """Results of `ours`, a chain a table, compiled once."""
     import jax
 
-    from ldpbayes.studies._coverage import ReplicatedFit
+    from ldpbayes.studies import ReplicatedFit
 
     _, iterations = CHAINS[kind(case)]
     run = ReplicatedFit(model_of(case), num_warmup=iterations, num_samples=iterations, **sampler(start_of(frames[0])))

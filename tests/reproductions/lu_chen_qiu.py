@@ -24,8 +24,7 @@ from ldpbayes.estimation import (
 from ldpbayes.estimation.losses import absolute, as_loss, logistic
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
-from ldpbayes.studies import Checkpoint, Setting, replicate
-from ldpbayes.studies._coverage import ReplicatedFit
+from ldpbayes.studies import Checkpoint, ReplicatedFit, Setting, replicate
 
 
 def table(cells, replicates, seed, batch, checkpoint, **settings):

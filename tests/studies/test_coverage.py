@@ -12,8 +12,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.inference.chains import Bar
 from ldpbayes.models import clipped_gaussian, multivariate_normal, oue_histogram
-from ldpbayes.studies import Coverage, binomial_band, coverage
-from ldpbayes.studies._coverage import ReplicatedFit
+from ldpbayes.studies import CoverageTable, ReplicatedFit, binomial_band, coverage
 from tests.checkpoints import read, write
 from tests.protocols import PROTOCOLS
 
@@ -97,7 +96,7 @@ def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):
 
 
 def test_central_intervals_are_counted_by_the_truths_quantile():
-    study = Coverage({"mu": np.array([0.01, 0.2, 0.5, 0.76, 0.99])})
+    study = CoverageTable({"mu": np.array([0.01, 0.2, 0.5, 0.76, 0.99])})
     assert study.covered(0.5) == {"mu": 1}
     assert study.covered(0.8) == {"mu": 3}
     assert study.table(levels=[0.95])[0]["covered"] == 0.6
@@ -156,7 +155,7 @@ def test_a_study_of_a_privatized_model_is_one_of_its_releases(tmp_path):
     options = {"replicates": 2, "num_warmup": 5, "num_samples": 5, "checkpoint": tmp_path / "c.npz"}
     study = coverage(ldp.privatize(ordinary, {"y": mechanism}), mechanism, 10, **options)
     assert list(study.quantiles) == ["share"]
-    assert repr(study) == "Coverage(2 replicates of share)"
+    assert repr(study) == "CoverageTable(2 replicates of share)"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_a_study_that_cannot_be_says_why(model, options, message):
 
 
 def test_the_summary_has_a_row_a_parameter_and_marks_what_is_outside_its_band():
-    study = Coverage({"mu": np.linspace(0.005, 0.995, 100), "sigma": np.full(100, 0.01)})
+    study = CoverageTable({"mu": np.linspace(0.005, 0.995, 100), "sigma": np.full(100, 0.01)})
     band, mu, sigma = study.summary(levels=[0.5, 0.95]).splitlines()[-4:-1]
     assert band.split()[0] == "band"
     assert mu.split() == ["mu", "0.500", "0.960"]

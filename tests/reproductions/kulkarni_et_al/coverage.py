@@ -14,8 +14,7 @@ from ldpbayes.likelihood import Privatized
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import AdditiveMechanism, LinearRecordsMechanism, StatisticsMechanism
 from ldpbayes.noise import Gaussian
-from ldpbayes.studies import Checkpoint, Coverage
-from ldpbayes.studies._coverage import ReplicatedFit
+from ldpbayes.studies import Checkpoint, CoverageTable, ReplicatedFit
 
 
 def regression_coverage(
@@ -60,7 +59,7 @@ def regression_coverage(
                     saved[f"{part} {name}"] = np.concatenate([*before, array])
             saved["finished"] = np.array(min(start + batch, replicates))
             saved.save()
-        return Coverage(dict(_quantiles(saved)))
+        return CoverageTable(dict(_quantiles(saved)))
 
 
 def _simulated(key, model, mechanism, count):

@@ -12,8 +12,7 @@ from scipy import stats
 from ldpbayes.data import Release
 from ldpbayes.estimation import frequencies
 from ldpbayes.mechanisms import OptimalUnaryEncoding
-from ldpbayes.studies import Checkpoint
-from ldpbayes.studies._coverage import ReplicatedFit
+from ldpbayes.studies import Checkpoint, ReplicatedFit
 from tests.reproductions.splits import data_file
 
 

@@ -24,8 +24,7 @@ from ldpbayes.mechanisms import (
     LogisticStatisticsMechanism,
 )
 from ldpbayes.privacy import gaussian_scale, linear_sensitivity_bound
-from ldpbayes.studies import Checkpoint
-from ldpbayes.studies._coverage import ReplicatedFit
+from ldpbayes.studies import Checkpoint, ReplicatedFit
 from tests.reproductions.splits import Splits, data_file
 
 # tables, with their covariates reduced as in [KJKH] sec. 4.2
