@@ -28,11 +28,10 @@ DRAWS = 16  # default draws of the analyst's own noise for each record
 LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
 PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
 
-Bounds = tuple[Array, Array] | None
-"""Lower and upper bounds of the original records in each perturbed column, or None."""
-
-Support = tuple[Array, Array] | str | None
-"""A pair of numbers or of arrays over the perturbed columns, "bounds" (a mechanism's), or None."""
+Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
+Support = (
+    tuple[Array, Array] | str | None
+)  # numbers or arrays over the perturbed columns, "bounds" (a mechanism's), or None
 
 
 @jax.tree_util.register_static
@@ -51,17 +50,10 @@ class Correction(abc.ABC):
     is declared with ``dataclasses.field(metadata={"static": True})``.
     """
 
-    name: ClassVar[str]
-    """Name of the method in tables and messages; by default the name of its class."""
-
-    original: ClassVar[bool] = False
-    """Whether the method takes original records instead of a release."""
-
-    only_smooth: ClassVar[bool] = False
-    """Whether a loss without the derivatives that the method uses is refused, because its correction is biased."""
-
-    beyond: ClassVar[bool] = False
-    """Whether the method evaluates a loss outside the support too, if it is finite there."""
+    name: ClassVar[str]  # in tables and messages; by default the name of the class
+    original: ClassVar[bool] = False  # whether the method takes original records instead of a release
+    only_smooth: ClassVar[bool] = False  # whether it is biased, and refused, for a loss without `derivatives`
+    beyond: ClassVar[bool] = False  # whether it evaluates a loss outside the support too, if that is finite there
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -70,10 +62,7 @@ class Correction(abc.ABC):
 
     @property
     def support(self) -> Support:
-        """Where the original records are known to lie; a field of methods that use it.
-
-        The loss is then only asked to be finite there.
-        """
+        """Where original records are known to lie, and the loss has to be finite; a field of methods that use it."""
         return None
 
     @abc.abstractmethod
@@ -84,20 +73,10 @@ class Correction(abc.ABC):
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool
     ) -> "EvidenceCorrection":
-        """The corrected losses of some records; traceable.
+        """The corrected losses of released rows (N, columns), or of original ones for a method that takes these.
 
-        Parameters
-        ----------
-        loss : Loss
-            The loss to be corrected; its terms are evaluated later, at many parameters.
-        mechanism : Additive
-            Mechanism of the release: its ``noise``, and the ``index`` of the perturbed columns.
-        rows : array (N, columns)
-            Released records (or original ones, for a method that takes these).
-        key : jax.Array
-            For noise of the analyst's own.
-        everywhere : bool
-            Whether the loss is finite outside the support too.
+        Traceable. The key is for noise of the analyst's own; `everywhere` says that the loss is finite outside the
+        support too. A mechanism has its ``noise``, and the ``index`` of the perturbed columns.
         """
 
     def derivatives(self, columns: int) -> int:
@@ -129,21 +108,9 @@ class Correction(abc.ABC):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """A term of a corrected loss: the loss at some points of each record, weighted.
+    """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each record, weighted.
 
-    Subclasses replace the loss by an operator of it.
-
-    Parameters
-    ----------
-    rows : array (points, N, columns)
-        Points, equally many for each of N records.
-    weights : array (points, N)
-        Weights of the points.
-
-    Raises
-    ------
-    ValueError
-        For other shapes.
+    `rows` (points, N, columns) has the points of N records, `weights` (points, N) their weights; else ValueError.
     """
 
     rows: Array
@@ -157,7 +124,7 @@ class Points:
             )
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """The unweighted values, shape (points, N); `index` has the perturbed columns."""
+        """The values without weights, shape (points, N); `index` has the perturbed columns."""
         return loss.values(self.rows, theta)
 
     def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
@@ -180,13 +147,9 @@ class Laplacians(Points):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Corrected:
-    """A corrected loss of N records: a sum of terms.
+    """A corrected loss of N records: a sum of terms of one sequence of records.
 
-    Parameters
-    ----------
-    terms : tuple of Points
-        Terms of one sequence of records. The first points of the first term are the records whose residuals set the
-        width over which a loss with kinks is rounded off.
+    The residuals of the first points of the first term set the width over which a loss with kinks is rounded off.
     """
 
     terms: tuple[Points, ...]
@@ -211,7 +174,6 @@ class Corrected:
 
     @property
     def count(self) -> int:
-        """Number of records."""
         return self.terms[0].rows.shape[1]
 
     def __add__(self, other: "Corrected") -> "Corrected":
@@ -222,14 +184,10 @@ class Corrected:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class EvidenceCorrection:
-    """Corrected losses of some records and functions of mean zero: all that the records say of the parameters.
+    """All that N records say of the parameters: corrected losses, and functions of mean zero.
 
-    Parameters
-    ----------
-    criteria : tuple of Corrected
-        The first one is minimised. All are unbiased for one loss, so that differences of their scores have mean zero.
-    controls : array (N, q)
-        Functions of the released records whose means are zero whatever the parameters.
+    The first of the `criteria` is minimised. All are unbiased for one loss, so that differences of their scores have
+    mean zero. `controls` (N, q) are functions of the released records with mean zero whatever the parameters.
     """
 
     criteria: tuple[Corrected, ...]
@@ -237,7 +195,6 @@ class EvidenceCorrection:
 
     @classmethod
     def of(cls, *criteria: Corrected, controls: Array = None) -> Self:
-        """Evidence of corrected losses, by default without functions of mean zero."""
         if controls is None:
             controls = jnp.zeros((criteria[0].count, 0), criteria[0].terms[0].rows.dtype)
         return cls(criteria, controls)
@@ -291,8 +248,17 @@ class AveragedCorrection(Correction):
     cuts: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", _checked_draws(self.draws))
-        object.__setattr__(self, "cuts", _checked_cuts(self.cuts))
+        if not (isinstance(self.draws, str) and self.draws == "exact"):
+            if not is_integer(self.draws) or self.draws < 1:
+                raise ValueError(f"draws must be a positive integer or 'exact', got {self.draws!r}")
+            object.__setattr__(self, "draws", int(self.draws))
+        try:
+            cuts = tuple(float(cut) for cut in self.cuts)
+        except (TypeError, ValueError):
+            cuts = (math.nan,)
+        if not np.all(np.isfinite(cuts)):
+            raise ValueError(f"cuts must be a sequence of finite numbers, got {self.cuts!r}")
+        object.__setattr__(self, "cuts", cuts)
 
     def settled(self, mechanism: Additive) -> Self:
         if self.draws == "exact" and mechanism.dimension != 1:
@@ -311,18 +277,12 @@ class DoublyRandom(AveragedCorrection):
     Parameters
     ----------
     draws : int or "exact"
-        Draws of the analyst's own noise S to average over for each record. "exact" integrates instead, for one
-        perturbed column.
+        Draws of the analyst's own noise S to average over for each record; "exact" integrates, in one column.
     support : "bounds", (lower, upper) or None
         Where the original records are known to lie, in the perturbed columns: between the mechanism's bounds, between
         these numbers or arrays over the perturbed columns, or anywhere.
     cuts : sequence of float
         Kinks of the loss in the perturbed column, at which ``draws="exact"`` cuts its integrals.
-
-    Raises
-    ------
-    ValueError
-        For an option out of range.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -336,7 +296,7 @@ class DoublyRandom(AveragedCorrection):
         object.__setattr__(self, "support", _checked_support(self.support))
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_zero_inflated(noise) and is_laplace(noise, SymmetricLaplace, columns)
+        return isinstance(noise, ZeroInflated) and is_laplace(noise, SymmetricLaplace, columns)
 
     def settled(self, mechanism: Additive) -> Self:
         return dataclasses.replace(super().settled(mechanism), support=settled_support(self.support, mechanism))
@@ -368,7 +328,6 @@ class Combined(DoublyRandom):
     beyond: ClassVar[bool] = True
 
     def derivatives(self, columns: int) -> int:
-        """Two, if the loss has them."""
         return 2
 
     def evidence(
@@ -417,7 +376,7 @@ class SmoothedDoublyRandom(_LaplacianCorrection):
     name: ClassVar[str] = "sdr"
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_zero_inflated(noise) and is_laplace(noise, SymmetricLaplace, columns)
+        return isinstance(noise, ZeroInflated) and is_laplace(noise, SymmetricLaplace, columns)
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
@@ -460,10 +419,9 @@ class IndependentLaplaceCorrection(Correction):
     only_smooth: ClassVar[bool] = True
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return is_laplace(noise, Laplace, columns) and not is_zero_inflated(noise)
+        return is_laplace(noise, Laplace, columns) and not isinstance(noise, ZeroInflated)
 
     def derivatives(self, columns: int) -> int:
-        """Two in each column, one column after the other."""
         return 2 * columns
 
     def evidence(
@@ -511,9 +469,6 @@ class DeconvolvedLoss(Loss):
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
         raise NotImplementedError("this loss is corrected already")
 
-    def names(self, columns: tuple[str, ...]) -> list[str] | None:
-        return self.loss.names(columns)
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -544,9 +499,9 @@ def correction_from(method: str | Correction, **options: Any) -> Correction:
     if not isinstance(method, str):
         hint = f"; call it, {method.__name__}(...)" if isinstance(method, type) else ""
         raise TypeError(f"method must be one of {known}, or a Correction, got {method!r}{hint}")
-    cls = _METHODS.get(method)
-    if cls is None:
+    if method not in _METHODS:
         raise ValueError(f"method must be one of {known}, or a Correction, got {method!r}")
+    cls = _METHODS[method]
     fields = {field.name for field in dataclasses.fields(cls)}
     return cls(**{name: value for name, value in options.items() if name in fields})
 
@@ -567,11 +522,6 @@ def methods_for(mechanism: Additive) -> list[Correction]:
     return [method for method in (cls() for cls in _CORRECTIONS) if method.takes(mechanism.noise, mechanism.dimension)]
 
 
-def is_zero_inflated(noise: Noise) -> bool:
-    """Whether noise is left out at random."""
-    return isinstance(noise, ZeroInflated)
-
-
 def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
     """Whether the noise, if it is added, is Laplace or symmetric Laplace noise; in one column these are one law."""
     law = noise.noise if isinstance(noise, Omitted) else noise
@@ -579,29 +529,25 @@ def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
 
 
 def _checked_support(support: Support) -> Support:
-    """A support as a method keeps it: numbers or arrays over the perturbed columns; ValueError for anything else."""
+    """A support whose bounds are numbers or arrays over the perturbed columns; ValueError for anything else."""
     if support is None or not is_concrete(support):
         return support
-    if isinstance(support, str):
-        if support != BOUNDS:
-            raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
+    if isinstance(support, str) and support == BOUNDS:
         return BOUNDS
     try:
-        lower, upper = support
+        lower, upper = () if isinstance(support, str) else support
     except (TypeError, ValueError):
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
-    pair = (
-        checked("support's lower bound", lower, "finite", np.isfinite),
-        checked("support's upper bound", upper, "finite", np.isfinite),
-    )
+    lower = checked("support's lower bound", lower, "finite", np.isfinite)
+    upper = checked("support's upper bound", upper, "finite", np.isfinite)
     try:
-        disordered = np.any(np.greater_equal(*pair))
+        disordered = np.any(np.greater_equal(lower, upper))
     except ValueError:
-        shapes = " and ".join(str(np.shape(bound)) for bound in pair)
+        shapes = f"{np.shape(lower)} and {np.shape(upper)}"
         raise ValueError(f"the support's bounds must be of one length, got shapes {shapes}") from None
     if disordered:
         raise ValueError(f"the support's lower bound must be below its upper one, got {support!r}")
-    return pair
+    return lower, upper
 
 
 def settled_support(support: Support, mechanism: Additive) -> Bounds:
@@ -613,10 +559,8 @@ def settled_support(support: Support, mechanism: Additive) -> Bounds:
     shape = (mechanism.dimension,)
     for name, bound in zip(("lower", "upper"), support, strict=True):
         if np.shape(bound) not in ((), shape):
-            raise ValueError(
-                f"the support's {name} bound must be a number, or one a perturbed column (here {shape[0]}), got shape "
-                f"{np.shape(bound)}"
-            )
+            allowed = f"a number, or one a perturbed column (here {shape[0]})"
+            raise ValueError(f"the support's {name} bound must be {allowed}, got shape {np.shape(bound)}")
     xp = np if is_concrete(support) else jnp
     lower, upper = (xp.broadcast_to(xp.asarray(bound), shape) for bound in support)
     return lower, upper
@@ -655,26 +599,6 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
         beyond = jnp.where(deviation > 0, beyond, excess > 0)
         columns.append((excess > 0) / delta + (1 - 1 / delta) * beyond)
     return jnp.concatenate(columns, axis=1)
-
-
-def _checked_draws(draws: Any) -> int | str:
-    """A number of draws, or "exact"."""
-    if isinstance(draws, str) and draws == "exact":
-        return draws
-    if not is_integer(draws) or draws < 1:
-        raise ValueError(f"draws must be a positive integer or 'exact', got {draws!r}")
-    return int(draws)
-
-
-def _checked_cuts(cuts: Iterable[float]) -> tuple[float, ...]:
-    """The cuts as a tuple of finite numbers."""
-    try:
-        numbers = tuple(float(cut) for cut in cuts)
-    except (TypeError, ValueError):
-        numbers = (math.nan,)
-    if not np.all(np.isfinite(numbers)):
-        raise ValueError(f"cuts must be a sequence of finite numbers, got {cuts!r}")
-    return numbers
 
 
 def _zero_chance(noise: Noise) -> Array:
@@ -747,8 +671,7 @@ def _quadrature_points(
 ) -> tuple[jax.Array, jax.Array]:
     """Nodes and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts.
 
-    The noise may be far narrower than the support: the integral is cut around z, so that a piece never has more of its
-    decay than a Gauss rule can follow.
+    The integral is cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
     """
     scale = deviation / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)

@@ -19,18 +19,7 @@ from ldpbayes._core.checks import at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
-from ldpbayes.estimation.estimates import (
-    Contrast,
-    Estimate,
-    NotebookSummary,
-    estimates_line,
-    normal_interval,
-    normal_quantile,
-    table,
-    tails,
-    variances_under,
-    weighted_sums,
-)
+from ldpbayes.estimation import estimates
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import statements
@@ -50,8 +39,6 @@ class Sample(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of all methods of `frequencies`."""
-
     alpha: float
     tolerance: float
     max_iterations: int
@@ -65,7 +52,7 @@ def frequencies(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
 ) -> "FrequencyEstimate":
-    """Estimate the frequency of each category.
+    """Estimate the frequency of each category; ``unbiased`` and ``mle`` with errors for sampling and perturbation.
 
     Parameters
     ----------
@@ -87,35 +74,24 @@ def frequencies(
     tolerance : float
         Of ``mle``: distance of the log-likelihood from its maximum, in nats, at which iterations end.
     max_iterations : int
-        Of ``mle``.
-
-    Returns
-    -------
-    FrequencyEstimate
-        ``unbiased`` and ``mle`` come with standard errors and a covariance, for sampling and perturbation together.
+        Of ``mle``, which warns (RuntimeWarning) if they were too few.
 
     Raises
     ------
     TypeError
-        If `data` is neither a release nor a sketch, or its mechanism is not a pure protocol.
+        If the mechanism of `data` is not a pure protocol.
     ValueError
-        For an unknown method, a release without values, a sketch of groups, or an option that is out of range.
-
-    Warns
-    -----
-    RuntimeWarning
-        If ``mle`` has not converged.
+        For a release without values, or a sketch of groups.
 
     Notes
     -----
     ``mle`` repeats EM steps θ_k ← θ_k g_k, where g_k is the mean of p(z_i | k)/p(z_i | θ), extrapolated by SQUAREM
     ([VR]). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton step over
     θ ≥ 0, which sets them ([KCSA]). The log-likelihood of N records is concave and its maximum at most N (max g_k − 1)
-    above the present value ([Lindsay]): this `gap` ends the iterations.
-
-    Its standard errors come from the observed information about the positive frequencies, with their sum held at one.
-    There are none (NaN) for a frequency estimated as 0, at the edge of the simplex, where normal theory fails and
-    ``unbiased`` has one; they are enormous where the released values do not tell categories apart.
+    above the present value ([Lindsay]): this `gap` ends the iterations. Standard errors come from the observed
+    information about the positive frequencies, with their sum held at one. There are none (NaN) for a frequency
+    estimated as 0, at the edge of the simplex, where normal theory fails and ``unbiased`` has one; they are enormous
+    where the released values do not tell categories apart.
     """
     estimator = _METHODS.get(method) if isinstance(method, str) else None
     if estimator is None:
@@ -136,10 +112,8 @@ def _exact_counts(data: Release | Sketch) -> Sketch:
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
     if not isinstance(data.mechanism, PureProtocol):
-        raise TypeError(
-            "frequencies are those of categories under a pure protocol, such as RandomizedResponse; "
-            f"got a release of {type(data.mechanism).__name__}"
-        )
+        wanted = "categories under a pure protocol, such as RandomizedResponse"
+        raise TypeError(f"frequencies are those of {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
     if isinstance(data, Sketch) and data.law_shape:
@@ -179,21 +153,12 @@ class LinearVariance:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FrequencyEstimate(NotebookSummary):
+class FrequencyEstimate(estimates.NotebookSummary):
     """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
 
-    Attributes
-    ----------
-    estimate : array (categories,)
-        The frequencies.
-    standard_error : array (categories,) or None
-        None where no theory gives it: after thresholding or projecting, and for ``mle`` with more than 4096 categories.
-    converged : bool
-        Whether ``mle`` came within its tolerance; the other methods are exact.
-    iterations : int
-        Of ``mle``.
-    gap : float or None
-        Upper bound, in nats, on the distance of the log-likelihood from its maximum, for ``mle``.
+    `estimate` and `standard_error` are arrays (categories,). There are no errors (None) after thresholding or
+    projecting, and for ``mle`` with more than 4096 categories. ``mle`` is `converged` if its `gap`, an upper bound in
+    nats on the distance of the log-likelihood from its maximum, is within the tolerance; other methods are exact.
     """
 
     method: str
@@ -207,14 +172,12 @@ class FrequencyEstimate(NotebookSummary):
     _mechanisms: tuple[PureProtocol, ...] = ()
 
     def __repr__(self) -> str:
-        suffix = "" if self.converged else ", NOT CONVERGED"
-        head = f"{self.method}, {len(self.estimate):,} categories{suffix}"
+        head = f"{self.method}, {len(self.estimate):,} categories{'' if self.converged else ', NOT CONVERGED'}"
         labels = [f"{name}:" for name in self.names]
-        return f"{type(self).__name__}({estimates_line(head, labels, self.estimate, self.standard_error)})"
+        return f"{type(self).__name__}({estimates.estimates_line(head, labels, self.estimate, self.standard_error)})"
 
     @property
     def params(self) -> np.ndarray:
-        """The frequencies (categories,)."""
         return self.estimate
 
     @property
@@ -226,16 +189,15 @@ class FrequencyEstimate(NotebookSummary):
     def covariance(self) -> np.ndarray | None:
         """Covariance (categories, categories) of ``unbiased`` and ``mle``.
 
-        None for other methods, and for more than 4096 categories. ``unbiased`` computes it at first use from the
-        released values: the products of records' terms say how estimates vary together under any protocol. With one
-        budget its diagonal has the squares of the standard errors, but for estimates below 0 or above 1, whose errors
-        are those of 0 and 1. With several budgets they differ by sampling error, of which the covariance has more.
+        None for other methods, and for more than 4096 categories. ``unbiased`` computes it at first use from products
+        of the released values' terms, whatever the protocol. With one budget its diagonal has the squares of the
+        standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With several budgets
+        they differ by sampling error, of which the covariance has more.
         """
         return None if self._joint is None or len(self.estimate) > DENSE_CATEGORIES else self._joint.covariance()
 
     @property
     def privacy(self) -> str:
-        """Privacy statements of the releases' mechanisms."""
         return statements(self._mechanisms)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -244,52 +206,42 @@ class FrequencyEstimate(NotebookSummary):
         Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
         further off than so many standard deviations. They hold where few records tell of a category, as with infinite
         budgets and many categories; then the standard error, at the estimate itself, does not. Intervals of ``mle``
-        are normal, and NaN with the errors.
-
-        Raises
-        ------
-        ValueError
-            If the estimate has no standard errors, or for a level outside (0, 1).
+        are normal, and NaN with the errors. ValueError if the estimate has no standard errors.
         """
         if self.standard_error is None:
             raise ValueError(_NO_ERRORS.format(self.method))
         if self._variance is not None:
-            return self._variance.interval(self.estimate, normal_quantile(level))
-        return normal_interval(self.estimate, self.standard_error, level)
+            return self._variance.interval(self.estimate, estimates.normal_quantile(level))
+        return estimates.normal_interval(self.estimate, self.standard_error, level)
 
-    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
+    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> estimates.Contrast:
         """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
 
         `weights` are those of one sum (categories,), of m sums (m, categories), or of one sum by code as
         ``{0: 1, 3: -1}``. Errors of categories are correlated, so that the error of a sum does not follow from theirs.
         The interval is normal, and too short where hardly any record supports a category of the sum; for a single
         category `interval` then has a better one. The error of an ``mle`` sum with a category estimated as 0 is NaN.
-
-        Raises
-        ------
-        ValueError
-            If the estimate has no standard errors, for weights of another shape, with unknown codes or not finite, and
-            for another level.
+        ValueError if the estimate has no standard errors.
         """
         if self._joint is None:
             raise ValueError(_NO_ERRORS.format(self.method))
-        return weighted_sums(self.estimate, self._joint.variances, weights, level, self.names)
+        return estimates.weighted_sums(self.estimate, self._joint.variances, weights, level, self.names)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
         codes = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
         head, columns = f"{'frequency':>10}", [self.estimate]
         if self.standard_error is not None:
-            lower, upper = tails(level)
+            lower, upper = estimates.tails(level)
             head += f" {'std err':>10} {lower:>10} {upper:>10}"
             columns += [self.standard_error, *self.interval(level)]
         rows = [(str(k), " ".join(f"{column[k]:10.4f}" for column in columns)) for k in codes]
         title = f"Frequencies, method {self.method!r}, {len(self.estimate)} categories"
         title += f", the {SUMMARY_CATEGORIES} most frequent" if len(self.estimate) > SUMMARY_CATEGORIES else ""
-        return table(title + ("" if self.converged else ", NOT CONVERGED"), "category", head, rows)
+        return estimates.table(title + ("" if self.converged else ", NOT CONVERGED"), "category", head, rows)
 
 
-_PROTOCOL: type[Estimate] = FrequencyEstimate  # for the type checker
+_PROTOCOL: type[estimates.Estimate] = FrequencyEstimate  # for the type checker
 
 
 def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
@@ -364,7 +316,7 @@ class Terms:
     def covariance(self) -> np.ndarray:
         """A matrix product over the released values."""
         with jax.enable_x64(True):
-            return np.asarray(_compiled_products(self.mechanism, self.nodes, self.root, self.common, self.basis))
+            return np.asarray(_products(self.mechanism, self.nodes, self.root, self.common, self.basis))
 
     def variances(self, weights: np.ndarray) -> np.ndarray:
         """A pass over the released values for each sum."""
@@ -373,6 +325,7 @@ class Terms:
             return np.asarray(_squares(self.mechanism, self.nodes, self.root, common, weights))
 
 
+@jax.jit
 def _products(mechanism: PureProtocol, z: jax.Array, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
     """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks.
 
@@ -394,17 +347,12 @@ def _products(mechanism: PureProtocol, z: jax.Array, extra: jax.Array, low: jax.
     return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
 
-_compiled_products = jax.jit(_products)
-
-
 @jax.jit
-def _squares(
-    mechanism: PureProtocol, z: jax.Array, root: jax.Array, common: jax.Array, weights: jax.Array
-) -> jax.Array:
+def _squares(mechanism: PureProtocol, z: Array, root: Array, common: Array, weights: Array) -> jax.Array:
     """Sums of squares of weighted sums of terms, one a row of the weights."""
 
-    def square(weights_and_common: tuple[jax.Array, jax.Array]) -> jax.Array:
-        row, column = weights_and_common
+    def square(row_and_column: tuple[jax.Array, jax.Array]) -> jax.Array:
+        row, column = row_and_column
         terms = root * supported_mass(mechanism, z, row) + column
         return terms @ terms
 
@@ -421,11 +369,10 @@ class Dense:
         return self.matrix
 
     def variances(self, weights: np.ndarray) -> np.ndarray:
-        return variances_under(self.matrix, weights)
+        return estimates.variances_under(self.matrix, weights)
 
 
-Evaluated = tuple[float, np.ndarray]
-"""Mean log-likelihood and its gradient."""
+Evaluated = tuple[float, np.ndarray]  # mean log-likelihood and its gradient
 
 
 def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
@@ -456,10 +403,8 @@ def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
             f"{gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}",
             RuntimeWarning,
         )
-    error, joint = None, None
-    if d <= DENSE_CATEGORIES:
-        error, covariance = _errors(theta, count, information(theta))
-        joint = Dense(covariance)
+    error, covariance = _errors(theta, count, information(theta)) if d <= DENSE_CATEGORIES else (None, None)
+    joint = None if covariance is None else Dense(covariance)
     return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, joint)
 
 
@@ -553,9 +498,7 @@ def _mixed(mechanism: PureProtocol, z: jax.Array, theta: jax.Array) -> jax.Array
 
 
 @jax.jit
-def _likelihood(
-    mechanism: PureProtocol, z: jax.Array, weights: jax.Array, theta: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _likelihood(mechanism: PureProtocol, z: Array, weights: Array, theta: Array) -> tuple[jax.Array, jax.Array]:
     """Mean log-likelihood up to a constant, and its gradient, the mean of K_i/(K_i·θ)."""
 
     def mean(theta: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 import ldpbayes.estimation.losses as losses
 from ldpbayes._core.tracing import quick_jit
-from ldpbayes._core.types import PyTree
+from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation._corrections import Bounds, Correction, check_noise, methods_for
@@ -32,11 +32,10 @@ ROUNDING = 2.0**-40  # share of the values and slopes that is taken for rounding
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Records as a method takes them.
+    """Rows (N, columns) in double precision, with the support of the original records in the perturbed columns.
 
-    `rows` (N, columns) is in double precision; `scalar` says that a record is a number. `support` bounds the original
-    records in the perturbed columns, and rows that were on it before rounding are on it again. The mechanism of
-    original records adds nothing.
+    Rows that were on the support before rounding are on it again. `scalar` says that a record is a number. The
+    mechanism of original records adds nothing.
     """
 
     mechanism: Additive
@@ -66,10 +65,8 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         raise ValueError("m_estimate needs released values; a release with only a count is for simulation")
     mechanism = cast(Additive, release.mechanism)
     if not isinstance(getattr(mechanism, "noise", None), Noise):
-        raise TypeError(
-            f"m_estimate takes releases with additive noise, got {type(mechanism).__name__}; for others use "
-            "ldpbayes.fit"
-        )
+        kind = type(mechanism).__name__
+        raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
     check_noise(method, mechanism)
     support = cast(Bounds, method.settled(mechanism).support)
     rows = np.asarray(release.values)
@@ -103,10 +100,8 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
     public = np.broadcast_to(np.equal(mechanism.noise.standard_deviation, 0), len(rows))
     bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
     if bad.any():
-        raise ValueError(
-            f"{bad.sum()} public records lie outside the support, the first at {np.argmax(bad)}: "
-            f"{part[np.argmax(bad)]}; give another support, or None"
-        )
+        first = f"the first at {np.argmax(bad)}: {part[np.argmax(bad)]}"
+        raise ValueError(f"{bad.sum()} public records lie outside the support, {first}; give another support, or None")
     rows = rows.astype(float)
     rows[:, index] = part
     return rows
@@ -122,8 +117,7 @@ def sampled_rows(records: Records) -> np.ndarray:
 def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
     """For each parameter (p,) the shortest move over which a linear approximation of the losses fails by half.
 
-    The unit follows the units of records, parameters and loss. If the approximation never fails, as for a loss that is
-    linear in a parameter, the unit is one plus the parameter's size.
+    If the approximation never fails, as for a loss that is linear in a parameter, one plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -213,7 +207,7 @@ def examine(flat: FlatLoss, records: Records, method: Correction) -> ExaminedLos
     # Whether the loss is finite at released values, and at points three times as far from their mean.
     centre = rows.mean(axis=0)
     far = np.concatenate([rows, centre + 3 * (rows - centre)])
-    values = _loss_values(loss, np.concatenate([records.inside(rows), far]), start)
+    values = np.asarray(_compiled_values(loss, np.concatenate([records.inside(rows), far]), start))
     _check_finite(values[: len(rows)], rows, bounded=records.support is not None)
     everywhere = bool(np.isfinite(values[len(rows) :]).all())
     units = np.asarray(natural_units(loss, jnp.asarray(sampled_rows(records)), jnp.asarray(start)))
@@ -223,14 +217,13 @@ def examine(flat: FlatLoss, records: Records, method: Correction) -> ExaminedLos
     if flat.function is not None and not loss.smooth:
         rows, thetas = _lines(start, records, units, everywhere=False)
         rough = has_kinks(flat.loss, rows[[0, 0]], thetas, 2)  # in the parameter alone
-    if rough:
-        loss = _replace_fields(loss, rough=True)
+        loss = _replace_fields(loss, rough=True) if rough else loss
     return ExaminedLoss(loss, units, everywhere, rough)
 
 
 def check_values(loss: Loss, rows: np.ndarray, records: Records, theta: np.ndarray, *, bounded: bool) -> None:
     """ValueError unless the losses of rows are finite; `bounded` says that the rows were brought into the support."""
-    _check_finite(_loss_values(loss, rows, theta), records.rows, bounded)
+    _check_finite(np.asarray(_compiled_values(loss, rows, theta)), records.rows, bounded)
 
 
 def _check_function(function: Callable, flat: FlatLoss, records: Records) -> None:
@@ -243,8 +236,8 @@ def _check_function(function: Callable, flat: FlatLoss, records: Records) -> Non
         raise ValueError(f"the loss asks for what a record does not have: {error}") from error
     except Exception:  # not written for NumPy's arrays
         pass
-    if getattr(result, "shape", None) != ():
-        shape = getattr(result, "shape", type(result).__name__)
+    shape = getattr(result, "shape", type(result).__name__)
+    if shape != ():
         raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shape}")
 
 
@@ -252,16 +245,14 @@ def _check_finite(values: np.ndarray, rows: np.ndarray, bounded: bool) -> None:
     if not np.isfinite(values).all():
         bad = np.flatnonzero(~np.isfinite(values))
         where = ", brought into the support," if bounded else ""
-        raise ValueError(
-            f"the loss must be finite, but at the start it is {values[bad[0]]} for record {bad[0]}{where} "
-            f"and for {len(bad) - 1} others: {rows[bad[0]]}"
-        )
+        value = f"{values[bad[0]]} for record {bad[0]}{where} and for {len(bad) - 1} others: {rows[bad[0]]}"
+        raise ValueError(f"the loss must be finite, but at the start it is {value}")
 
 
 def _with_known_smoothness(
     flat: FlatLoss, records: Records, method: Correction, units: np.ndarray, everywhere: bool
 ) -> Loss:
-    """The loss with `smooth` found out if unknown; ValueError if it lacks derivatives that the method needs."""
+    """The loss with `smooth` determined if unknown; ValueError if it lacks derivatives that the method needs."""
     loss, smooth = flat.loss, flat.loss.smooth
     order = method.derivatives(records.mechanism.dimension)
     if smooth is None:
@@ -302,10 +293,5 @@ def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: b
 
 
 @functools.partial(jax.jit, static_argnames="loss")
-def _compiled_values(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
+def _compiled_values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     return loss.values(rows, theta)
-
-
-def _loss_values(loss: Loss, rows: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Loss of each row, on the host."""
-    return np.asarray(_compiled_values(loss, jnp.asarray(rows), jnp.asarray(theta)))

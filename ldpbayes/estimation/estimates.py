@@ -18,20 +18,10 @@ FEW = 6  # parameters that a line shows; the others are counted
 class Estimate(Protocol):
     """A point estimate of p parameters with its errors, and the privacy of the releases behind it.
 
-    Attributes
-    ----------
-    estimate : array or pytree
-        The estimate, in the form of the start or of the model's parameters.
-    params : array (p,)
-        The estimate as a flat array.
-    names : list of str
-        Names of the p numbers.
-    covariance : array (p, p) or None
-        For sampling and perturbation together; None where no theory gives it.
-    standard_error : array (p,) or None
-        Square roots of the variances; None where no theory gives them.
-    privacy : str
-        What each release promised, and what several releases promise together.
+    `estimate` has the form of the start or of the model's parameters; `params` (p,) is the estimate as a flat array,
+    and `names` are those of its p numbers. `covariance` (p, p) and `standard_error` (p,) are for sampling and
+    perturbation together; None where no theory gives them. `privacy` says what each release promised, and what several
+    releases promise together.
     """
 
     @property
@@ -65,7 +55,6 @@ class NotebookSummary:
     """An estimate that shows its summary in notebooks."""
 
     def summary(self, level: float = 0.95) -> str:
-        """A table in plain text."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -161,3 +150,15 @@ def table(title: str, first: str, head: str, rows: Sequence[tuple[str, str]]) ->
 def tails(level: float) -> tuple[str, str]:
     """Heads of the columns of an interval's ends: the probabilities below them."""
     return f"[{(1 - level) / 2:.3g}", f"{(1 + level) / 2:.3g}]"
+
+
+def coefficient_rows(estimate: Estimate, level: float) -> tuple[str, list[tuple[str, str]]]:
+    """Head and rows of a `table` of coefficients with errors, tests of 0 and intervals."""
+    lower, upper = tails(level)
+    head, rows = f"{'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {lower:>10} {upper:>10}", []
+    columns = (estimate.names, estimate.params, np.asarray(estimate.standard_error), *estimate.interval(level))
+    for name, coef, error, low, high in zip(*columns, strict=True):
+        z = coef / error
+        p = 2 * special.ndtr(-abs(z))
+        rows.append((name, f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"))
+    return head, rows

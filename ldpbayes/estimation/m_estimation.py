@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from scipy import special
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, is_integer, warn
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import quick_jit
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
+from ldpbayes.estimation import _problem as problem
+from ldpbayes.estimation import estimates
 from ldpbayes.estimation._corrections import (
     Corrected,
     Correction,
@@ -23,27 +24,6 @@ from ldpbayes.estimation._corrections import (
     Naive,
     check_noise,
     correction_from,
-)
-from ldpbayes.estimation._problem import (
-    ExaminedLoss,
-    Records,
-    check_values,
-    examine,
-    natural_units,
-    records_of,
-    sampled_rows,
-    with_flat_parameter,
-)
-from ldpbayes.estimation.estimates import (
-    Contrast,
-    Estimate,
-    NotebookSummary,
-    estimates_line,
-    normal_interval,
-    table,
-    tails,
-    variances_under,
-    weighted_sums,
 )
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 from ldpbayes.estimation.minimise import TOLERANCE, Ball, Box, Minimum, minimise
@@ -84,45 +64,33 @@ def m_estimate(
         One of `ldpbayes.estimation.losses`, or any JAX function loss(x, theta) of one record: a number, or a row with
         the columns of the release, perturbed or not.
     release : Release
-        From a mechanism whose noise the method is for. For ``oracle`` original records: an array, or a data frame whose
-        columns a loss of `ldpbayes.estimation.losses` may name. A function sees the columns in the data frame's order;
-        ``frame[list(mechanism.columns)]`` has the order of a release.
+        From a mechanism whose noise the method is for. For ``oracle`` original records: an array, or a data frame,
+        whose columns a function sees in its order; ``frame[list(mechanism.columns)]`` has the order of a release.
     method : str or Correction
         A correction method of `ldpbayes.estimation`, or the name of one with its defaults:
 
         - ``combined``, `Combined`: the asymptotically best linear combination of all scores below that apply, and of
           the knowledge of the support (two-step GMM, [Hansen]); for zero-inflated symmetric Laplace noise.
         - ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`; ``sl``, `SymmetricLaplaceCorrection`: the corrected
-          losses of [LCQ]; with ``draws=1`` and ``support=None`` as the paper defines them. ``sl`` is also for noise
-          that is not zero-inflated, and in one column for Laplace noise. ``sdr`` and ``sl`` need a smooth loss: two
-          derivatives in the perturbed columns and two more in the parameters, of which only the last may jump.
-        - ``independent``, `IndependentLaplaceCorrection`: the corrected loss for independent Laplace noise ([LCQ],
-          preprint, eq. 4.9), which needs two derivatives in each perturbed column, and two in the parameters.
-        - ``naive``, `Naive`: the loss of the released records, as if they were the original ones; biased.
-        - ``oracle``, `Oracle`: the loss of original records, for studies.
+          losses of [LCQ]. ``sl`` is also for noise that is not zero-inflated, and in one column for Laplace noise.
+          ``sdr`` and ``sl`` need a smooth loss: two derivatives in the perturbed columns and two more in the
+          parameters, of which only the last may jump.
+        - ``independent``, `IndependentLaplaceCorrection`: the corrected loss for independent Laplace noise, which needs
+          two derivatives in each perturbed column, and two in the parameters.
+        - ``naive``, `Naive`: the loss of the released records, biased; ``oracle``, `Oracle`: that of original records.
     start : array or pytree, optional
         Start of the minimisation, in the form of the loss's parameter. Losses of a linear predictor start from the
         naive estimate; a loss with kinks in the parameter starts from the naive estimate that is found from here.
     space : Box or Ball, optional
         The compact set of parameters. By default a box around the naive estimate, on either side ten times one plus the
         estimate's size and the parameter's unit: the shortest move over which the loss bends.
-    support : "bounds", (lower, upper) or None
-        Option of ``dr`` and ``combined``, if named: where the original records are known to lie, in the perturbed
-        columns; by default between the mechanism's bounds. ``dr`` then never evaluates the loss elsewhere, and
-        ``combined`` only if the loss is finite there.
-    draws : int or "exact", optional
-        Option of a named method: draws of the analyst's own noise to average over for each record; by default 16.
-        "exact" integrates instead, for one perturbed column.
-    cuts : sequence of float, optional
-        Option of a named method: kinks of the loss in the perturbed column, at which ``draws="exact"`` cuts integrals.
+    support, draws, cuts
+        Options of a named method that has them: those of `DoublyRandom`. With a support, ``dr`` never evaluates the
+        loss elsewhere, and ``combined`` only if the loss is finite there.
     starts : int
         Number of starts, all but the first uniform in the space.
     seed : int
         For the analyst's own noise and the starts.
-
-    Returns
-    -------
-    MEstimationResult
 
     Warns
     -----
@@ -132,12 +100,11 @@ def m_estimate(
     Raises
     ------
     TypeError
-        If ``release`` is not a release of additive noise, ``loss`` not a function, ``method`` neither a name nor a
-        `Correction`, or options of a method stand beside a `Correction`.
+        If the release is not of additive noise, or options of a method stand beside a `Correction`.
     ValueError
         If the method is not for the noise or the loss, the loss is not a finite number at the start, a column or a
-        response does not fit the loss, public records lie outside the support, the start lies outside the space, there
-        are too few records, or an argument is out of range.
+        response does not fit the loss, public records lie outside the support, the start lies outside the space, or
+        there are too few records.
 
     Notes
     -----
@@ -152,35 +119,22 @@ def m_estimate(
     if space is not None and not isinstance(space, (Box, Ball)):
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
-        records = records_of(release, correction)
-        flat = with_flat_parameter(loss, start, records)
+        records = problem.records_of(release, correction)
+        flat = problem.with_flat_parameter(loss, start, records)
         _check_space(space, flat.start, start)
-        examined = examine(flat, records, correction)
-        place = _place(examined, records, flat.start, space, keep_start=start is not None)
-        mechanism = records.mechanism
-        estimator = Estimator(examined.loss, mechanism, correction, place.space, examined.everywhere, place.units)
-        return Solver(estimator, flat.unravel, int(starts)).solve(records, place.start, seed)
+        examined = problem.examine(flat, records, correction)
+        first, space, units = _place(examined, records, flat.start, space, keep_start=start is not None)
+        estimator = Estimator(examined.loss, records.mechanism, correction, space, examined.everywhere, units)
+        return Solver(estimator, flat.unravel, int(starts)).solve(records, first, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class MEstimationResult(NotebookSummary):
+class MEstimationResult(estimates.NotebookSummary):
     """An M-estimate with its covariance, for sampling and perturbation together; an `Estimate`.
 
-    Attributes
-    ----------
-    estimate : float, array or pytree
-        In the form of the start.
-    params : array (p,)
-        The estimate as a flat array.
-    covariance : array (p, p)
-        NaN for parameters on the boundary.
-    count : int
-        Number of records.
-    boundary : array (p,) of bool
-        Parameters that ended on the boundary of the space.
-    minima : list of (array (p,), float)
-        Distinct minima that were found from the starts, with the criterion there, lowest first. The first is the
-        estimate, but for ``combined``, whose second step starts there.
+    The `covariance` is NaN for parameters that ended on the `boundary` of the space, bool (p,). `count` is the number
+    of records. `minima` are the distinct minima (p,) that were found from the starts, with the criterion there, lowest
+    first; the first is the estimate, but for ``combined``, whose second step starts there.
     """
 
     method: str
@@ -200,46 +154,36 @@ class MEstimationResult(NotebookSummary):
 
     def __repr__(self) -> str:
         head = f"{self.method}, {self.count:,} records{'' if self.converged else ', NOT CONVERGED'}"
-        return f"{type(self).__name__}({estimates_line(head, self.names, self.params, self.standard_error)})"
+        return f"{type(self).__name__}({estimates.estimates_line(head, self.names, self.params, self.standard_error)})"
 
     @property
     def standard_error(self) -> np.ndarray:
-        """Standard errors, shape (p,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
     @property
     def privacy(self) -> str:
-        """Privacy statements of the releases' mechanisms."""
         return statements(self._mechanisms)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Ends (p,) of normal confidence intervals with coverage `level`, between 0 and 1 (ValueError otherwise)."""
-        return normal_interval(self.params, self.standard_error, level)
+        """Ends (p,) of normal confidence intervals with coverage `level`, between 0 and 1."""
+        return estimates.normal_interval(self.params, self.standard_error, level)
 
-    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
+    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> estimates.Contrast:
         """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two coefficients.
 
         `weights` are those of one sum (p,), of m sums (m, p), or of one sum by name as ``{"age": 1, "income": -1}``.
-        The error of a sum with a parameter on the boundary is NaN. ValueError for weights of another shape, with
-        unknown names or not finite, and for another level.
+        The error of a sum with a parameter on the boundary is NaN.
         """
-        variances = functools.partial(variances_under, self.covariance)
-        return weighted_sums(self.params, variances, weights, level, self.names)
+        variances = functools.partial(estimates.variances_under, self.covariance)
+        return estimates.weighted_sums(self.params, variances, weights, level, self.names)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the estimates in plain text, like those of statsmodels."""
-        lower, upper = tails(level)
-        head = f"{'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {lower:>10} {upper:>10}"
-        rows = []
-        for name, coef, error, low, high, edge in zip(
-            self.names, self.params, self.standard_error, *self.interval(level), self.boundary, strict=True
-        ):
-            z = coef / error
-            p = 2 * special.ndtr(-abs(z))
-            numbers = f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"
-            rows.append((name, numbers + ("  on the boundary" if edge else "")))
-        suffix = "" if self.converged else ", NOT CONVERGED"
-        return table(f"M-estimate, method {self.method!r}, {self.count} records{suffix}", "parameter", head, rows)
+        head, rows = estimates.coefficient_rows(self, level)
+        edges = zip(rows, self.boundary, strict=True)
+        rows = [(name, numbers + ("  on the boundary" if edge else "")) for (name, numbers), edge in edges]
+        title = f"M-estimate, method {self.method!r}, {self.count} records{'' if self.converged else ', NOT CONVERGED'}"
+        return estimates.table(title, "parameter", head, rows)
 
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
         """Estimate again with the records of one more release; noise drawn for the old records is kept.
@@ -266,7 +210,7 @@ class MEstimationResult(NotebookSummary):
         return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
 
 
-_PROTOCOL: type[Estimate] = MEstimationResult  # for the type checker
+_PROTOCOL: type[estimates.Estimate] = MEstimationResult  # for the type checker
 
 
 class Solution(NamedTuple):
@@ -298,20 +242,13 @@ class Estimator:
     mechanism : Additive
         Mechanism of the release.
     method : Correction
-        Such as ``DoublyRandom(draws=4)``.
+        Such as ``DoublyRandom(draws=4)``; ValueError if it is not for the mechanism.
     space : Box or Ball
         The compact set of parameters.
     everywhere : bool
         Whether the loss is finite outside the support too, so that a method may evaluate it there.
     units : array (p,), optional
         Units of the parameters, for a user's loss with kinks in them.
-
-    Raises
-    ------
-    TypeError
-        If the method is not a `Correction`.
-    ValueError
-        If the method is not for the mechanism's noise, or its options do not fit the mechanism.
     """
 
     loss: Loss = dataclasses.field(metadata={"static": True})
@@ -344,7 +281,6 @@ class Estimator:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Perturbed columns."""
         return self.mechanism.index
 
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
@@ -365,7 +301,7 @@ class Estimator:
 
         # Rounded off over a large width, a loss that does not settle may have another minimum far from the start.
         before = WIDTHS if self.loss.settles else WIDTHS[-1:]
-        widths = jnp.asarray((*before, self._final_width(criterion.count)), start.dtype)
+        widths = jnp.asarray((*before, _final_width(criterion.count)), start.dtype)
         minima = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
         return last._replace(iterations=jnp.sum(minima.iterations))
@@ -396,7 +332,7 @@ class Estimator:
         """
         base, *others = evidence.criteria
         unit = self._unit(base)
-        final = self.loss if unit is None else self.loss.smoothed(self._final_width(base.count) * unit)
+        final = self.loss if unit is None else self.loss.smoothed(_final_width(base.count) * unit)
 
         def residual(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
             score = base.scores(self.loss, theta, self.index)
@@ -412,7 +348,7 @@ class Estimator:
                 value, slope, hessian = base.derivatives(final, at, self.index)
                 return value - tilt @ at, slope - tilt, hessian
 
-            ahead = self._minimise(derivatives, theta, self._final_width(base.count))
+            ahead = self._minimise(derivatives, theta, _final_width(base.count))
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
@@ -433,11 +369,6 @@ class Estimator:
         """Unit of smoothing widths; None for a loss without kinks."""
         return self.loss.width(criterion.terms[0].rows[0]) if self.units is None else self.units
 
-    @staticmethod
-    def _final_width(count: int) -> float:
-        """Width, in units, at which smoothing costs nothing to first order."""
-        return 0.5 * count**-0.4
-
     def _loss_for_curvature(self, criterion: Corrected, theta: jax.Array) -> Loss:
         """The loss rounded off over the width at which its curvature, a density of residuals, is estimated best."""
         unit = self._unit(criterion)
@@ -452,6 +383,11 @@ class Estimator:
             spread = jnp.mean(criterion.values(self.loss, theta, self.index)) / self.loss.value_of_normal
             unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
         return self.loss.smoothed(wide * unit)
+
+
+def _final_width(count: int) -> float:
+    """Width, in units, at which smoothing costs nothing to first order."""
+    return 0.5 * count**-0.4
 
 
 def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax.Array:
@@ -515,14 +451,6 @@ def _bootstrap_estimates(
 NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
 
 
-class Placement(NamedTuple):
-    """Start (p,) of a minimisation, its space, and the units (p,) over which a function with kinks is rounded off."""
-
-    start: np.ndarray
-    space: Box | Ball
-    units: np.ndarray | None
-
-
 def _check_space(space: Box | Ball | None, start: np.ndarray, original_start: PyTree) -> None:
     """ValueError for a space of another number of parameters, or if the user's start lies outside the space."""
     if space is None:
@@ -536,27 +464,32 @@ def _check_space(space: Box | Ball | None, start: np.ndarray, original_start: Py
 
 
 def _place(
-    examined: ExaminedLoss, records: Records, start: np.ndarray, space: Box | Ball | None, *, keep_start: bool
-) -> Placement:
-    """The space and a start in it; those that the user did not choose follow from the naive estimate.
+    examined: problem.ExaminedLoss,
+    records: problem.Records,
+    start: np.ndarray,
+    space: Box | Ball | None,
+    *,
+    keep_start: bool,
+) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
+    """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate.
 
     A function with kinks always starts from the naive estimate: rounded off, it shows its minimum only from nearby.
     """
     keep_start = keep_start and not examined.rough
     if space is not None and keep_start:
-        return Placement(start, space, None)
+        return start, space, None
     naive, units = _naive_estimate(examined, records, start, space)
     if space is None:
         reach = 10 * (1 + units + np.abs(naive))
         space = Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
-    return Placement(start if keep_start else naive, space, units if examined.rough else None)
+    return start if keep_start else naive, space, units if examined.rough else None
 
 
 def _naive_estimate(
-    examined: ExaminedLoss, records: Records, start: np.ndarray, space: Box | Ball | None
+    examined: problem.ExaminedLoss, records: problem.Records, start: np.ndarray, space: Box | Ball | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The minimiser of the uncorrected loss, in a space so wide that it only keeps numbers finite, and units there."""
-    rows, sample = jnp.asarray(records.inside(records.rows)), jnp.asarray(sampled_rows(records))
+    rows, sample = jnp.asarray(records.inside(records.rows)), jnp.asarray(problem.sampled_rows(records))
     naive, units = jnp.asarray(start), examined.units
     if space is None:
         reach = 1e4 * (1 + units + np.abs(start))
@@ -566,7 +499,7 @@ def _naive_estimate(
         rounding = units if examined.rough else None
         estimator = Estimator(examined.loss, records.mechanism, Naive(), space, units=rounding)
         naive, before = _minimiser(estimator, rows, naive), units
-        units = np.asarray(natural_units(examined.loss, sample, naive))
+        units = np.asarray(problem.natural_units(examined.loss, sample, naive))
         # A loss that was rounded off over too much is minimised once more.
         if not examined.rough or np.all(np.abs(np.log2(units / before)) < 1):
             break
@@ -591,7 +524,7 @@ class Solver:
     starts: int
 
     def solve(
-        self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
+        self, records: problem.Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
         settled, keys, first = self.estimator.settled, jax.random.split(jax.random.key(seed)), jnp.asarray(start)
@@ -617,13 +550,20 @@ class Solver:
             evidence,
             (*(() if earlier is None else earlier._mechanisms), self.estimator.mechanism),
         )
-        _warn_of_problems(result)
+        if not result.converged:
+            warn(f"the minimisation has not converged in {result.iterations} iterations", EstimationWarning)
+        if result.boundary.any():
+            edges = ", ".join(name for name, edge in zip(result.names, result.boundary, strict=True) if edge)
+            place = f"on the boundary of the parameter space ({edges})"
+            warn(f"the estimate is {place}: no standard errors there", EstimationWarning)
+        if len(result.minima) > 1:
+            warn(f"{len(result.minima)} minima were found; the estimate is from the lowest", EstimationWarning)
         return result
 
-    def for_release(self, release: Release, theta: np.ndarray) -> tuple["Solver", Records]:
+    def for_release(self, release: Release, theta: np.ndarray) -> tuple["Solver", problem.Records]:
         """The solver for another release of the same kind, and its records, whose loss must be finite at `theta`."""
         before = self.estimator
-        records = records_of(release, before.method)
+        records = problem.records_of(release, before.method)
         mechanism = records.mechanism
         if _kind(mechanism) != _kind(before.mechanism):
             raise ValueError(f"an update needs records of a mechanism like {before.mechanism}, got {mechanism}")
@@ -635,7 +575,7 @@ class Solver:
         before.loss.check(records.rows, mechanism.index)
         bounded = records.support is not None and not (before.method.beyond and before.everywhere)
         rows = records.inside(records.rows) if bounded else records.rows
-        check_values(before.loss, rows, records, theta, bounded=bounded)
+        problem.check_values(before.loss, rows, records, theta, bounded=bounded)
         estimator = dataclasses.replace(before, mechanism=mechanism)
         return dataclasses.replace(self, estimator=estimator), records
 
@@ -669,16 +609,3 @@ def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.n
         if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near) for theta, _ in minima):
             minima.append((thetas[i], float(values[i])))
     return minima
-
-
-def _warn_of_problems(result: MEstimationResult) -> None:
-    problems = []
-    if not result.converged:
-        problems.append(f"the minimisation has not converged in {result.iterations} iterations")
-    if result.boundary.any():
-        where = ", ".join(name for name, edge in zip(result.names, result.boundary, strict=True) if edge)
-        problems.append(f"the estimate is on the boundary of the parameter space ({where}): no standard errors there")
-    if len(result.minima) > 1:
-        problems.append(f"{len(result.minima)} minima were found; the estimate is from the lowest")
-    for problem in problems:
-        warn(problem, EstimationWarning)

@@ -1,4 +1,4 @@
-"""Minimising a criterion over a compact space of parameters: damped Newton steps, the same code alone and vmapped.
+"""Minimising a criterion over a compact space of parameters by damped Newton steps.
 
 Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
 says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
@@ -26,18 +26,7 @@ EDGE = 1e-9  # share of the space's size: a parameter nearer than that to a boun
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """Parameters between a lower and an upper bound.
-
-    Parameters
-    ----------
-    lower, upper : array_like
-        Finite numbers, or arrays (p,).
-
-    Raises
-    ------
-    ValueError
-        If a bound is not finite, or the lower not below the upper.
-    """
+    """Parameters between bounds: finite numbers, or arrays (p,), with lower < upper (else ValueError)."""
 
     lower: Array
     upper: Array
@@ -83,20 +72,7 @@ class Box:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Parameters within a radius of a centre.
-
-    Parameters
-    ----------
-    centre : array_like
-        A finite number, or an array (p,).
-    radius : float
-        Positive and finite.
-
-    Raises
-    ------
-    ValueError
-        If the radius is not positive and finite, or the centre not finite.
-    """
+    """Parameters within a radius, positive and finite, of a centre: a finite number, or an array (p,)."""
 
     centre: Array
     radius: Array
@@ -108,11 +84,9 @@ class Ball:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(p,), or () if the centre is one number."""
         return np.shape(self.centre)
 
     def project(self, theta: jax.Array) -> jax.Array:
-        """The nearest point of the ball."""
         away = theta - jnp.asarray(self.centre, theta.dtype)
         square = jnp.sum(away**2)
         out = square > self.radius**2
@@ -146,7 +120,6 @@ class Ball:
         return jnp.broadcast_to(away >= self.radius * (1 - EDGE), theta.shape)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
-        """Uniform points, shape (*shape, size)."""
         keys = jax.random.split(key)
         direction = jax.random.normal(keys[0], (*shape, size), dtype)
         direction /= jnp.linalg.norm(direction, axis=-1, keepdims=True)
@@ -207,14 +180,11 @@ def minimise(
         # A short step does not mean convergence if damping made it short.
         stuck = damping > 1e8
         done = short(ahead - theta, value, slope, hessian) & (better | stuck) & ((damping < 1) | stuck)
-        kept = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old), (ahead, *there), (theta, value, slope, hessian)
-        )
-        return (*kept, damping, iterations + 1, done)
+        pairs = zip((ahead, *there), (theta, value, slope, hessian), strict=True)
+        return (*(jnp.where(better, new, old) for new, old in pairs), damping, iterations + 1, done)
 
     def unfinished(state: tuple) -> jax.Array:
-        *_, iterations, done = state
-        return ~done & (iterations < MAX_ITERATIONS)
+        return ~state[-1] & (state[-2] < MAX_ITERATIONS)
 
     start = space.project(start)
     first = derivatives(start)

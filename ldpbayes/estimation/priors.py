@@ -1,6 +1,6 @@
 """The prior of labels from released ones: their histogram, or that of the labels behind them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -26,7 +26,7 @@ MAX_ITERATIONS = 200  # EM and Newton steps for a histogram
 def label_prior(
     release: Release, *, deconvolved: bool = True, bins: int | None = None, width: float | None = None
 ) -> Histogram:
-    """The prior of labels, estimated from released ones; it costs no privacy beyond that of the release.
+    """The prior of labels as a density, estimated from released ones at no cost of privacy beyond that of the release.
 
     Deconvolved, it is the law of the labels under which the released ones are most likely, through the Laplace noise.
     By default its log-density is a polynomial ([Efron]) whose degree has the least Bayesian information criterion, so
@@ -37,28 +37,14 @@ def label_prior(
     Parameters
     ----------
     release : Release
-        Of numbers, under a `LaplaceMechanism` with bounds (or Laplace noise of a stated scale), one for all labels.
-        Without deconvolution, under any mechanism of numbers.
+        Of numbers; deconvolved only under Laplace noise with bounds, of one scale for all labels (else ValueError).
     deconvolved : bool
         Whether the law of the labels is estimated rather than that of released ones.
     bins : int, optional
         Number of bins of equal width between the bounds, of a deconvolved histogram. Default: 64, smooth log-density.
     width : float, optional
         Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower. By
-        default the standard deviation of the released labels.
-
-    Returns
-    -------
-    Histogram
-        It integrates to one.
-
-    Raises
-    ------
-    TypeError
-        If `release` is not a release.
-    ValueError
-        For a release without values or under another mechanism, personal budgets, equal labels, and bins or a width
-        that are not positive or do not belong to the kind of prior.
+        default the standard deviation of the released labels, which must not be all equal.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
@@ -84,8 +70,7 @@ def _released_histogram(release: Release, width: float | None) -> Histogram:
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
-    if width is None:
-        width = float(z.std())
+    width = float(z.std()) if width is None else width
     width = checked("width", width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
     first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
     at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
@@ -111,15 +96,11 @@ def _count_labels(release: Release, bins: int) -> _Cells:
     Beyond the bounds the density of a released label is the same exponential in z whatever the label is, so that
     nothing is lost by counting; between them the cells are far narrower than any scale of a useful prior.
     """
-    mechanism = release.mechanism
-    if (
-        not (isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace))
-        or not mechanism.bounded
-        or mechanism.columns is not None
-    ):
-        raise ValueError(
-            f"labels can be deconvolved from a release of clipped numbers with Laplace noise, got {mechanism!r}"
-        )
+    mechanism: Any = release.mechanism
+    laplace = isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace)
+    if not laplace or not mechanism.bounded or mechanism.columns is not None:
+        wanted = "a release of clipped numbers with Laplace noise"
+        raise ValueError(f"labels can be deconvolved from {wanted}, got {mechanism!r}")
     if mechanism.batch_shape not in ((), (1,)):
         raise ValueError("labels are deconvolved from a release with one budget and one pair of bounds for all")
     numbers = (mechanism.lower, mechanism.upper, mechanism.noise.scale)
@@ -174,10 +155,8 @@ def _smooth(cells: _Cells) -> Histogram:
         expected = channel @ theta
         gradient = theta * (channel.T @ (counts / expected) / total - 1)
         penalty = coefficients / SPREAD**2 / total
-        return (
-            float(coefficients @ penalty / 2 - counts @ np.log(expected) / total),
-            penalty - gradient @ basis[:, : len(coefficients)],
-        )
+        value = float(coefficients @ penalty / 2 - counts @ np.log(expected) / total)
+        return value, penalty - gradient @ basis[:, : len(coefficients)]
 
     coefficients = best = np.zeros(0)
     least, worse = loss(coefficients)[0] * total, 0
