@@ -535,7 +535,9 @@ def _checked_support(support: Support) -> Support:
     if isinstance(support, str) and support == BOUNDS:
         return BOUNDS
     try:
-        lower, upper = () if isinstance(support, str) else support
+        if isinstance(support, str):
+            raise TypeError
+        lower, upper = support
     except (TypeError, ValueError):
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
     lower = checked("support's lower bound", lower, "finite", np.isfinite)

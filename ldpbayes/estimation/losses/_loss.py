@@ -14,29 +14,21 @@ from scipy import special
 
 from ldpbayes._core.types import Array
 
-Derivatives = tuple[jax.Array, jax.Array, jax.Array]
-"""Value, gradient (p,) and Hessian (p, p)."""
+Derivatives = tuple[jax.Array, jax.Array, jax.Array]  # value, gradient (p,) and Hessian (p, p)
 
 
 class Loss(abc.ABC):
     """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number.
 
     Subclasses define `values` and `laplacians`. A loss is a static argument of compiled functions, so it must be
-    hashable: a frozen dataclass, for instance.
+    hashable: a frozen dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters
+    that Laplacians and their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two,
+    and two more for each perturbed column. If it is None, `m_estimate` searches for jumps.
     """
 
     smooth: bool | None = None
-    """Whether the loss has the derivatives in records and parameters that Laplacians and their Hessians need.
-
-    They are four, of which the last may jump; for `IndependentLaplaceCorrection` two, and two more for each perturbed
-    column. None if unknown: `m_estimate` then searches for jumps.
-    """
-
-    value_of_normal: float | None = None
-    """Mean of the loss at its minimum for standard normal residuals, if that mean is proportional to their scale."""
-
-    settles: bool = True
-    """Whether a minimisation of the smooth version settles to rounding error, not just within its width."""
+    value_of_normal: float | None = None  # its mean at the minimum for normal residuals, a share of their deviation
+    settles: bool = True  # whether minimising the smooth version settles to rounding error, not just within its width
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
@@ -78,21 +70,10 @@ class Loss(abc.ABC):
 def as_loss(
     loss: Loss | Callable, *, scalar: bool = False, unravel: Callable[[jax.Array], object] = lambda theta: theta
 ) -> Loss:
-    """The loss itself, or a function of a record and a parameter as a loss.
+    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record, a row.
 
-    Parameters
-    ----------
-    loss : Loss or callable
-        A function is called as ``loss(x, theta)`` with one record, a row.
-    scalar : bool
-        Whether records are numbers, not rows.
-    unravel : callable
-        From a flat array of parameters to the form that the function takes.
-
-    Raises
-    ------
-    TypeError
-        If it is neither a loss nor a function.
+    `scalar` says that records are numbers, `unravel` maps a flat array of parameters to the form that the function
+    takes. TypeError for anything else.
     """
     if isinstance(loss, Loss):
         return loss
@@ -141,10 +122,10 @@ class _FunctionLoss(Loss):
         return flat.reshape(rows.shape[:-1])
 
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Forward over reverse: the diagonal of the Hessian, all its entries in one batched pass."""
         directions = np.eye(rows.shape[-1])[list(index)]
 
         def laplacian(row: jax.Array) -> jax.Array:
+            # forward over reverse: the Hessian's diagonal in one batched pass
             gradient = jax.grad(lambda r: self._value(r, theta))
             along = jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)
             return jnp.sum(along(jnp.asarray(directions, row.dtype)))
@@ -171,13 +152,9 @@ class _BlurredLoss(Loss):
         raise NotImplementedError("a loss with kinks in its parameter is corrected without derivatives")
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
-        def at(move: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return jax.value_and_grad(lambda t: jnp.sum(weights * self.loss.values(rows, t)))(
-                theta + move * self.widths
-            )
-
+        value_and_slope = jax.value_and_grad(lambda at: jnp.sum(weights * self.loss.values(rows, at)))
         moves = self._displacements(theta)
-        values, slopes = jax.lax.map(at, moves)
+        values, slopes = jax.lax.map(lambda move: value_and_slope(theta + move * self.widths), moves)
         # the slopes' regression on the displacements, whose mean is zero
         bend = jnp.linalg.solve(moves.T @ moves, moves.T @ slopes) / self.widths[:, None]
         return jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2

@@ -14,8 +14,7 @@ from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 
-Columns = Sequence[int | str]
-"""Positions or names of columns."""
+Columns = Sequence[int | str]  # positions or names
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,11 +42,6 @@ class RegressionLoss(Loss):
         Mean of the kernel at its minimum for a standard normal response, if it is proportional to the response's scale.
     admits : (str, callable), optional
         Which responses the kernel is for, in words and as a predicate of arrays.
-
-    Raises
-    ------
-    ValueError
-        If the response is among the features.
     """
 
     kernel: Callable
@@ -75,7 +69,6 @@ class RegressionLoss(Loss):
         return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
 
     def __call__(self, x: jax.Array, theta: jax.Array) -> jax.Array:
-        """Loss of one record, a row."""
         return self.values(x, theta)
 
     def of(self, columns: tuple[str, ...]) -> "RegressionLoss":
@@ -89,10 +82,8 @@ class RegressionLoss(Loss):
         words, admitted = self.admits
         bad = ~admitted(rows[:, response])
         if bad.any():
-            raise ValueError(
-                f"this loss is for responses {words}; column {response} has {bad.sum()} others, the first "
-                f"({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
-            )
+            others = f"{bad.sum()} others, the first ({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
+            raise ValueError(f"this loss is for responses {words}; column {response} has {others}")
 
     def _columns(self, width: int) -> tuple[np.ndarray, int]:
         names = tuple(f"x{j}" for j in range(width))
@@ -106,10 +97,9 @@ class RegressionLoss(Loss):
         features, response = self._columns(rows.shape[-1])
         slopes = theta[1:] if self.intercept else theta
         if slopes.shape != (len(features),):
-            raise ValueError(
-                f"this loss has {len(features) + self.intercept} parameters ({len(features)} columns"
-                f"{' and an intercept' if self.intercept else ''}), got an array of shape {jnp.shape(theta)}"
-            )
+            parts = f"{len(features)} columns{' and an intercept' if self.intercept else ''}"
+            count = f"{len(features) + self.intercept} parameters ({parts})"
+            raise ValueError(f"this loss has {count}, got an array of shape {jnp.shape(theta)}")
         eta = rows[..., features] @ slopes
         return (eta + theta[0] if self.intercept else eta), rows[..., response], slopes
 
@@ -118,19 +108,15 @@ class RegressionLoss(Loss):
         return self.kernel(eta, y)
 
     def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
-        """Second derivative in η times the squared slopes, and that in y if y is perturbed."""
         eta, y, slopes = self._parts(rows, theta)
         features, response = self._columns(rows.shape[-1])
         total = _derivative(self.kernel, 0, 2)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
         return total + _derivative(self.kernel, 1, 2)(eta, y) if response in index else total
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
-        """From the kernel's derivatives and the design."""
         return self._weighted_total(self.kernel, *self._flat(rows, weights, theta))
 
-    def total_laplacian(
-        self, rows: jax.Array, weights: jax.Array, theta: jax.Array, index: tuple[int, ...]
-    ) -> Derivatives:
+    def total_laplacian(self, rows: Array, weights: Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
         flat = self._flat(rows, weights, theta)
         features, response = self._columns(rows.shape[-1])
         mask = jnp.asarray(np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]))
@@ -148,15 +134,11 @@ class RegressionLoss(Loss):
         return total
 
     @staticmethod
-    def _weighted_total(
-        kernel: Callable, design: jax.Array, eta: jax.Array, y: jax.Array, weights: jax.Array
-    ) -> Derivatives:
+    def _weighted_total(kernel: Callable, design: Array, eta: Array, y: Array, weights: Array) -> Derivatives:
         slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
         return jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design)
 
-    def _flat(
-        self, rows: jax.Array, weights: jax.Array, theta: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def _flat(self, rows: Array, weights: Array, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Design (points, p), linear predictor, response and weights, one axis for all points."""
         rows = rows.reshape(-1, rows.shape[-1])
         features, response = self._columns(rows.shape[-1])
@@ -213,21 +195,9 @@ def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
 def pinball(
     tau: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile ([KB]).
+    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile, 0 < τ < 1 ([KB]).
 
-    Its smooth version convolves it with a logistic density of scale `width`.
-
-    Parameters
-    ----------
-    tau : float
-        Between 0 and 1, exclusive.
-    response, features, intercept
-        As for `RegressionLoss`.
-
-    Raises
-    ------
-    ValueError
-        For another `tau`, or a response among the features.
+    Its smooth version convolves it with a logistic density of scale `width`. Other parameters as for `RegressionLoss`.
     """
     tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
     kernel, smooth = _pinball_kernels(tau)
@@ -279,18 +249,7 @@ def huber(
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
 
     Its second derivatives jump, so that it is for `DoublyRandom` and `Combined`, not for methods that differentiate.
-
-    Parameters
-    ----------
-    threshold : float
-        In the unit of the response, positive and finite.
-    response, features, intercept
-        As for `RegressionLoss`.
-
-    Raises
-    ------
-    ValueError
-        For another threshold, or a response among the features.
+    The threshold is positive and finite, in the unit of the response; other parameters as for `RegressionLoss`.
     """
     allowed = "positive and finite"
     threshold = checked("threshold", threshold, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
