@@ -21,7 +21,7 @@ from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import estimates
 from ldpbayes.likelihood.supported_mass import supported_mass
-from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.mechanisms.protocol import statements
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
@@ -169,7 +169,7 @@ class FrequencyEstimate(estimates.NotebookSummary):
     gap: float | None = None
     _joint: "Terms | Dense | None" = None
     _variance: LinearVariance | None = None
-    _mechanisms: tuple[PureProtocol, ...] = ()
+    _mechanisms: tuple[Mechanism, ...] = ()
 
     def __repr__(self) -> str:
         head = f"{self.method}, {len(self.estimate):,} categories{'' if self.converged else ', NOT CONVERGED'}"

@@ -61,8 +61,6 @@ class Criterion:
         return np.array([0.0] * self.intercept + [1.0] * len(self.unit) + [0.0] * self.objective.scaled)
 
     def losses(self, theta: np.ndarray) -> Derivatives:
-        """The sum of losses without penalty and prior."""
-
         def chunk_losses(rows: Rows) -> Derivatives:
             with jax.enable_x64(True):  # a setting of each thread
                 sums = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept, self.spec)
@@ -102,13 +100,7 @@ class Criterion:
 
 @functools.partial(jax.jit, static_argnames=("objective", "intercept", "spec"))
 def _derivatives(
-    theta: jax.Array,
-    rows: Rows,
-    centre: jax.Array,
-    unit: jax.Array,
-    objective: Objective,
-    intercept: bool,
-    spec: str | None,
+    theta: Array, rows: Rows, centre: Array, unit: Array, objective: Objective, intercept: bool, spec: str | None
 ) -> Derivatives:
     """Derivatives in the parameters, from those in each label's prediction and logarithm of the scale."""
     features, values, weights, mechanism = rows
@@ -140,9 +132,10 @@ def _derivatives(
     columns = [design] + [jnp.ones((len(design), 1))] * objective.scaled
 
     def products(weight: Callable[[int, int], Array]) -> jax.Array:
-        return jnp.block(
-            [[columns[i].T @ ((weights * weight(i, j))[:, None] * columns[j]) for j in kinds] for i in kinds]
-        )
+        def product(i: int, j: int) -> jax.Array:
+            return columns[i].T @ ((weights * weight(i, j))[:, None] * columns[j])
+
+        return jnp.block([[product(i, j) for j in kinds] for i in kinds])
 
     gradient = jnp.concatenate([column.T @ (weights * part) for column, part in zip(columns, slope, strict=True)])
     hessian = products(lambda i, j: bend[i, j])
@@ -215,10 +208,7 @@ PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likeliho
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaleProfile:
-    """Profile likelihood of a scale, without the scale's own prior.
-
-    Logarithms of scales (m,) in ascending order, and deviances (m,): twice the nats below the maximum.
-    """
+    """Likelihood of a scale: logarithms of scales (m,), ascending, and twice the nats (m,) below the maximum."""
 
     logs: np.ndarray
     deviances: np.ndarray
@@ -245,7 +235,7 @@ def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None
         return None
 
     def profile(others: np.ndarray, log_scale: float) -> tuple[np.ndarray, float]:
-        """The best other parameters given a scale, and minus the log-likelihood there."""
+        """The best other parameters given a scale, and minus the log-likelihood there, without the scale's prior."""
 
         def rest(part: np.ndarray) -> Derivatives:
             value, gradient, hessian, spread = criterion(np.append(part, log_scale))

@@ -27,14 +27,8 @@ Interval = tuple[float, float]
 class LabelRelease:
     """Released labels with the prior that shaped the release; all of it may be published.
 
-    Attributes
-    ----------
-    release : Release
-        Labels under `RPWithPrior`, to learn from.
-    prior_release : Release or None
-        Labels under Laplace noise, from which the prior was estimated, if a budget was spent on it.
-    prior : Histogram
-        The prior of the labels: estimated, or uniform between the bounds.
+    `release` has the labels under `RPWithPrior`, to learn from. The `prior` is uniform between the bounds, or estimated
+    from `prior_release`, the labels under Laplace noise, if a budget was spent on it.
     """
 
     release: Release
@@ -58,10 +52,8 @@ class LabelRelease:
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
-        return (
-            f"{statement} Of this epsilon, {_epsilon(self.prior_release):.4g} went into the prior of the labels and "
-            f"{_epsilon(self.release):.4g} into each label."
-        )
+        prior, own = f"{_epsilon(self.prior_release):.4g}", f"{_epsilon(self.release):.4g}"
+        return f"{statement} Of this epsilon, {prior} went into the prior of the labels and {own} into each label."
 
 
 def _epsilon(release: Release) -> float:
@@ -87,15 +79,13 @@ def release_labels(
     A share ε₁ of the budget releases every label under Laplace noise, a prior is estimated from these releases, and
     the rest of the budget releases the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if
     the bounds are several times wider than the labels' range; the half-width hardly depends on it. About ε₁ = 12/√n
-    tells the law of n labels from a uniform one.
-
-    For simulation and studies. To release real labels use a cryptographically secure sampler that is safe in floating
-    point.
+    tells the law of n labels from a uniform one. For simulation and studies: real labels need a cryptographically
+    secure sampler that is safe in floating point.
 
     Parameters
     ----------
     labels : array_like (n,)
-        Numbers. Those outside the bounds are moved to the bounds.
+        Numbers, none missing. Those outside the bounds are moved to the bounds.
     epsilon, prior_epsilon : float
         The whole budget of a label, positive and finite, and ε₁, its part that is spent on the prior: 0 or more.
     lower, upper : float
@@ -112,11 +102,6 @@ def release_labels(
         Whether the prior is that of the labels, or (as in [LH]) that of labels with Laplace noise, between the bounds.
     seed : int
         Of all randomness.
-
-    Raises
-    ------
-    ValueError
-        Before anything is released, if labels are missing or not a vector of numbers, or an option is out of range.
     """
     values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
     if np.ndim(values) != 1:
@@ -168,11 +153,11 @@ def checked_labels(release: Release) -> None:
 
 def privacy_of(release: Release) -> str:
     """The promise to those whose labels were released, in plain sentences."""
-    guarantee = dataclasses.replace(release.mechanism.guarantee, unit="label")
-    return (
-        f"{guarantee.statement()} The budget of whatever else was released of these labels, such as a prior, adds to "
-        "that of this release. Features are public: nothing protects them."
+    statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
+    addition = (
+        "The budget of whatever else was released of these labels, such as a prior, adds to that of this release."
     )
+    return f"{statement} {addition} Features are public: nothing protects them."
 
 
 def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
@@ -205,18 +190,17 @@ def checked_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | 
     if bounds is None:
         return None
     allowed = "two finite numbers, the lower first"
-    pair = checked("bounds", bounds, allowed, lambda a: np.isfinite(a) & (a.shape == (2,)))
-    check_order(*pair)
-    return float(pair[0]), float(pair[1])
+    lower, upper = checked("bounds", bounds, allowed, lambda a: np.isfinite(a) & (a.shape == (2,)))
+    check_order(lower, upper)
+    return float(lower), float(upper)
 
 
 def checked_features(
     features: Array, count: int | None = None, fit_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Features as a matrix (n, d), and the names of its columns.
+    """Features as a matrix (n, d) of a row for each of `count` labels, and the names of its columns.
 
-    `count` is the number of labels. `fit_names` are the columns of the fit whose predictions are asked for: a data
-    frame must have these names, unless the fit was made without names.
+    Columns and a data frame's names must be those of an earlier fit, `fit_names`, unless that had no names.
     """
     matrix = np.asarray(features)
     if matrix.dtype.kind not in "iuf":

@@ -10,26 +10,10 @@ from scipy import special
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.estimation.estimates import Estimate, normal_interval, table, tails
-from ldpbayes.learning._criterion import (
-    FLAT_CURVATURE,
-    TOLERANCE,
-    Criterion,
-    Minimum,
-    Rows,
-    ScaleProfile,
-    newton,
-    scale_profile,
-)
-from ldpbayes.learning._labels import (
-    centre_and_unit,
-    checked_bounds,
-    checked_features,
-    checked_labels,
-    label_range,
-    plausible_labels,
-    privacy_of,
-)
+from ldpbayes.estimation.estimates import Estimate, coefficient_rows, normal_interval, table
+from ldpbayes.learning import _criterion as criteria
+from ldpbayes.learning import _labels as labels
+from ldpbayes.learning._criterion import Criterion, newton
 from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
 from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
@@ -52,12 +36,10 @@ class LinearPredictor:
     covariance : array (p, p)
         For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
         the sandwich. NaN if the labels do not identify the parameters.
-    count : int
-        Number of labels.
+    count, loss
+        Number of labels, and the sum of their losses without the penalty.
     objective, penalty
         The loss that was minimised, and the precision of the prior of standardised features' coefficients.
-    loss : float
-        Sum of the labels' losses, without the penalty.
     converged, steps
         Whether the minimisation converged, and its number of steps.
     privacy : str
@@ -75,7 +57,7 @@ class LinearPredictor:
     steps: int
     privacy: str
     _intercept: bool = dataclasses.field(repr=False)
-    _profile: ScaleProfile | None = dataclasses.field(repr=False)
+    _profile: criteria.ScaleProfile | None = dataclasses.field(repr=False)
 
     @property
     def intercept(self) -> float:
@@ -89,7 +71,6 @@ class LinearPredictor:
 
     @property
     def _features(self) -> slice:
-        """Positions of the coefficients among the parameters."""
         return slice(int(self._intercept), len(self.params) - self.objective.scaled)
 
     @property
@@ -104,12 +85,11 @@ class LinearPredictor:
 
     @property
     def standard_error(self) -> np.ndarray:
-        """Standard errors, shape (p,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
     def linear_predictor(self, features: Array) -> np.ndarray:
         """The linear predictor, before any link, shape (m,), of features (m, d) in the columns of the fit."""
-        matrix, _ = checked_features(features, fit_names=self.names[self._features])
+        matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         return self.intercept + matrix @ self.coefficients
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
@@ -118,7 +98,8 @@ class LinearPredictor:
         Labels are clipped at the bounds, such as those of the mechanism; by default predictions may be any numbers.
         """
         with jax.enable_x64(True):
-            return np.asarray(self.objective.mean(self.linear_predictor(features), self.scale, checked_bounds(bounds)))
+            prediction = self.linear_predictor(features)
+            return np.asarray(self.objective.mean(prediction, self.scale, labels.checked_bounds(bounds)))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Confidence intervals at a level between 0 and 1, two arrays (p,).
@@ -138,21 +119,12 @@ class LinearPredictor:
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the parameters in plain text, with intervals at a level between 0 and 1."""
-        lower, upper = tails(level)
-        head = f"{'coef':>10} {'std err':>10} {'z':>8} {'P>|z|':>7} {lower:>10} {upper:>10}"
-        rows = []
-        columns = (self.names, self.params, self.standard_error, *self.interval(level))
-        for name, coef, error, low, high in zip(*columns, strict=True):
-            z = coef / error
-            p = 2 * special.ndtr(-abs(z))
-            rows.append((name, f"{coef:10.4f} {error:10.4f} {z:8.3f} {p:7.3f} {low:10.4f} {high:10.4f}"))
+        head, rows = coefficient_rows(self, level)
         if self.objective.scaled:  # a scale is positive: there is no hypothesis that it is 0
             name, numbers = rows[-1]
             rows[-1] = (name, numbers[:22] + f"{'':16}" + numbers[38:])
-        convergence = "" if self.converged else ", NOT CONVERGED"
-        objective = type(self.objective).__name__
-        title = f"{objective} of {self.count} released labels, penalty {self.penalty:.4g}{convergence}"
-        return table(title, "parameter", head, rows)
+        title = f"{type(self.objective).__name__} of {self.count} released labels, penalty {self.penalty:.4g}"
+        return table(title + ("" if self.converged else ", NOT CONVERGED"), "parameter", head, rows)
 
 
 _PROTOCOL: type[Estimate] = LinearPredictor  # for the type checker
@@ -183,9 +155,9 @@ def linear_fit(
     Parameters
     ----------
     features : array_like (n, d) or data frame
-        Public features, a row a label.
+        Public features, finite numbers, a row a label.
     release : Release
-        Released labels.
+        Released labels, one number or category a record.
     objective : Objective, optional
         By default ``MarginalLikelihood()``: normal labels, integrated out.
     penalty : float or Penalty, optional
@@ -194,26 +166,17 @@ def linear_fit(
     intercept : bool
         Whether there is an intercept, which is not penalised.
 
-    Raises
-    ------
-    TypeError
-        If the release or the objective is something else.
-    ValueError
-        For a release without values or of rows, features of another length or not finite, a negative penalty, or an
-        objective that the mechanism does not allow.
-
     Warns
     -----
     LearningWarning
         If the minimisation has not converged, or the labels do not identify the parameters.
     """
-    checked_labels(release)
+    labels.checked_labels(release)
     objective = checked_objective(objective)
-    matrix, names = checked_features(features, len(release))
+    matrix, names = labels.checked_features(features, len(release))
     if penalty is None:
-        rule: Penalty = Evidence() if objective.likelihood else CrossValidation()
-    else:
-        rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
+        penalty = Evidence() if objective.likelihood else CrossValidation()
+    rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
     with jax.enable_x64(True):
         criterion = _criterion(matrix, release, objective, bool(intercept))
         sample = _subsample(matrix, release, criterion)
@@ -224,16 +187,16 @@ def linear_fit(
         chunked = len(criterion.chunks) > 1
         if chunked:  # a minimum of the sample saves steps through all labels
             start = newton(sample, start).theta
-        minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else TOLERANCE)
+        minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else criteria.TOLERANCE)
         identified = _identified(minimum.at.hessian)
-        profile = scale_profile(criterion, minimum) if identified and objective.scaled else None
+        profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
     return _predictor(criterion, minimum, identified, profile, names, release)
 
 
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
     """The criterion of all labels, without a penalty yet."""
     count = len(release)
-    centre, unit = centre_and_unit(matrix)
+    centre, unit = labels.centre_and_unit(matrix)
     centre = centre if intercept else 0 * centre
     size = min(count, CHUNK_ROWS)
     chunks = [_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size)]
@@ -243,12 +206,12 @@ def _criterion(matrix: np.ndarray, release: Release, objective: Objective, inter
     return Criterion(objective, tuple(chunks), centre, unit, intercept, 0.0, scale, spec)
 
 
-def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:
+def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> criteria.Rows:
     """The labels of an index; positions beyond the last label repeat the first with the weight 0."""
     inside = index < len(release)
     index = np.where(inside, index, 0)
     mechanism = release.mechanism.of_records((len(release),), index)
-    return Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
+    return criteria.Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
 
 
 def _subsample(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criterion:
@@ -266,18 +229,19 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     steps only decrease the criterion, so from a good constant they do not end there.
     """
     (rows,) = criterion.chunks
-    labels = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
+    values = np.asarray(rows.values, float)
+    plausible = np.asarray(labels.plausible_labels(values, rows.mechanism), float)
     design = (rows.features - criterion.centre) / criterion.unit
-    middle = float(labels.mean()) if criterion.intercept else 0.0
+    middle = float(plausible.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
     size = np.trace(gram) / len(gram) or 1.0  # 0 if all features are constant: there is nothing to solve
-    ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (labels - middle))
+    ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (plausible - middle))
 
     def point(constant: float, slopes: np.ndarray) -> np.ndarray:
         scale = [np.log(criterion.scale)] * criterion.objective.scaled
         return np.concatenate([[constant] * criterion.intercept, slopes, scale])
 
-    bounds = label_range(rows.mechanism) if criterion.intercept else None
+    bounds = labels.label_range(rows.mechanism) if criterion.intercept else None
     between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), START_CONSTANTS)
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
@@ -294,17 +258,17 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _identified(hessian: np.ndarray) -> bool:
-    """Whether no direction is without curvature."""
+    """Whether every direction has curvature."""
     unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
     sizes = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
-    return bool(sizes[0] > FLAT_CURVATURE * sizes[-1])
+    return bool(sizes[0] > criteria.FLAT_CURVATURE * sizes[-1])
 
 
 def _predictor(
     criterion: Criterion,
-    minimum: Minimum,
+    minimum: criteria.Minimum,
     identified: bool,
-    profile: ScaleProfile | None,
+    profile: criteria.ScaleProfile | None,
     names: list[str],
     release: Release,
 ) -> LinearPredictor:
@@ -337,7 +301,7 @@ def _predictor(
         loss=float(at.value - criterion.prior(theta)[0]),
         converged=minimum.converged,
         steps=minimum.steps,
-        privacy=privacy_of(release),
+        privacy=labels.privacy_of(release),
         _intercept=criterion.intercept,
         _profile=profile,
     )

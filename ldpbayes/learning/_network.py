@@ -12,15 +12,7 @@ from ldpbayes._core.checks import at_least, missing, warn
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
-from ldpbayes.learning._labels import (
-    centre_and_unit,
-    checked_bounds,
-    checked_features,
-    checked_labels,
-    label_spread,
-    plausible_labels,
-    privacy_of,
-)
+from ldpbayes.learning import _labels as labels
 from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
 from ldpbayes.mechanisms import Mechanism
 
@@ -100,9 +92,9 @@ class Network:
             return TrainedNetwork(tuple(layers), jnp.log(scale), none, none + 1, 0 * one, one)
         deviation = jnp.std(features, axis=0)
         unit = jnp.where(deviation > 0, deviation, 1.0)
-        middle = one * jnp.mean(plausible_labels(values, mechanism))
+        middle = one * jnp.mean(labels.plausible_labels(values, mechanism))
         layers[-1] = (layers[-1][0], 0 * layers[-1][1])
-        centre, label_unit = jnp.mean(features, axis=0), one * label_spread(values, mechanism)
+        centre, label_unit = jnp.mean(features, axis=0), one * labels.label_spread(values, mechanism)
         return TrainedNetwork(tuple(layers), jnp.log(scale), centre, unit, middle, label_unit)
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
@@ -128,10 +120,9 @@ def train_network(
     except ImportError:
         raise ImportError(missing("training a network needs optax", "learning")) from None
     features = jnp.asarray(features)
-    values = jnp.asarray(values, features.dtype)
-    count = features.shape[0]
-    batch = min(network.batch, count)
-    steps = -(-count // batch)
+    values, count = jnp.asarray(values, features.dtype), features.shape[0]
+    batch_size = min(network.batch, count)
+    steps = -(-count // batch_size)
     start_key, order_key = jax.random.split(key)
     start = network.start(objective, start_key, features, values, mechanism)
     optimiser = network.optimiser
@@ -147,9 +138,9 @@ def train_network(
         distance = log_scale - start.log_scale
         return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * objective.scale_precision() * distance**2 / count
 
-    def step(state: tuple, labels: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
+    def step(state: tuple, batch: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
         params, memory = state
-        value, slope = jax.value_and_grad(loss)(params, *labels)
+        value, slope = jax.value_and_grad(loss)(params, *batch)
         # the scale is not decayed, since it is no weight
         decayed = jax.tree.map(lambda g, w: g + network.weight_decay * w, slope[0], params[0])
         change, memory = optimiser.update((decayed, slope[1]), memory, params)
@@ -158,8 +149,8 @@ def train_network(
     def epoch(state: tuple, epoch_key: jax.Array) -> tuple[tuple, jax.Array]:
         order = jax.random.permutation(epoch_key, count)
         # labels of weight 0 fill the last batch
-        index = jnp.concatenate([order, order[: steps * batch - count]]).reshape(steps, batch)
-        weights = (jnp.arange(steps * batch) < count).astype(features.dtype).reshape(steps, batch)
+        index = jnp.concatenate([order, order[: steps * batch_size - count]]).reshape(steps, batch_size)
+        weights = (jnp.arange(steps * batch_size) < count).astype(features.dtype).reshape(steps, batch_size)
         state, losses = jax.lax.scan(step, state, (index, weights))
         return state, losses @ weights.sum(axis=1) / count
 
@@ -177,20 +168,8 @@ _predict_compiled = jax.jit(Network.predictor)
 class NetworkPredictor:
     """A trained network that predicts labels.
 
-    Attributes
-    ----------
-    network, objective
-        The layers with their training, and the loss that was minimised.
-    trained : TrainedNetwork
-        Weights, biases and scale: a pytree of arrays.
-    losses : array (epochs,)
-        Mean loss of the labels in each epoch.
-    count : int
-        Number of labels.
-    privacy : str
-        The promise to those whose labels were released.
-    names : list of str
-        Of the features.
+    `trained` is a pytree of weights, biases and scale, `losses` (epochs,) the mean loss of the `count` labels in each
+    epoch, `privacy` the promise to those whose labels were released; `names` are those of the features.
     """
 
     network: Network
@@ -203,18 +182,18 @@ class NetworkPredictor:
 
     @property
     def scale(self) -> float | None:
-        """The law's scale, None if the objective has none."""
+        """The law's scale, None if it has none."""
         return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,); the options are those of `LinearPredictor.predict`."""
-        matrix, _ = checked_features(features, fit_names=self.names)
+        matrix, _ = labels.checked_features(features, fit_names=self.names)
         centre, unit = self.trained.centre, self.trained.unit
         standard = ((matrix - centre) / unit).astype(np.float32)
         trained = self.trained._replace(centre=np.zeros_like(standard[0]), unit=np.ones_like(standard[0]))
         with jax.enable_x64(False):
             prediction, scale = _predict_compiled(self.network, trained, standard)
-            return np.asarray(self.objective.mean(prediction, scale, checked_bounds(bounds)))
+            return np.asarray(self.objective.mean(prediction, scale, labels.checked_bounds(bounds)))
 
 
 def network_fit(
@@ -226,9 +205,10 @@ def network_fit(
     network: Network | None = None,
     **options: Any,
 ) -> NetworkPredictor:
-    """Train a fully connected network on released labels, in single precision.
+    """Train a fully connected network on released labels, in single precision; needs optax (the extra ``learning``).
 
     Features, release and objective are those of `linear_fit`; the scale of a law is learned with the network.
+    LearningWarning if the loss is not a finite number at the end.
 
     Parameters
     ----------
@@ -238,27 +218,15 @@ def network_fit(
         The layers and their training.
     **options
         Parameters of `Network`, in its place.
-
-    Raises
-    ------
-    ImportError
-        Without optax, which the extra ``learning`` installs.
-    TypeError, ValueError
-        The errors of `linear_fit`; or if an option is out of range, or both a network and options are given.
-
-    Warns
-    -----
-    LearningWarning
-        If the loss is not a finite number at the end.
     """
-    checked_labels(release)
+    labels.checked_labels(release)
     objective = checked_objective(objective)
-    matrix, names = checked_features(features, len(release))
+    matrix, names = labels.checked_features(features, len(release))
     if network is not None and options:
         raise TypeError(f"give a network or its options, not both; got {', '.join(options)}")
     network = Network(**options) if network is None else network
     # features are standardised in double precision, since the network is trained in single precision
-    centre, unit = centre_and_unit(matrix) if network.standardise else (0.0, 1.0)
+    centre, unit = labels.centre_and_unit(matrix) if network.standardise else (0.0, 1.0)
     with jax.enable_x64(False):
         standard = ((matrix - centre) / unit).astype(np.float32)
         values = np.asarray(release.values, np.float32)
@@ -269,4 +237,4 @@ def network_fit(
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
         warn(problem, LearningWarning)
-    return NetworkPredictor(network, objective, trained, losses, len(release), privacy_of(release), names)
+    return NetworkPredictor(network, objective, trained, losses, len(release), labels.privacy_of(release), names)

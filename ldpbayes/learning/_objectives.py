@@ -19,6 +19,8 @@ from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian
 
+Bounds = tuple[float, float]
+
 
 class LearningWarning(LdpBayesWarning):
     """A fit that should not be used as it is; the message says why."""
@@ -30,8 +32,7 @@ class Objective(abc.ABC):
     Objects are compared and hashed by their fields: they are static arguments of compiled functions.
     """
 
-    likelihood: ClassVar[bool] = False
-    """Whether the loss is a negative log-likelihood."""
+    likelihood: ClassVar[bool] = False  # whether the loss is a negative log-likelihood
 
     @property
     def scaled(self) -> bool:
@@ -45,16 +46,10 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
-        """The loss of each label, shape (n,); twice differentiable in the prediction and the scale.
+        """The loss of each label, shape (n,), given released values (n,); twice differentiable in prediction and scale.
 
-        Parameters
-        ----------
-        prediction : array (n,)
-            Of a linear predictor or a network, before the link of the law, in the unit of the label if there is none.
-        scale : array_like
-            Positive, () or (n,), in the unit of the label; ignored unless `scaled`.
-        values, mechanism
-            Released labels (n,), and the mechanism that released them.
+        The prediction (n,) is before the link of the law, in the unit of the label if there is none. The scale, () or
+        (n,), is positive, in the unit of the label, and ignored unless `scaled`.
         """
 
     def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:
@@ -65,24 +60,20 @@ class Objective(abc.ABC):
         """Precision of the logarithm of the scale in its normal prior."""
         return 0.0
 
-    def mean(self, prediction: Array, scale: Array, bounds: tuple[float, float] | None = None) -> Array:
+    def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
         """The expected label, shape (n,); `bounds`, if any, are those at which labels are clipped."""
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
 
     def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Covariance (p, p) of the minimiser: the sandwich of curvature and spread of scores ([Huber67]).
+        """Covariance (p, p) of the minimiser: the sandwich ([Huber67]).
 
-        `hessian` (p, p) has the second derivatives of the sum of losses and the penalty, `spread` (p, p) is the sum of
-        outer products of the losses' gradients.
+        `hessian` (p, p) is of the sum of losses and the penalty, `spread` (p, p) sums outer products of gradients.
         """
         inverse = np.linalg.inv(hessian)
         return inverse @ spread @ inverse.T
 
     def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Information of the labels on each parameter alone, shape (p,), in the unit of a ridge penalty.
-
-        `hessian` and `spread` are those of the sum of losses, near its minimum or not.
-        """
+        """Information of the labels on each parameter alone, shape (p,), in the unit of a ridge penalty."""
         return np.diagonal(hessian)
 
 
@@ -120,10 +111,9 @@ def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
 
 @dataclasses.dataclass(frozen=True)
 class student_t_labels:
-    """Student's t labels, identity link: regression that few outliers do not move.
+    """Student's t labels with `df` degrees of freedom, identity link: regression that few outliers do not move.
 
-    An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation). Degrees of
-    freedom are positive and finite, else ValueError.
+    An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation).
     """
 
     df: float = 4.0
@@ -171,13 +161,6 @@ class MarginalLikelihood(Objective):
         Standard deviation of the logarithm of the scale in this prior; infinite for none. With 1.5, 95 % of the prior
         lie between 1/114 and 3.2 times the range: labels of a larger scale are all at a bound, and bounds more than a
         hundred times wider than the labels are a mistake. `LinearPredictor.interval` of the scale ignores the prior.
-
-    Raises
-    ------
-    TypeError
-        If the law is not callable with one or two arguments.
-    ValueError
-        If the scale or the deviation is not positive.
     """
 
     likelihood: ClassVar[bool] = True
@@ -188,10 +171,8 @@ class MarginalLikelihood(Objective):
 
     def __post_init__(self) -> None:
         if not callable(self.law) or _positional(self.law) not in (1, 2):
-            raise TypeError(
-                "law must be a function from a prediction and a scale, or from a prediction alone, to a NumPyro "
-                f"distribution, got {self.law!r}"
-            )
+            allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
+            raise TypeError(f"law must be {allowed}, got {self.law!r}")
         for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
             value = checked(name, getattr(self, name), "a positive number", lambda a: (a.ndim == 0) & (a > 0))
             object.__setattr__(self, name, value)
@@ -217,11 +198,9 @@ class MarginalLikelihood(Objective):
         return self.law(prediction, scale) if self.scaled else self.law(prediction)
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
-        label = self.label(prediction, scale)
-        return -Privatized(label, mechanism, validate_args=False).log_prob(values)
+        return -Privatized(self.label(prediction, scale), mechanism, validate_args=False).log_prob(values)
 
-    def mean(self, prediction: Array, scale: Array, bounds: tuple[float, float] | None = None) -> Array:
-        """The mean of the label's law, clipped at the bounds if there are some."""
+    def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
         if bounds is None:
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
@@ -232,12 +211,10 @@ class MarginalLikelihood(Objective):
         return _released_mean(self, constant, mechanism, prediction, scale)
 
     def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """The inverse of the observed information, the penalty's included."""
-        return np.linalg.inv(hessian)
+        return np.linalg.inv(hessian)  # of the observed information, the penalty's included
 
     def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Squares of scores, which are positive even if a likelihood bends the wrong way."""
-        return np.diagonal(spread)
+        return np.diagonal(spread)  # positive even if a likelihood bends the wrong way
 
 
 @functools.cache
@@ -254,11 +231,7 @@ MAX_NODES = 1 << 22  # nodes of labels' laws that are held at a time while the m
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _released_mean(
-    objective: MarginalLikelihood,
-    bounds: tuple[float, float] | None,
-    mechanism: Mechanism,
-    prediction: jax.Array,
-    scale: jax.Array,
+    objective: MarginalLikelihood, bounds: Bounds | None, mechanism: Mechanism, prediction: Array, scale: Array
 ) -> jax.Array:
     """Means of released labels; bounds, if any, are those of the mechanism as constants of the compiled function."""
     largest_count = 0.0

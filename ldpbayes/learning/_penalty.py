@@ -9,8 +9,7 @@ import numpy as np
 from ldpbayes._core.checks import at_least, checked
 from ldpbayes.learning._criterion import ROUGH_TOLERANCE, Criterion, newton
 
-GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))
-"""Penalties as multiples of the labels' information on one coefficient: from 0.001 to 1,000, √10 apart."""
+GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # multiples of the labels' information on one coefficient
 PATIENCE = 2  # a search ends after so many penalties in a row that do worse than the best
 
 
@@ -49,8 +48,7 @@ class CrossValidation(Penalty):
         Penalties to choose from, 0 or more, as multiples of the labels' information on the coefficient of one
         standardised feature.
     standard_errors : float
-        A larger penalty is taken if its loss is larger than the smallest by at most so many standard errors of the
-        difference.
+        The largest penalty is taken whose loss exceeds the smallest by at most so many standard errors of the excess.
     seed : int
         For the folds.
     """

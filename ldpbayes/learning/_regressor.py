@@ -59,31 +59,27 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         bounds: tuple[float, float] | None = None,
         random_state: int = 0,
     ) -> None:
-        self.mechanism = mechanism
-        self.model = model
-        self.objective = objective
-        self.bounds = bounds
-        self.random_state = random_state
+        self.mechanism, self.model, self.objective = mechanism, model, objective
+        self.bounds, self.random_state = bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
-        """Fit to features X (n, d) and released labels y (n,), and return the regressor.
-
-        `mechanism` replaces the regressor's own. Raises the errors of `linear_fit` and `network_fit`.
-        """
+        """Fit to features X (n, d) and labels y (n,) released by `mechanism`, by default the regressor's own."""
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
         mechanism = self.mechanism if mechanism is None else mechanism
         labels = np.asarray(y, float)
-        release = Release(y, _negligible_noise(labels) if mechanism is None else mechanism)
         model = LinearModel() if self.model is None else self.model
         objective = MarginalLikelihood() if self.objective is None else self.objective
-        if mechanism is None and isinstance(objective, MarginalLikelihood):
-            objective = _likelihood(objective, labels)
+        if mechanism is None:  # one without a guarantee, for labels as they are
+            noise = Gaussian(NEGLIGIBLE_NOISE * (float(labels.std()) or 1.0))
+            release = Release(y, AdditiveMechanism(noise, sensitivity=np.inf))
+            objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
+        else:
+            release = Release(y, mechanism)
         features = np.asarray(X, float)
         self.fit_: LinearPredictor | NetworkPredictor
         if isinstance(model, LinearModel):
-            penalty, intercept = model.penalty, model.intercept
-            self.fit_ = linear_fit(features, release, objective=objective, penalty=penalty, intercept=intercept)
+            self.fit_ = linear_fit(features, release, objective=objective, **vars(model))
         elif isinstance(model, Network):
             self.fit_ = network_fit(features, release, objective=objective, network=model, seed=self.random_state)
         else:
@@ -124,8 +120,3 @@ def _likelihood(objective: MarginalLikelihood, labels: np.ndarray) -> Likelihood
         scale = SMOOTHING * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
         noise = (scale, float(labels.min()) - width, float(labels.max()) + width)
     return Likelihood(objective.law, objective.scale, objective.deviation, noise)
-
-
-def _negligible_noise(labels: np.ndarray) -> Mechanism:
-    """A mechanism without a guarantee, for labels as they are."""
-    return AdditiveMechanism(Gaussian(NEGLIGIBLE_NOISE * (float(labels.std()) or 1.0)), sensitivity=np.inf)
