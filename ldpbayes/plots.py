@@ -1,7 +1,7 @@
-"""Pictures of posteriors, releases, trade-off curves and bootstrap replicates.
+"""Pictures of posteriors, releases, trade-off curves and bootstrap replicates, with Okabe and Ito's colours.
 
-Every function draws on a Matplotlib Axes, by default the current one, and returns it. Matplotlib is imported when the
-first picture is drawn. The colours are Okabe and Ito's, which colour-blind readers can tell apart.
+Every function draws on a Matplotlib Axes, by default the current one, and returns it. Colour-blind readers can tell the
+colours apart.
 """
 
 import itertools
@@ -100,12 +100,11 @@ def plot_shares(
         Probability of the intervals.
     """
     ax = _axes(ax)
-    colours = _colours(list(shares))
+    colours, x = _colours(list(shares)), np.asarray(x, float)
     if truth is not None:
-        middle = np.asarray(x, float)
-        ax.hlines(truth, middle - 0.4, middle + 0.4, color=_GREY, linewidth=1, label="truth")
+        ax.hlines(truth, x - 0.4, x + 0.4, color=_GREY, linewidth=1, label="truth")
     for i, (name, estimate) in enumerate(shares.items()):
-        at = np.asarray(x) + 0.3 * (i - (len(shares) - 1) / 2)
+        at = x + 0.3 * (i - (len(shares) - 1) / 2)
         if hasattr(estimate, "standard_error"):
             centre = estimate.estimate
             low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(level)
@@ -177,8 +176,7 @@ def plot_replicates(
     ax.axvline(estimate.params[j], color=colour, linewidth=2, label="estimate")
     if reference is not None:
         ax.axvline(reference, color=_GREY, linewidth=1, linestyle="--", label="non-private")
-    ax.set_xlabel(name)
-    ax.set_yticks([])
+    ax.set(xlabel=name, yticks=[])
     ax.legend(frameon=False)
     return _without_spines(ax, "top", "right", "left")
 

@@ -6,6 +6,7 @@
 import importlib
 from typing import Any
 
+from ldpbayes.learning._criterion import CrossValidation, Evidence, Fixed, Penalty
 from ldpbayes.learning._labels import LabelRelease, release_labels
 from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
@@ -22,7 +23,6 @@ from ldpbayes.learning._objectives import (
     poisson_labels,
     student_t_labels,
 )
-from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
 __all__ = [
     "CrossValidation",

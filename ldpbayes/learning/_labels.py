@@ -154,10 +154,8 @@ def checked_labels(release: Release) -> None:
 def privacy_of(release: Release) -> str:
     """The promise to those whose labels were released, in plain sentences."""
     statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
-    addition = (
-        "The budget of whatever else was released of these labels, such as a prior, adds to that of this release."
-    )
-    return f"{statement} {addition} Features are public: nothing protects them."
+    others = "The budget of whatever else was released of these labels, such as a prior, adds to that of this release"
+    return f"{statement} {others}. Features are public: nothing protects them."
 
 
 def plausible_labels(values: Array, mechanism: Mechanism) -> Array:

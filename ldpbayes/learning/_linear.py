@@ -13,10 +13,10 @@ from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate, coefficient_rows, normal_interval, table
 from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import Criterion, newton
+from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Fixed, Minimum, Penalty, newton
 from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
-from ldpbayes.learning._penalty import CrossValidation, Evidence, Fixed, Penalty
 
+Profile = criteria.ScaleProfile | None
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
 CHUNKED_TOLERANCE = 1e-6  # nats, for several chunks: the estimate is then off by 1.4e-3 of its standard errors
 START_CONSTANTS = 9  # constant predictions between the bounds, of which the best is where a fit starts
@@ -57,7 +57,7 @@ class LinearPredictor:
     steps: int
     privacy: str
     _intercept: bool = dataclasses.field(repr=False)
-    _profile: criteria.ScaleProfile | None = dataclasses.field(repr=False)
+    _profile: Profile = dataclasses.field(repr=False)
 
     @property
     def intercept(self) -> float:
@@ -179,16 +179,20 @@ def linear_fit(
     rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
     with jax.enable_x64(True):
         criterion = _criterion(matrix, release, objective, bool(intercept))
-        sample = _subsample(matrix, release, criterion)
+        sample, chunked = criterion, len(criterion.chunks) > 1
+        if chunked:  # a random chunk of the labels chooses the penalty, and its minimum saves steps through all labels
+            index = np.random.default_rng(0).choice(len(release), CHUNK_ROWS, replace=False)
+            sample = dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
         starts = _starts(sample)
         strength = rule.chosen(sample, starts[0])
         criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
-        chunked = len(criterion.chunks) > 1
-        if chunked:  # a minimum of the sample saves steps through all labels
+        if chunked:
             start = newton(sample, start).theta
         minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else criteria.TOLERANCE)
-        identified = _identified(minimum.at.hessian)
+        unit = np.sqrt(np.abs(np.diagonal(minimum.at.hessian)) + 1e-300)
+        curvatures = np.linalg.eigvalsh(minimum.at.hessian / np.outer(unit, unit))
+        identified = bool(curvatures[0] > criteria.FLAT_CURVATURE * curvatures[-1])
         profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
     return _predictor(criterion, minimum, identified, profile, names, release)
 
@@ -212,14 +216,6 @@ def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> criteria.R
     index = np.where(inside, index, 0)
     mechanism = release.mechanism.of_records((len(release),), index)
     return criteria.Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
-
-
-def _subsample(matrix: np.ndarray, release: Release, criterion: Criterion) -> Criterion:
-    """The criterion of a random chunk of the labels, of all if there is one chunk."""
-    if len(criterion.chunks) == 1:
-        return criterion
-    index = np.random.default_rng(0).choice(len(release), CHUNK_ROWS, replace=False)
-    return dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
@@ -257,20 +253,8 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     return points[int(np.argmin(values))], point(middle, ridge)
 
 
-def _identified(hessian: np.ndarray) -> bool:
-    """Whether every direction has curvature."""
-    unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
-    sizes = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
-    return bool(sizes[0] > criteria.FLAT_CURVATURE * sizes[-1])
-
-
 def _predictor(
-    criterion: Criterion,
-    minimum: criteria.Minimum,
-    identified: bool,
-    profile: criteria.ScaleProfile | None,
-    names: list[str],
-    release: Release,
+    criterion: Criterion, minimum: Minimum, identified: bool, profile: Profile, names: list[str], release: Release
 ) -> LinearPredictor:
     """The predictor in the units of features and labels."""
     theta, at = minimum.theta, minimum.at

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -60,14 +59,14 @@ class Checkpoint(dict):
         self._lock: IO | None = None
 
     def __enter__(self) -> "Checkpoint":
-        """Lock the file, and read it."""
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
             self._lock = _lock(self.path)
             try:
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-                self.settings = json.loads(json.dumps(self.settings | model | {"versions": _versions()}))
+                versions = {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
+                self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
                 self._read(self.path)
             except BaseException:
                 self.__exit__()
@@ -75,7 +74,6 @@ class Checkpoint(dict):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Unlock the file."""
         if self._lock is not None:
             # removed before it is closed, so that the removed file cannot be the lock of another study
             pathlib.Path(self._lock.name).unlink(missing_ok=True)
@@ -105,7 +103,7 @@ class Checkpoint(dict):
             raise KeyboardInterrupt(self._progress()) from None
 
     def _progress(self) -> str:
-        """The number of replicates in the file: an interrupt can come before the last ones are written."""
+        # The number in the file: an interrupt can come before the last replicates are written.
         if self.path is None:
             return "nothing is saved: with checkpoint= a file keeps every finished batch"
         file = Checkpoint(self.path, self.settings)
@@ -148,11 +146,6 @@ class Checkpoint(dict):
         self.update({name: stored[str(i)] for i, name in enumerate(names)})
 
 
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
-
-
 def _lock(path: pathlib.Path) -> IO:
     """An open file beside the path, locked until it is closed or the process ends."""
     lock = path.with_name(f"{path.name}.lock")
@@ -176,19 +169,19 @@ def _lock(path: pathlib.Path) -> IO:
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
     """The entries in which two JSON-able dicts differ, in words."""
+
+    def abridged(value: object) -> str:
+        text = json.dumps(value)
+        return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
+
     messages = []
     for name in sorted({*stored, *current}):
         a, b = stored.get(name), current.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             messages += _differences(a, b, f"{prefix}{name}.")
         elif json.dumps(a) != json.dumps(b):  # NaN is not equal to itself, but its text is
-            messages.append(f"{prefix}{name} is {_abridged(a)} there, {_abridged(b)} here")
+            messages.append(f"{prefix}{name} is {abridged(a)} there, {abridged(b)} here")
     return messages
-
-
-def _abridged(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
 
 
 def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:

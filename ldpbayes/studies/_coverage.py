@@ -125,8 +125,8 @@ def coverage(
 
     Raises
     ------
-    ValueError, FileNotFoundError
-        If `Checkpoint` refuses the file, the model has not exactly one privatized site, or a number is out of range.
+    ValueError
+        If the model has not exactly one privatized site. Also the errors of `Checkpoint`.
     KeyboardInterrupt
         With a message that says how many replicates are saved.
     """
