@@ -46,8 +46,7 @@ def plot_intervals(
     `estimates` is ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
     Draws of a `reference` analysis are a grey line at their mean and a band over their interval, behind all groups.
     """
-    ax = _axes(ax)
-    analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
+    ax, analyses = _axes(ax), list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
     offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
     above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
@@ -93,7 +92,7 @@ def plot_shares(
         By analysis: the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a
         point estimate with its interval, if it has standard errors.
     truth : array_like (k,), optional
-        Probabilities to compare with: a grey mark at each value.
+        Probabilities to compare with, as grey marks.
     labels_at : mapping of str to (float, float), optional
         Positions of the analyses' names, in data coordinates. Without it there is a legend.
     level : float

@@ -42,8 +42,6 @@ class LinearPredictor:
         The loss that was minimised, and the precision of the prior of standardised features' coefficients.
     converged, steps
         Whether the minimisation converged, and its number of steps.
-    privacy : str
-        The promise to those whose labels were released.
     """
 
     names: list[str]
@@ -80,7 +78,6 @@ class LinearPredictor:
 
     @property
     def estimate(self) -> dict[str, float]:
-        """The parameters by their names."""
         return dict(zip(self.names, self.params.tolist(), strict=True))
 
     @property
@@ -151,6 +148,7 @@ def linear_fit(
     Minimises the sum of losses + penalty/2 · the sum of squared coefficients of standardised features (each less its
     mean, over its standard deviation), in double precision. For a likelihood the penalty is the precision of a normal
     prior; scikit-learn's ``Ridge(alpha)`` on standardised features is ``SquaredError()`` with the penalty 2·alpha.
+    LearningWarning if the minimisation has not converged, or the labels do not identify the parameters.
 
     Parameters
     ----------
@@ -165,11 +163,6 @@ def linear_fit(
         likelihood, `CrossValidation` for squared errors. The scale of a law has the prior of its `MarginalLikelihood`.
     intercept : bool
         Whether there is an intercept, which is not penalised.
-
-    Warns
-    -----
-    LearningWarning
-        If the minimisation has not converged, or the labels do not identify the parameters.
     """
     labels.checked_labels(release)
     objective = checked_objective(objective)

@@ -101,13 +101,14 @@ def coverage(
     """Simulate parameters and releases from a model's prior predictive, fit each, and record the truth's quantile.
 
     The fits of a batch run in one compiled call, one chain each, on sketches; on releases if each record has a law of
-    its own, as in a regression, or the model is one by `privatize`. Source: [KJKH] sec. 4.4 and Figures 1 and 10.
+    its own, as in a regression, or the model is one by `privatize`. A KeyboardInterrupt says how many replicates are
+    saved. Source: [KJKH] sec. 4.4 and Figures 1 and 10.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release, which simulates if that has no values, or one by `privatize` that observes its
-        argument. Entries of sites that are arrays are counted one by one, as ``theta[0]``, ...
+        NumPyro model with one privatized site (else ValueError) of one release, which simulates if that has no values;
+        or one by `privatize` that observes its argument. Entries of arrays are counted one by one, as ``theta[0]``, ...
     mechanism : Mechanism
         Makes the releases, with one budget; for discrete outputs, personal budgets too.
     count : int
@@ -119,16 +120,9 @@ def coverage(
     num_warmup, num_samples : int
         NUTS iterations of a fit that adapt it and are discarded, and that are kept.
     checkpoint : path, optional
-        An ``.npz`` file to which every finished batch is added, and from which an interrupted study resumes.
+        The file of a `Checkpoint`, to which every finished batch is added, and from which an interrupted study resumes.
     progress_bar : bool
         Whether a bar on stderr counts the replicates.
-
-    Raises
-    ------
-    ValueError
-        If the model has not exactly one privatized site. Also the errors of `Checkpoint`.
-    KeyboardInterrupt
-        With a message that says how many replicates are saved.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
