@@ -1,4 +1,7 @@
-"""Tails of laws of numbers and of counts, in logarithms."""
+"""Tails of laws of numbers and of counts, in logarithms.
+
+Masses of counts are written by deviances and errors of Stirling's formula, in which nothing large cancels [Loader].
+"""
 
 import functools
 import math
