@@ -15,12 +15,18 @@ with warnings.catch_warnings():
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 
+def compile_quickly():
+    """Options of XLA under which the default tests run and the values in `recorded` are written."""
+    if jax.__version_info__ < (0, 11):  # later versions lack the second option
+        # Nearly all of the time goes into compiling programs that run for a moment. JAX reads the options when it first
+        # compiles. With the older emitters and level 0 XLA has been seen to compile wrong derivatives.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
+
+
 def pytest_configure(config):
     """Compile quickly, and share compiled functions between tests, workers and runs."""
-    if "not slow" in config.getoption("markexpr") and jax.__version_info__ < (0, 11):  # later ones lack the second
-        # nearly all of the time goes into compiling what runs for a moment; JAX reads it when it first compiles
-        # (with the older emitters and level 0 XLA has been seen to compile wrong derivatives)
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
+    if "not slow" in config.getoption("markexpr"):
+        compile_quickly()
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

@@ -4,14 +4,10 @@ Only public names of `ldpbayes` and its folders are used, so that the same file 
 Records and released values come from NumPy's generators: they do not depend on how a mechanism draws. The bootstrap
 cases alone draw with JAX, from fixed seeds. Everything is computed in double precision.
 
-``python tests/recorded/cases.py --record "bootstrap" "learning, prior"`` writes the numbers of all cases whose names
-begin with one of these words, and adds specs and statements of mechanisms that have none yet.
+`record.py` writes the file.
 """
 
 import functools
-import json
-import pathlib
-import sys
 import warnings
 
 import jax
@@ -24,14 +20,15 @@ from numpyro.infer.util import log_density
 import ldpbayes as ldp
 from ldpbayes import bootstrap, estimation, learning, likelihood, mechanisms, models, noise, privacy
 from ldpbayes.estimation import losses
+from ldpbayes.privacy import calibration
 
 
 def compute(*cases: str) -> dict[str, list[float]]:
-    """Numbers by name, "case: what"; all of them, or those of the cases that are named."""
+    """Numbers of the cases that are named, by name, "case: what"."""
     found = {}
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", ldp.LdpBayesWarning)
-        for case in cases or [case for group in _GROUPS for case in _table(group)]:
+        for case in cases:
             for what, numbers in _table(case.split(", ")[0])[case]().items():
                 found[f"{case}: {what}"] = np.asarray(numbers, float).ravel().tolist()
     return found
@@ -48,6 +45,12 @@ def specs() -> dict[str, dict]:
 
 
 _GROUPS = ("guarantee", "density", "model", "estimate", "frequencies", "bootstrap", "learning", "design")
+
+
+def names() -> list[str]:
+    """Names of all cases."""
+    with jax.enable_x64(True):
+        return [case for group in _GROUPS for case in _table(group)]
 
 
 @functools.cache
@@ -641,7 +644,9 @@ def _unit_numbers():
 
 @functools.cache
 def _first_batch():
-    return ldp.m_estimate(losses.logistic(), _rows()[0], draws=4)
+    release = _rows()[0]
+    # as many rows as the second batch, which has its programs then
+    return ldp.m_estimate(losses.logistic(), ldp.Release(release.values[:200], release.mechanism), draws=4)
 
 
 def _square(x, theta):
@@ -853,7 +858,6 @@ def _designs():
     prior = np.linspace(0.0, 4.0, 9), np.exp(-np.linspace(0.0, 2.0, 8)) / 1.8
     values, probabilities = [0.0, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1]
     nodes = [0.0, 0.5, 1.5, 2.0, 4.0]
-    gammas = [0.2, 1.0, 4.0]
     bounds = [-1.0, 0.0], [1.0, 2.0]
     return {
         "bins": lambda: mechanisms.optimal_bins(values, probabilities, 1.2)._asdict(),
@@ -867,26 +871,21 @@ def _designs():
             mechanisms.optimal_half_width(prior, 1.5, interval=mechanisms.optimal_interval)
         ),
         "explained variance": lambda: {"share": mechanisms.explained_variance(prior, 1.5, (0.5, 3.0), 0.3)},
-        "kept probability": lambda: {"probability": mechanisms.kept_probability(prior, 1.5, 0.3, (0.5, 3.0))},
         "RR on bins": lambda: _fields(mechanisms.RROnBins.optimal(prior, 2.0), "edges", "outputs"),
         "unbiased randomizer": lambda: _fields(
             mechanisms.UnbiasedRandomizer.optimal(prior, 1.3, nodes=nodes), "nodes", "outputs", "matrix"
         ),
-        "gamma": lambda: {
-            "squared": [noise.optimal_gamma(e) for e in gammas],
-            "absolute": [noise.optimal_gamma(e, "absolute") for e in gammas],
-        },
+        "gamma": lambda: {"squared": [noise.optimal_gamma(e) for e in (0.2, 1.0, 4.0)]},
         "zero-inflated": lambda: _zero_inflated(1.0, 0.3, 0.2, (-1.0, 1.0)),
         "zero-inflated, rows": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds),
         "zero-inflated, attributes": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds, unit="attribute"),
         "zero-inflated, rows, exact": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds, exact=True),
         "gaussian scale": lambda: {"scale": privacy.gaussian_scale([0.1, 1.0, 5.0], 1e-5, 2.0)},
-        "gaussian beside response": lambda: {"scale": privacy.gaussian_beside_response(2.0, 1e-4, [0.5, 1.0])},
+        "gaussian beside response": lambda: {"scale": calibration.gaussian_beside_response(2.0, 1e-4, [0.5, 1.0])},
         "sensitivities": lambda: {
             "linear": [privacy.linear_sensitivity(d, 1.5, 2.0, (1.0, 0.7, 0.4)) for d in (1, 2, 5)],
             "linear bound": privacy.linear_sensitivity_bound(1.5, 2.0, (1.0, 0.7, 0.4)),
             "logistic": [privacy.logistic_sensitivity(d, 1.5, (1.0, 0.6)) for d in (1, 2, 5)],
-            "logistic bound": privacy.logistic_sensitivity_bound(1.5, (1.0, 0.6)),
         },
     }
 
@@ -902,24 +901,3 @@ def _fields(mechanism, *names):
 def _zero_inflated(*given, **options):
     found = privacy.zil_parameters(*given, **options)._asdict()
     return {"tradeoff": found.pop("tradeoff")([0.01, 0.05, 0.3])} | found
-
-
-# --- recording
-
-
-def _record(path, beginnings):
-    """Numbers of the cases whose names begin so are written; specs and statements are added where they are missing."""
-    recorded = json.loads(path.read_text())
-    with jax.enable_x64(True):
-        cases = [case for group in _GROUPS for case in _table(group) if case.startswith(tuple(beginnings))]
-    kept = {key: value for key, value in recorded["numbers"].items() if key.rsplit(": ", 1)[0] not in cases}
-    recorded["numbers"] = kept | (compute(*cases) if cases else {})
-    recorded["specs"] = specs() | recorded["specs"]
-    recorded["statements"] = statements() | recorded["statements"]
-    path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] != ["--record"]:
-        sys.exit(__doc__)
-    _record(pathlib.Path(__file__).parent / "values.json", sys.argv[2:])

@@ -1,8 +1,6 @@
 """Computations whose results are kept in `fits.json`: sketches, expansions, random draws, fits, the command line.
 
-`python tests/recorded/fits.py --record` writes the file anew; `--record cli "fit, panels"` only the cases whose names
-begin so (with sketch, expansion, noise, randomize, fit, cli), where a change is meant to alter their results.
-`test_fits.py` compares.
+`record.py` writes the file; `test_fits.py` compares.
 
 Only public names are used, each from the folder that owns it. Released values come from NumPy's generators, except
 where the draws of a mechanism are themselves what is recorded. Everything is computed in double precision, except where
@@ -15,7 +13,6 @@ import io
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import warnings
 from unittest import mock
@@ -33,8 +30,6 @@ import ldpbayes as ldp
 from ldpbayes import data, likelihood, mechanisms, models, noise
 from ldpbayes.cli import main
 
-FILE = pathlib.Path(__file__).with_name("fits.json")
-
 
 def compute(case):
     """What a case gives, by name: numbers, texts, and lists of these."""
@@ -45,14 +40,15 @@ def compute(case):
 @functools.cache
 def cases():
     """Functions without arguments, by the names of their cases, "group, name"."""
-    groups = {
-        "sketch": _sketches(),
-        "expansion": _expansions(),
-        "noise": _noises(),
-        "randomize": _randomized(),
-        "fit": _fits(),
-        "cli": _commands(),
-    }
+    with jax.enable_x64(True):  # the tables hold constants of laws
+        groups = {
+            "sketch": _sketches(),
+            "expansion": _expansions(),
+            "noise": _noises(),
+            "randomize": _randomized(),
+            "fit": _fits(),
+            "cli": _commands(),
+        }
     return {f"{group}, {name}": case for group, table in groups.items() for name, case in table.items()}
 
 
@@ -188,13 +184,12 @@ def _grids():
     grids = {
         "coarser": sketch.coarser(3, 4),
         "reference": sketch.reference,
-        "refined": sketch.refine(2),
         "thinned": sketch.thinned,
     }
     return {
         name: [grid.order, grid.grid, grid.channel_panels, grid.size, grid.edges[:3], grid.weights[:30]]
         for name, grid in grids.items()
-    } | {"one by one": [sketch.one_by_one.nodes[:9], sketch.one_by_one.weights[:9]]}
+    }
 
 
 def _unary(count, categories, epsilon=2.0, seed=5):
@@ -342,12 +337,13 @@ def _expansions():
             "errors": np.abs(expansion.errors()).max() < 0.05,
         }
 
-    @functools.cache
-    def shards():
-        first = _expanded(part=slice(0, 300), order=3)
-        return first, first + _expanded(part=slice(300, None), at=first)
+    return {"of a shard": lambda: described(_shards()[0]), "of two shards": lambda: described(_shards()[1])}
 
-    return {"of a shard": lambda: described(shards()[0]), "of two shards": lambda: described(shards()[1])}
+
+@functools.cache
+def _shards():
+    first = _expanded(part=slice(0, 300), order=3)
+    return first, first + _expanded(part=slice(300, None), at=first)
 
 
 # --- draws ----------------------------------------------------------------------------------------------------------
@@ -547,9 +543,7 @@ def _fits():
     warner, gaussian, several = models.warner(), models.clipped_gaussian(), {"num_samples": 64, "seed": 4}
 
     def shards():
-        first = _expanded(part=slice(0, 300), order=3)
-        both = first + _expanded(part=slice(300, None), at=first)
-        return _fitted(logistic, _release(FLIPPED[:300], RESPONSE), X[:300], expand=both, **several)
+        return _fitted(logistic, _release(FLIPPED[:300], RESPONSE), X[:300], expand=_shards()[1], **several)
 
     return {
         "panels, refined": lambda: _fitted(narrow, precise.sketch(panels=2)),
@@ -646,30 +640,3 @@ def _listed_mechanisms():
     result = _typed("mechanisms", "--json")
     rows = json.loads("\n".join(result["out"]))
     return result | {"out": [{name: value for name, value in row.items() if name != "class"} for row in rows]}
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def _record(groups):
-    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
-    for case in cases():
-        if not groups or case.startswith(tuple(groups)):
-            kept[case] = compute(case)
-            print(case, file=sys.stderr, flush=True)
-    cases_text = ",\n".join(
-        f"{json.dumps(case)}: {{\n"
-        + ",\n".join(f" {json.dumps(what)}: {json.dumps(value)}" for what, value in kept[case].items())
-        + "\n}"
-        for case in cases()
-        if case in kept
-    )
-    FILE.write_text("{\n" + cases_text + "\n}\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] != ["--record"]:
-        sys.exit(__doc__)
-    # as in tests/conftest.py, read when JAX first compiles: so that what is recorded is what the tests compute
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
-    _record(sys.argv[2:])

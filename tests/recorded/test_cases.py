@@ -7,7 +7,6 @@ They do not say whether a result is right: other tests do. Where one was wrong a
 replaced.
 """
 
-import importlib.util
 import json
 import pathlib
 
@@ -16,6 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes import mechanisms
+from tests.recorded import cases, slow
 
 FOLDER = pathlib.Path(__file__).parent
 RECORDED = json.loads((FOLDER / "values.json").read_text())
@@ -30,15 +30,6 @@ ESTIMATE = (1e-6, 1e-9)
 SEARCH = (2e-5, 0.0)
 
 
-@pytest.fixture(scope="module")
-def cases():
-    """The module that computes the numbers, loaded from its path."""
-    spec = importlib.util.spec_from_file_location("recorded_cases", FOLDER / "cases.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def tolerance(key):
     if key.startswith("design, half width"):
         return SEARCH
@@ -49,8 +40,8 @@ def tolerance(key):
     return ESTIMATE
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_numbers_are_those_recorded(cases, case):
+@pytest.mark.parametrize("case", slow.marked(CASES, slow.CASES))
+def test_numbers_are_those_recorded(case):
     found = cases.compute(case)
     assert found.keys() == {key for key in NUMBERS if key.rsplit(": ", 1)[0] == case}
     for key, numbers in found.items():
@@ -58,11 +49,15 @@ def test_numbers_are_those_recorded(cases, case):
         np.testing.assert_allclose(numbers, NUMBERS[key], rtol=relative, atol=absolute, err_msg=key)
 
 
-def test_statements_are_those_recorded(cases):
+def test_slow_cases_are_recorded():
+    assert slow.names(slow.CASES) <= set(CASES)
+
+
+def test_statements_are_those_recorded():
     assert cases.statements() == RECORDED["statements"]
 
 
-def test_specs_are_those_recorded_and_make_the_mechanisms_again(cases):
+def test_specs_are_those_recorded_and_make_the_mechanisms_again():
     specs = cases.specs()
     assert specs == RECORDED["specs"]
     for recorded in RECORDED["specs"].values():

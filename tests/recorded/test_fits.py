@@ -1,15 +1,16 @@
 """Values recorded at an earlier version: sketches, expansions, random draws, short fits and the command line.
 
-`recorded/fits.py` computes them and says how they are recorded; `recorded/fits.json` holds them. As in
+`fits.py` computes them, `fits.json` holds them and `record.py` writes them. As in
 `test_cases.py`, a change that is not meant to alter any result must leave these tests as they are, and whether a
 result is right is for other tests to say.
 """
 
-import importlib.util
 import json
 import pathlib
 
 import pytest
+
+from tests.recorded import fits, slow
 
 FOLDER = pathlib.Path(__file__).parent
 RECORDED = json.loads((FOLDER / "fits.json").read_text())
@@ -26,15 +27,6 @@ TOLERANCES = {
     "cli": (1e-6, 1e-9),  # of tables that are written: what an optimiser finds; texts are compared exactly
 }
 SINGLE = (2e-5, 1e-6)  # single precision rounds to 6e-8, and noise is a difference or quotient of what is rounded
-
-
-@pytest.fixture(scope="module")
-def fits():
-    """The module that computes the values, loaded from its path."""
-    spec = importlib.util.spec_from_file_location("recorded_fits", FOLDER / "fits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def differences(found, recorded, tolerance, where=""):
@@ -58,7 +50,7 @@ def unequal(found, recorded, where):
     return [] if type(found) is type(recorded) and found == recorded else [f"{where}: {found!r}, not {recorded!r}"]
 
 
-def differing(fits, case):
+def differing(case):
     group = case.split(", ")[0]
     found, tolerance = fits.compute(case), TOLERANCES[group]
     if case.endswith("single precision"):
@@ -70,14 +62,15 @@ def differing(fits, case):
     return differences(found, RECORDED[case], tolerance)
 
 
-@pytest.mark.parametrize("case", RECORDED)
+@pytest.mark.parametrize("case", slow.marked(RECORDED, slow.FITS))
 @pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")
-def test_values_are_those_recorded(fits, case):
-    assert differing(fits, case) == []
+def test_values_are_those_recorded(case):
+    assert differing(case) == []
 
 
-def test_every_case_is_recorded(fits):
+def test_every_case_is_recorded():
     assert sorted(fits.cases()) == sorted(RECORDED)
+    assert slow.names(slow.FITS) <= set(RECORDED)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Recorded cases that are left out of the default run.
+
+By default a case runs for each closed form, family of laws, noise, kind of sketch, mechanism, model factory, method,
+loss and command, and a few ways through bootstraps and samplers. The cases here run other parameters through functions
+of those cases, or take seconds where other tests check the results.
+"""
+
+import re
+
+import pytest
+
+CASES = {
+    "guarantee": """symmetric, personal scales | symmetric, eight columns | symmetric, named columns, attribute
+        zero-inflated, rows""",
+    "density": """normal, Laplace, closed form | normal, Laplace, channel | normal, Laplace, channel of 15 panels
+        normal, Laplace, personal budgets | normal, a law a record | exponential, Laplace, channel
+        exponential, Laplace, personal budgets | normal, Gaussian, channel | normal, Gaussian, personal budgets
+        exponential, Gaussian, channel | gamma, Gaussian | mixture, Gaussian | Poisson, Gaussian
+        normal, symmetric, channel | mixture, symmetric | Student, independent | exponential, symmetric
+        normal, zero-inflated | normal, zero-inflated, channel | mixture, zero-inflated | Student, zero-inflated
+        normal, symmetric, some public | wider rows, symmetric | rows, symmetric in two columns | rows, symmetric
+        rows, symmetric, personal scales | rows, zero-inflated | wider rows, zero-inflated in two columns
+        rows, zero-inflated, personal | categories, randomized response | categories, randomized response, channel
+        a law a record, randomized response | categories, optimal unary encoding | categories, subset selection
+        categories, optimal unary encoding, personal budgets | categories, local hashing
+        categories, Hadamard response | uniform beyond the bounds, Laplace""",
+    "model": """sketch, Laplace | sketch, Gaussian | sketch, symmetric | sketch, independent | sketch, zero-inflated
+        sketch, counts | sketch, 17 panels | sketch, sum of two | sketch, randomized response, personal budgets
+        sketch, optimal unary encoding | sketch, symmetric unary encoding | sketch, subset selection
+        sketch, local hashing | sketch, Hadamard response | release, rows | logistic regression, zero-inflated
+        logistic regression, symmetric | normal regression, zero-inflated | regression, 9 scales, 5 nodes""",
+    "estimate": """logistic, combined | logistic, dr | logistic, sl | logistic, naive | squared, combined | squared, dr
+        squared, sdr | squared, age on income, naive | logistic, oracle | logistic, sl under symmetric noise
+        logistic, dr, no support, one draw | logistic, dr, wider support, seed 3 | logistic, dr, in a ball
+        squared, oracle | absolute, combined | absolute, dr | absolute, naive | check, combined
+        median of a number, dr | huber, dr | huber, oracle | function, combined
+        function of a tree, sdr | bootstrap | absolute, oracle | function, dr, exact | logistic, independent""",
+    "frequencies": """randomized response, personal budgets, unbiased | randomized response, personal budgets, mle
+        symmetric unary encoding, mle""",
+    "bootstrap": """Bernoulli | Beta | Exponential | Gamma | GammaRate | Gaussian | GaussianMean | Multinomial | Poisson
+        MultivariateNormal | Gaussian, Gaussian noise, clamping accounted for | M-estimator
+        maximum likelihood""",
+}
+FITS = {
+    "sketch": """panels given | panels, counts | counts, sum of two | moments, sum of two | total of linear statistics
+        expansion | expansion of codes""",
+    "expansion": "of a shard",
+    "randomize": """Laplace, statistic | discrete Laplace, statistic | discrete Laplace, rows
+        unary encoding, personal budgets | near or anywhere, personal budgets | linear statistics, central
+        Laplace, single precision""",
+    "fit": """panels, refined | counts, vectorised chains | category sketch | expansion | expansion of shards
+        Barker | groups | privatize""",
+}
+
+
+def names(table):
+    """Full names "group, name" of the cases of a table."""
+    return {f"{group}, {name.strip()}" for group, text in table.items() for name in re.split(r"\||\n", text)}
+
+
+def marked(cases, table):
+    """Parameters of a test: the cases, those of the table as slow."""
+    return [pytest.param(case, marks=[pytest.mark.slow] * (case in names(table))) for case in cases]
