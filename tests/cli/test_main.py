@@ -296,6 +296,7 @@ def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_cod
     assert any((tmp_path / "ldpbayes" / "jax").iterdir())
 
 
+@pytest.mark.slow  # ten seconds; .ci/run runs the demo of the installed package
 def test_the_demo_prints_its_table_and_writes_its_files(tmp_path, capsys):
     fewer = ["--chains", "1", "--warmup", "10", "--samples", "10"]
     assert cli.main(["demo", "--out", str(tmp_path / "out"), *fewer]) in (0, 3)
@@ -321,12 +322,18 @@ def regression_files(tmp_path):
     return files
 
 
-def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("place", "model"), [(0, "linear_regression"), pytest.param(1, "logistic_regression", marks=pytest.mark.slow)]
+)
+def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(place, model, tmp_path, capsys):
+    path = regression_files(tmp_path)[place]
+    assert cli.main(["fit", str(path), "--model", model, *FEW]) in (0, 3)  # so few draws may not have converged
+    out = capsys.readouterr().out
+    assert "slopes[1]" in out and "300 records" in out and "local differential privacy" in out
+
+
+def test_a_regression_refuses_a_release_of_another_kind(tmp_path, capsys):
     rows, sums = regression_files(tmp_path)
-    for path, model in ((rows, "linear_regression"), (sums, "logistic_regression")):
-        assert cli.main(["fit", str(path), "--model", model, *FEW]) in (0, 3)  # so few draws may not have converged
-        out = capsys.readouterr().out
-        assert "slopes[1]" in out and "300 records" in out and "local differential privacy" in out
     code, err = refused(capsys, "fit", sums, "--model", "linear_regression", *FEW)
     assert code == 2 and "linear_regression takes a release of rows or linear statistics" in err
     code, err = refused(capsys, "fit", rows, "--model", "clipped_gaussian", *FEW)

@@ -64,7 +64,7 @@ def test_quadrature_in_one_dimension_is_the_closed_form(distance):
     np.testing.assert_array_equal(SymmetricLaplaceTradeoff(distance, 1)(ALPHA), laplace(ALPHA))
 
 
-@pytest.mark.parametrize(("dimension", "distance"), [(2, 0.5), (3, 2.0), (6, 4.0)])
+@pytest.mark.parametrize(("dimension", "distance"), [pytest.param(2, 0.5, marks=pytest.mark.slow), (3, 2.0), (6, 4.0)])
 def test_errors_are_those_of_ten_million_simulated_draws(dimension, distance):
     rng = np.random.default_rng(dimension)
     kappa = np.array([0.0, 0.3, 1.0, 2.0])
@@ -133,7 +133,7 @@ def test_curves_of_far_inputs_are_those_of_another_integral_and_of_each_other(di
     assert np.all(np.diff(deltas, axis=0) >= -1e-15) and np.all(np.array(deltas) <= 1)  # in order, but for a rounding
 
 
-@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("columns", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_guarantees_of_little_noise_are_stated(columns):
     for diameter in (40.0, 1000.0):
         bounds = (0.0, diameter / math.sqrt(columns), columns)
@@ -144,7 +144,7 @@ def test_guarantees_of_little_noise_are_stated(columns):
         assert math.sqrt(2) * diameter - 1 < guarantee.epsilon(0.2 + 1e-9) < math.sqrt(2) * diameter + 40
 
 
-@pytest.mark.parametrize("distance", [0.01, 0.5, 4.0, 20.0])
+@pytest.mark.parametrize("distance", [0.01, *(pytest.param(c, marks=pytest.mark.slow) for c in (0.5, 4.0)), 20.0])
 def test_curves_are_valid_and_decrease_with_the_dimension_to_their_limit(distance):
     curves = {dimension: SymmetricLaplaceTradeoff(distance, dimension) for dimension in (1, 2, 40, 1000, math.inf)}
     betas = {dimension: curve(GRID) for dimension, curve in curves.items()}
@@ -185,7 +185,7 @@ def test_limit_is_the_papers_proposition_and_theorem(distance):
         assert curve.delta(kappa) == pytest.approx(float(stated), abs=1e-13)
 
 
-@pytest.mark.parametrize("dimension", [2, 6, math.inf])
+@pytest.mark.parametrize("dimension", [pytest.param(2, marks=pytest.mark.slow), 6, math.inf])
 def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
     for distance in (0.1, 0.5, 3.0):
         curve = SymmetricLaplaceTradeoff(distance, dimension)
