@@ -39,7 +39,8 @@ CASES = {
         symmetric unary encoding, mle""",
     "bootstrap": """Bernoulli | Beta | Exponential | Gamma | GammaRate | Gaussian | GaussianMean | Multinomial | Poisson
         MultivariateNormal | Gaussian, Gaussian noise, clamping accounted for | M-estimator
-        maximum likelihood""",
+        maximum likelihood | least squares""",
+    "learning": "normal, RP with prior | Poisson, Laplace",
 }
 FITS = {
     "sketch": """panels given | panels, counts | counts, sum of two | moments, sum of two | total of linear statistics
