@@ -24,7 +24,11 @@ module = importlib.import_module("ldpbayes.estimation._frequencies")
 ERROR_RATE = 1e-4
 BUDGETS = np.array([0.3, 1.0, 4.0, np.inf])
 METHODS = ("unbiased", "base_cut", "norm_sub", "projection", "mle")
-protocols = pytest.mark.parametrize("name", PROTOCOLS)
+# estimates know a protocol by its memberships and its probabilities: the others differ in nothing else
+BY_DEFAULT = ("k-rr", "oue", "local-hashing")
+protocols = pytest.mark.parametrize(
+    "name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in PROTOCOLS]
+)
 
 
 def simulate(mechanism, n, theta=None, seed=0):
@@ -82,6 +86,7 @@ def pure_ldp_server(name, epsilon, d):
     }[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 @pytest.mark.parametrize(
     ("name", "make"),
@@ -124,7 +129,13 @@ def test_personal_budgets_are_combined_as_stated(name):
     np.testing.assert_allclose(found.standard_error, np.sqrt(variance), rtol=1e-10)
 
 
-@pytest.mark.parametrize("make", [PROTOCOLS["oue"], PROTOCOLS["local-hashing"]], ids=["oue", "local-hashing"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(PROTOCOLS["oue"], id="oue"),
+        pytest.param(PROTOCOLS["local-hashing"], marks=pytest.mark.slow, id="local-hashing"),
+    ],
+)
 def test_linear_estimates_are_unbiased_spread_as_stated_and_covered(make):
     theta, n, repeats = np.array([0.4, 0.3, 0.15, 0.1, 0.05]), 800, 400
     budgets = np.resize(BUDGETS, n)
@@ -267,6 +278,7 @@ def test_an_interval_holds_the_frequencies_that_the_estimate_is_near_to():
     np.testing.assert_allclose(certain, proportion_confint(np.array([3, 7, 0]), 10, method="wilson"), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_intervals_cover_categories_of_which_a_single_record_is_released_as_it_is():
     d, n, repeats = 200, 1000, 40
     mechanism = ldp.RandomizedResponse(np.where(np.arange(n) % 5 == 0, np.inf, 1.0), d)
@@ -411,6 +423,7 @@ def test_where_the_likelihood_is_multinomial_it_has_the_textbook_maximum():
     np.testing.assert_allclose(found.standard_error, linear.standard_error, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_standard_errors_of_maximum_likelihood_are_its_spread_and_intervals_cover():
     theta, n, repeats = np.array([0.4, 0.3, 0.2, 0.1]), 1000, 300
     mechanism = ldp.SymmetricUnaryEncoding(np.resize([1.0, 3.0], n), 4)

@@ -13,6 +13,15 @@ from tests.protocols import PROTOCOLS
 
 N = 4000
 PERSONAL = np.resize([0.5, 1.0, 2.0], N)
+budgets = pytest.mark.parametrize(
+    "epsilon",
+    [
+        pytest.param(0.1, id="0.1"),
+        pytest.param(PERSONAL, id="personal"),
+        pytest.param(1.0, marks=pytest.mark.slow, id="1"),
+        pytest.param(8.0, marks=pytest.mark.slow, id="8"),
+    ],
+)
 NUMBERS = {
     "laplace": lambda e: ldp.LaplaceMechanism(e, -5, 5),
     "gaussian": lambda e: ldp.GaussianMechanism(e, 1e-3, -5, 5),
@@ -37,7 +46,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, PERSONAL], ids=["0.1", "1", "8", "personal"])
+@budgets
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 def test_nothing_is_said_of_a_mechanisms_own_numbers(make, epsilon):
     mechanism = make(epsilon)
@@ -45,7 +54,7 @@ def test_nothing_is_said_of_a_mechanisms_own_numbers(make, epsilon):
         assert mechanism.implausible(released(mechanism, records, seed)) == []
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, PERSONAL], ids=["0.1", "1", "8", "personal"])
+@budgets
 @pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_nothing_is_said_of_a_mechanisms_own_categories(make, epsilon):
     mechanism = make(epsilon, 5)

@@ -100,6 +100,7 @@ def test_it_gets_a_likelihood_a_sketch_and_a_guarantee(mechanism, release, x64):
     assert again == mechanism
 
 
+@pytest.mark.slow
 def test_it_gets_a_certified_posterior(release):
     def model(data):
         mu = numpyro.sample("mu", dist.Normal(0, 5))
@@ -186,7 +187,7 @@ def slope(base_of, data):
     def log_density(parameter):
         return numpyro.infer.util.log_density(lambda: ldp.observe("z", base_of(parameter), data), (), {}, {})[0]
 
-    return float(jax.grad(log_density)(0.4))
+    return float(jax.jit(jax.grad(log_density))(0.4))
 
 
 def test_what_no_record_is_near_to_need_not_have_a_density(monkeypatch, x64):

@@ -1,34 +1,19 @@
-"""What all mechanisms share: names, specs, entry points, equality and being a pytree."""
+"""The registry of mechanisms: names, specs, classes that are defined again, entry points."""
 
 import dataclasses
-import json
 import sys
 import textwrap
 
 import jax
-import numpy as np
 import pytest
 
 from ldpbayes.mechanisms import (
-    GaussianMechanism,
     LaplaceMechanism,
-    RandomizedResponse,
     mechanism_from_spec,
     mechanism_names,
     register,
 )
 from ldpbayes.mechanisms.registry import mechanism_by_name
-
-BUDGETS = np.array([[0.1, 1.0, 1 / 3]])
-EVERY = [
-    LaplaceMechanism(1.0, -5, 5),
-    LaplaceMechanism(BUDGETS, -5, 5),
-    GaussianMechanism(1.0, 1e-5, -5, 5),
-    GaussianMechanism(BUDGETS, 1e-5, -5, 5),
-    RandomizedResponse(1.0),
-    RandomizedResponse(BUDGETS, 7),
-]
-each = pytest.mark.parametrize("instance", EVERY, ids=lambda m: f"{m.name}-{np.ndim(m.epsilon)}d")
 
 
 @pytest.fixture
@@ -39,25 +24,10 @@ def registry(monkeypatch):
     return module._registry
 
 
-@each
-def test_spec_survives_json(instance):
-    again = mechanism_from_spec(json.loads(json.dumps(instance.spec())))
-    assert again == instance and type(again == instance) is bool
-    assert again.spec() == instance.spec()
-
-
-def test_specs_read_like_constructors():
-    assert EVERY[0].spec() == {"mechanism": "laplace", "epsilon": 1.0, "lower": -5.0, "upper": 5.0}
-    assert list(EVERY[2].spec()) == ["mechanism", "epsilon", "delta", "lower", "upper"]
-    assert EVERY[5].spec() == {"mechanism": "randomized_response", "epsilon": BUDGETS.tolist(), "categories": 7}
-    assert repr(EVERY[2]) == "GaussianMechanism(epsilon=1.0, delta=1e-05, lower=-5.0, upper=5.0)"
-    assert "epsilon=<1,000 values in [1, 3]>, lower" in repr(LaplaceMechanism(np.linspace(1, 3, 1000), 0, 1))
-
-
 def test_names_find_their_classes():
     assert {"gaussian", "laplace", "randomized_response"} <= set(mechanism_names())
     assert mechanism_names() == sorted(mechanism_names())
-    assert mechanism_by_name("laplace", epsilon=1.0, lower=-5, upper=5) == EVERY[0]
+    assert mechanism_by_name("laplace", epsilon=1.0, lower=-5, upper=5) == LaplaceMechanism(1.0, -5, 5)
     assert mechanism_by_name("randomized_response", epsilon=1.0).categories == 2
 
 
@@ -82,44 +52,6 @@ def test_names_find_their_classes():
 def test_bad_specs_say_what_is_wrong(spec, message):
     with pytest.raises(ValueError, match=message):
         mechanism_from_spec(spec)
-
-
-@each
-def test_pytree_round_trip_through_jit_and_foreign_leaves(instance):
-    leaves, tree = jax.tree.flatten(instance)
-    assert jax.tree.unflatten(tree, leaves) == instance
-    assert all(a is b for a, b in zip(leaves, jax.tree.leaves(jax.tree.unflatten(tree, leaves)), strict=True))
-    marks = [object() for _ in leaves]
-    assert jax.tree.leaves(jax.tree.unflatten(tree, marks)) == marks
-    with jax.enable_x64(True):
-        assert jax.jit(lambda m: m)(instance) == instance
-        # a static field is a Python value under jit, a leaf is traced
-        assert jax.jit(lambda m: m.epsilon * 2)(instance) == pytest.approx(np.multiply(instance.epsilon, 2))
-
-
-def test_leaves_are_named_and_static_fields_shape_the_tree():
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(EVERY[2])]
-    assert paths == [".epsilon", ".delta", ".lower", ".upper", ".scale"]
-    assert jax.tree.structure(RandomizedResponse(1.0, 2)) != jax.tree.structure(RandomizedResponse(1.0, 3))
-
-
-def test_mechanisms_differ_by_class_and_by_any_field():
-    assert LaplaceMechanism(1.0, 0, 1) == LaplaceMechanism(np.float32(1), 0.0, 1.0)
-    for other in (LaplaceMechanism(2.0, 0, 1), LaplaceMechanism([1.0], 0, 1), RandomizedResponse(1.0), "laplace"):
-        assert LaplaceMechanism(1.0, 0, 1) != other
-    assert RandomizedResponse(1.0, 2) != RandomizedResponse(1.0, 3)
-    assert LaplaceMechanism(BUDGETS, 0, 1) != LaplaceMechanism(BUDGETS * 2, 0, 1)
-
-
-def test_fields_cannot_be_changed_even_in_place():
-    budgets = np.ones(3)
-    instance = LaplaceMechanism(budgets, 0, 1)
-    budgets[0] = -1
-    assert instance.epsilon[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        instance.epsilon[0] = -1
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        instance.epsilon = 2.0
 
 
 def test_register_refuses_what_is_no_mechanism_and_names_that_are_taken(registry):

@@ -1,15 +1,26 @@
-"""The interval and the half-width of `RPWithPrior`, against searches that try everything."""
+"""Intervals, half-widths, bins and unbiased outputs for labels, against searches that try everything."""
 
 import itertools
 
 import numpy as np
 import pytest
-from scipy import integrate
+from scipy import integrate, sparse
+from scipy.optimize import linprog
 
-from ldpbayes.mechanisms import Histogram, explained_variance, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms import (
+    Histogram,
+    RROnBins,
+    explained_variance,
+    optimal_bins,
+    optimal_half_width,
+    optimal_interval,
+    optimal_unbiased,
+)
 from ldpbayes.mechanisms.design import checked_histogram
 
 ROUNDING = 1e-12
+
+
 """Sums of at most 40 probabilities, and their ratios, are exact to 40 times 2e-16; a hundred times that is allowed."""
 
 
@@ -195,7 +206,9 @@ def test_explained_variance_is_that_of_the_conditional_density(epsilon, interval
     assert explained_variance(SKEWED, epsilon, interval, half_width) == pytest.approx(expected, abs=3e-7)
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 3.0, 12.0])
+@pytest.mark.parametrize(
+    "epsilon", [0.5, 12.0, pytest.param(1e-3, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("interval", [None, (0.1, 0.7), optimal_interval], ids=["whole", "given", "chosen"])
 def test_no_half_width_explains_more_than_the_optimal_one(epsilon, interval):
     found = optimal_half_width(SKEWED, epsilon, interval=interval)
@@ -231,3 +244,125 @@ def test_merging_the_bins_of_a_fine_prior_hardly_changes_what_is_explained():
 def test_what_is_no_interval_is_refused(interval):
     with pytest.raises(ValueError, match=r"interval|lower"):
         optimal_half_width(SKEWED, 1.0, interval=interval)
+
+
+def assignments(k):
+    """Every way to give k labels an output each: partitions of any kind, not only into intervals."""
+    for places in itertools.product(range(k), repeat=k):
+        if all(place <= max(places[:i], default=-1) + 1 for i, place in enumerate(places)) and max(places):
+            yield np.array(places)
+
+
+@pytest.mark.usefixtures("x64")
+def test_optimal_bins_equal_brute_force_over_all_partitions():
+    rng = np.random.default_rng(1)
+    for case in range(12):
+        k, epsilon = rng.integers(2, 7), rng.uniform(0.1, 4)
+        values, p = np.sort(rng.normal(size=k)), rng.dirichlet(np.full(k, 0.5))
+        losses = []
+        for places in assignments(k):
+            weights = p * np.where(places == np.arange(places.max() + 1)[:, None], np.exp(epsilon), 1)
+            means = weights @ values / weights.sum(axis=1)
+            losses.append(np.sum(weights * (values - means[:, None]) ** 2) / (np.exp(epsilon) + places.max()))
+        found = optimal_bins(values, p, epsilon)
+        assert found.loss == pytest.approx(min(losses), rel=1e-12)
+        if case < 3:  # each number of labels compiles the moments anew
+            mean, variance = RROnBins(epsilon, found.edges, found.outputs).moments(values)
+            assert p @ (variance + (mean - values) ** 2) == pytest.approx(found.loss, rel=1e-12)
+
+
+def test_no_mechanism_of_the_budget_does_better_on_any_outputs():
+    values, p, epsilon = np.array([0.0, 1.0, 2.5, 3.0]), np.array([0.4, 0.1, 0.2, 0.3]), 1.0
+    found = optimal_bins(values, p, epsilon)
+    outputs = np.concatenate([np.linspace(-1, 4, 41), found.outputs])
+    k, m = 4, len(outputs)
+    pairs = list(itertools.permutations(range(k), 2))
+    # p(o | i) is at most exp(epsilon) p(o | j)
+    signs = np.zeros((len(pairs), k))
+    for row, (i, j) in enumerate(pairs):
+        signs[row, i], signs[row, j] = 1, -np.exp(epsilon)
+    best = linprog(
+        (p[:, None] * (outputs - values[:, None]) ** 2).ravel(),
+        A_ub=sparse.kron(signs, sparse.eye(m), format="csr"),
+        b_ub=np.zeros(len(pairs) * m),
+        A_eq=sparse.kron(sparse.eye(k), np.ones((1, m)), format="csr"),
+        b_eq=np.ones(k),
+        method="highs-ds",
+    )
+    assert best.fun == pytest.approx(found.loss, rel=1e-6)  # the solver's tolerance is 1e-7
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("k", [2, 3, 9])
+def test_unbiased_laws_sum_to_one_and_their_worst_ratio_is_the_budget(epsilon, k):
+    values, p = np.linspace(-3.0, 11.0, k), np.exp(-np.arange(k))
+    outputs, matrix, loss = optimal_unbiased(values, p, epsilon)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-14)
+    np.testing.assert_allclose(matrix @ outputs, values, atol=1e-12 * 14)
+    assert np.max(matrix.max(axis=0) / matrix.min(axis=0)) == pytest.approx(np.exp(epsilon), rel=1e-12)
+    assert matrix.min() > 1e-10 * np.exp(-epsilon)  # no output is there by the solver's tolerance
+    assert loss == pytest.approx(p / p.sum() @ (matrix @ outputs**2 - values**2), rel=1e-9)
+
+
+def test_two_labels_have_the_optimum_that_is_known():
+    """Labels −1 and 1 are released as ±coth(epsilon/2), of variance coth² − 1."""
+    for epsilon in (0.2, 1.0, 4.0):
+        outputs, _, loss = optimal_unbiased([-1.0, 1.0], [0.3, 0.7], epsilon)
+        np.testing.assert_allclose(outputs, [-1 / np.tanh(epsilon / 2), 1 / np.tanh(epsilon / 2)], rtol=1e-12)
+        assert loss == pytest.approx(1 / np.sinh(epsilon / 2) ** 2, rel=1e-10)
+
+
+def plain(values, p, epsilon, outputs, method):
+    """The programme as it is written in the paper: each row against each other."""
+    k, m = len(values), len(outputs)
+    pairs = list(itertools.permutations(range(k), 2))
+    signs = np.zeros((len(pairs), k))
+    for row, (i, j) in enumerate(pairs):
+        signs[row, i], signs[row, j] = 1, -np.exp(epsilon)
+    rows = sparse.kron(sparse.eye(k), np.ones((1, m)))
+    means = sparse.kron(sparse.eye(k), outputs[None])
+    return linprog(
+        (p[:, None] * (outputs - values[:, None]) ** 2).ravel(),
+        A_ub=sparse.kron(signs, sparse.eye(m), format="csr"),
+        b_ub=np.zeros(len(pairs) * m),
+        A_eq=sparse.vstack([rows, means], format="csr"),
+        b_eq=np.concatenate([np.ones(k), values]),
+        method=method,
+    ).fun
+
+
+def test_the_programme_with_all_pairs_solved_by_an_interior_point_method_has_the_same_optimum():
+    rng = np.random.default_rng(2)
+    for _ in range(8):
+        k, epsilon = rng.integers(2, 6), rng.uniform(0.3, 4)
+        values, p = np.sort(rng.normal(size=k)), rng.dirichlet(np.full(k, 0.7))
+        middle, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2 / np.tanh(epsilon / 2)
+        outputs = np.sort(
+            np.concatenate([middle + half * np.array([-1.6, 1.5]), rng.uniform(-1.3, 1.3, 13) * half + middle])
+        )
+        found = optimal_unbiased(values, p, epsilon, outputs)
+        assert set(found.outputs) <= set(outputs)
+        assert found.loss == pytest.approx(plain(values, p, epsilon, outputs, "highs-ipm"), rel=1e-6)  # its tolerance
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(3.0, 2e-3), pytest.param(0.5, 2e-4, marks=pytest.mark.slow)])
+def test_default_outputs_are_fine_enough(epsilon, share):
+    values, p = np.linspace(-1, 1, 9), np.exp(-(np.linspace(-2, 2, 9) ** 2))
+    reach = 1.6 / np.tanh(epsilon / 2)
+    fine = optimal_unbiased(values, p, epsilon, np.union1d(values, np.linspace(-reach, reach, 801)))
+    coarse = optimal_unbiased(values, p, epsilon)
+    assert coarse.loss == pytest.approx(fine.loss, rel=share)
+
+
+def test_outputs_that_reach_just_far_enough_have_a_solution_and_nearer_ones_have_none():
+    values, p, epsilon = np.array([0.0, 0.2, 1.0]), [1.0, 1.0, 1.0], 0.7
+    reach = 0.5 / np.tanh(epsilon / 2)
+    outputs = 0.5 + np.linspace(-reach, reach, 21)
+    found = optimal_unbiased(values, p, epsilon, outputs)
+    np.testing.assert_allclose(found.matrix @ found.outputs, values, atol=1e-12)
+    assert np.max(found.matrix.max(axis=0) / found.matrix.min(axis=0)) <= np.exp(epsilon) * (1 + 1e-12)
+    with pytest.raises(ValueError, match=r"let them reach from -0.98\d+ to 1.98"):
+        optimal_unbiased(values, p, epsilon, 0.5 + (outputs - 0.5) * (1 - 1e-6))
+    # what is missing on one side is not made up for on the other
+    with pytest.raises(ValueError, match="let them reach"):
+        optimal_unbiased(values, p, epsilon, np.linspace(0.5 - 0.9 * reach, 0.5 + 9 * reach, 21))
