@@ -69,6 +69,7 @@ def test_sketches_of_other_laws_and_mechanisms_are_as_exact(base, mechanism):
     assert abs(error(base, mechanism, z, ldp.Release(z, mechanism).sketch())) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_channel_equals_the_closed_form_on_a_million_records(million):
     # in chunks, since a channel's matrix has a row a record; bound of the issue: 1e-8 nats in total
     for mu, sigma in [(1.0, 2.0), (0.3, 0.5), (4.0, 1.0)]:

@@ -127,6 +127,7 @@ def test_a_model_that_decides_by_its_data_is_compiled_again_and_right(x64, compi
         assert abs(draws[:, 10:].mean() - Y.mean()) < 4 / np.sqrt(50)  # error rate below 1e-4, even for dependent draws
 
 
+@pytest.mark.slow
 def test_a_model_of_other_shapes_is_compiled_again_and_right(x64, compiled):
     positions, _ = chains(np.concatenate([Y, Y + 20])).run(20)
     assert compiled

@@ -181,6 +181,7 @@ def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkey
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, num_samples=20)) is None
 
 
+@pytest.mark.slow
 def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact):
     monkeypatch.setattr(_search, "ORDERS", (3,))
     for module in (_by_expansion, _outcome):
@@ -211,6 +212,7 @@ def test_weights_are_those_of_the_posterior():
 # --- the certificate bites ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_expansion_at_a_wrong_point_is_seen_and_made_again(fitted, exact):
     right = ldp.expand(logistic, ldp.Release(Z, RR), X)
     far = ldp.expand(logistic, ldp.Release(Z, RR), X, at=_moved(right, 8.0))
@@ -239,6 +241,7 @@ def test_a_posterior_with_two_modes_is_left_to_the_records():
     )  # each has half of the starts: that none or all of six are in it has probability 3 %
 
 
+@pytest.mark.slow
 def test_few_records_of_heavy_tails_are_seen_to_be_more_than_a_polynomial(monkeypatch):
     monkeypatch.setattr(_by_expansion, "REQUESTED_RECORDS", 5)
     z = np.array([-6.0, -5.5, 0.0, 0.3, 5.0, 6.5])
@@ -256,6 +259,7 @@ def test_few_records_of_heavy_tails_are_seen_to_be_more_than_a_polynomial(monkey
     agrees(result, ["m"], on_a_grid(log_density, np.linspace(-20, 20, 4001)))
 
 
+@pytest.mark.slow
 def test_a_share_of_zero_is_no_matter():
     honest = np.random.default_rng(3).uniform(size=N) < np.e / (1 + np.e)
     release = ldp.Release(~honest, RR)  # nobody says yes but by chance: the share's posterior begins at its mode, 0
@@ -284,12 +288,24 @@ def test_what_cannot_be_reweighted_is_left_to_the_records(monkeypatch, exact):
 # --- shards ---------------------------------------------------------------------------------------------------------
 
 
-def test_expansions_of_shards_add_to_that_of_all_records(exact):
-    shards = [(ldp.Release(Z[part::4], RR), X[part::4]) for part in range(4)]
-    first = ldp.expand(logistic, *shards[0])
-    parts = [pickle.loads(pickle.dumps(ldp.expand(logistic, *shard, at=first))) for shard in shards]
-    total, whole = sum(parts), ldp.expand(logistic, ldp.Release(Z, RR), X, at=first)
+def shards_of(count):
+    return [(ldp.Release(Z[part::count], RR), X[part::count]) for part in range(count)]
+
+
+def test_expansions_of_shards_add_to_that_of_all_records():
+    whole = ldp.expand(logistic, ldp.Release(Z, RR), X)
+    parts = [pickle.loads(pickle.dumps(ldp.expand(logistic, *shard, at=whole))) for shard in shards_of(2)]
+    total = sum(parts)
     assert total.count == N and np.allclose(total.values, whole.values) and np.allclose(total.slopes, whole.slopes)
+    with pytest.raises(ValueError, match="at the same points"):
+        total + _moved(whole, 1.0)
+
+
+@pytest.mark.slow
+def test_a_second_round_of_expansions_of_shards_has_the_exact_posterior(exact):
+    shards = shards_of(4)
+    first = ldp.expand(logistic, *shards[0])
+    total = sum(ldp.expand(logistic, *shard, at=first) for shard in shards)
     posterior = quiet_fit(logistic, *shards[1], expand=total)
     assert report(posterior)["ran"] == "expansion of shards" and report(posterior)["passes"] == 0
     again = sum(ldp.expand(logistic, *shard, at=posterior) for shard in shards)
@@ -299,12 +315,11 @@ def test_expansions_of_shards_add_to_that_of_all_records(exact):
         )  # the second round is good enough by its own account
         result = quiet_fit(logistic, *shards[2], expand=again)
     agrees(result, ["a", "b"], exact)
-    with pytest.raises(ValueError, match="at the same points"):
-        total + ldp.expand(logistic, *shards[0], seed=1)
 
 
+@pytest.mark.slow
 def test_shards_expanded_elsewhere_are_doubted():
-    shards = [(ldp.Release(Z[part::4], RR), X[part::4]) for part in range(4)]
+    shards = shards_of(4)
     far = _moved(ldp.expand(logistic, *shards[0]), 5.0)
     total = sum(ldp.expand(logistic, *shard, at=far) for shard in shards)
     # A quadratic from so far away has no maximum, or one that is elsewhere: an error, or a warning.
@@ -322,6 +337,7 @@ def categories():
     return _categories(3000, 4)
 
 
+@pytest.mark.slow
 def test_a_sketch_of_categories_is_compared_with_its_records(categories):
     result = quiet_fit(oue_histogram(), categories.sketch(expand=True))
     assert report(result)["ran"] == "expansion" and report(result)["error_sd_nats"] < 0.01
@@ -334,6 +350,7 @@ def test_a_sketch_of_categories_is_compared_with_its_records(categories):
     assert np.all(np.abs(means[0] - means[1]) < 4 * np.hypot(*errors))
 
 
+@pytest.mark.slow
 def test_a_sketch_made_at_a_wrong_point_is_left_to_its_records(categories):
     other = ldp.OptimalUnaryEncoding(1.0, 4)
     skewed = ldp.Release(other.randomize(jax.random.key(5), np.zeros(300_000, int)), other).sketch(expand=True)

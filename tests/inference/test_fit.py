@@ -23,6 +23,7 @@ from ldpbayes.models import clipped_gaussian, hierarchical, oue_histogram, warne
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 SHORT = {"num_warmup": 300, "num_samples": 300, "num_chains": 2, "progress_bar": False}
+SMALLEST = {"num_warmup": 10, "num_samples": 10, "num_chains": 1}
 
 
 def simulate(base, mechanism, count, seed=0):
@@ -73,12 +74,13 @@ def test_what_was_said_of_a_release_is_said_again_and_kept_with_the_result():
     with pytest.warns(
         ldp.data.ReleaseWarning, match="900 of 1,000 support category 1, where at most 622.5 are"
     ) as said:
-        result = quiet_fit(warner(), release.sketch(), num_warmup=10, num_samples=10, num_chains=1)
+        result = quiet_fit(warner(), release.sketch(), **SMALLEST)
     (warning,) = (w for w in said if w.category is ldp.data.ReleaseWarning)
     assert warning.filename == __file__
     assert tuple(json.loads(result.attrs["release_warnings"])) == release.doubts == (str(warning.message),)
 
 
+@pytest.mark.slow
 def test_sketch_and_records_give_the_same_posterior(gaussian):
     release, sketched = gaussian
     whole = quiet_fit(clipped_gaussian(), ldp.Release(release.values[:1000], LAPLACE), seed=1)
@@ -161,7 +163,7 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
     for expected, model, *args in cases:
         found = mechanisms_of(model, args, sites_of(density_of(model, tuple(args), {})))
         assert found == expected, model
-    result = quiet_fit(own_likelihood, answers, num_warmup=10, num_samples=10, num_chains=1)
+    result = quiet_fit(own_likelihood, answers, **SMALLEST)
     assert "fit knows of no mechanism" in result.attrs["privacy"] and "ldpbayes.Release" in result.attrs["privacy"]
 
 
@@ -186,6 +188,7 @@ def test_the_result_survives_netcdf(gaussian, tmp_path):
     assert loaded.attrs["mechanisms"] == result.attrs["mechanisms"]
 
 
+@pytest.mark.slow
 def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
     release = simulate(dist.Normal(0.513, 0.02), LAPLACE, 1_000_000)  # σ is 0.2 % of the range
 
@@ -203,18 +206,20 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
     assert last["panels"][0] > first["panels"][0] == 40
 
 
-def test_a_sketch_without_records_says_that_it_cannot_refine():
-    release = simulate(dist.Normal(0.513, 0.02), LAPLACE, 1_000_000)
+def test_a_sketch_without_records_says_that_it_cannot_refine(rng):
+    mechanism = ldp.LaplaceMechanism(100.0, -2, 3)
+    release = ldp.Release(0.5 + 0.02 * rng.normal(size=4000) + rng.laplace(0, 0.05, 4000), mechanism)
 
     def model(data):
-        ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.513, 0.01)), 0.02), data)
+        ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.5, 0.01)), 0.02), data)
 
     with pytest.warns(
         ldp.inference.SketchWarning, match="cannot be refined; sketch with more panels, or with keep_records=True"
     ):
-        quiet_fit(model, release.sketch(keep_records=False), num_warmup=50, num_samples=50)
+        quiet_fit(model, release.sketch(panels=2, keep_records=False), **SMALLEST)
 
 
+@pytest.mark.slow
 def test_counts_on_panels_that_miss_the_integers_are_refined_on_the_lattice():
     mechanism = ldp.LaplaceMechanism(4.0, 0, 20)
     release = simulate(dist.Poisson(1.5), mechanism, 1_000_000)
@@ -227,6 +232,7 @@ def test_counts_on_panels_that_miss_the_integers_are_refined_on_the_lattice():
     assert json.loads(result.attrs["certificates"])[-1]["error_nats"] <= 1e-3
 
 
+@pytest.mark.slow
 def test_groups_with_their_own_budgets_are_pooled():
     truth = np.array([-1.0, 2.0])
     releases = [
@@ -241,15 +247,19 @@ def test_groups_with_their_own_budgets_are_pooled():
     assert len(json.loads(result.attrs["mechanisms"])) == 2
 
 
+@pytest.mark.slow
 def test_any_numpyro_kernel_is_accepted():
-    mechanism = ldp.RandomizedResponse(1.0)
-    sketch = ldp.Release(np.arange(1000) < 430, mechanism).sketch()
-    result = quiet_fit(warner(), sketch, kernel=numpyro.infer.SA, num_warmup=500, num_samples=1000)
+    sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
+    result = quiet_fit(warner(), sketch, kernel=SA, num_warmup=500, num_samples=1000)
     assert abs(draws(result, "theta").mean() - 0.35) < 0.1
+
+
+def test_a_kernel_made_by_the_caller_keeps_its_options():
+    sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
     kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9, max_tree_depth=2)
-    of_kernel = quiet_fit(warner(), sketch, kernel=kernel)
-    assert draws(of_kernel, "theta").shape == (2, 300)
-    of_fit = quiet_fit(warner(), sketch, target_accept_prob=0.9, max_tree_depth=2)
+    of_kernel = quiet_fit(warner(), sketch, kernel=kernel, **SMALLEST)
+    assert draws(of_kernel, "theta").shape == (1, 10)
+    of_fit = quiet_fit(warner(), sketch, target_accept_prob=0.9, max_tree_depth=2, **SMALLEST)
     np.testing.assert_array_equal(draws(of_fit, "theta"), draws(of_kernel, "theta"))
 
 
@@ -316,20 +326,16 @@ def test_large_releases_are_arguments_of_the_compiled_sampler_and_nothing_change
 def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(rng):
     # a fit runs in double precision and leaves nothing of it behind
     x = rng.normal(size=300)
+    values = np.asarray(LAPLACE.randomize(jax.random.key(0), x), np.float64)
 
-    def model(x):
-        numpyro.sample("x", dist.Normal(numpyro.sample("mu", dist.Normal(0, 5)), 1.0), obs=x)
+    def model(x, release):
+        law = dist.Normal(numpyro.sample("mu", dist.Normal(0, 5)), 1.0)
+        numpyro.sample("x", law, obs=x)
+        ldp.observe("z", law, release)
 
-    release = ldp.Release(LAPLACE.randomize(jax.random.key(0), x), LAPLACE)
-    values = np.asarray(release.values, np.float64)
     # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function
-    sampled_by_numpyro = {"kernel": SA, "num_chains": 1}
-    for model_and_data, options in (
-        ((model, x), {}),
-        ((clipped_gaussian(), ldp.Release(values, LAPLACE)), {}),
-        ((model, x), sampled_by_numpyro),
-    ):
-        quiet_fit(*model_and_data, num_warmup=5, num_samples=5, **options)
+    for options in ({}, {"kernel": SA}):
+        quiet_fit(model, x, ldp.Release(values, LAPLACE), **SMALLEST, **options)
     for array in (x, values):
         assert jnp.exp(array).dtype == jnp.float32
     assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32
@@ -346,7 +352,7 @@ def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept
         ldp.observe("z", dist.Bernoulli(logits=each.mean()), data)
 
     release = ldp.Release(np.arange(100) % 3 == 0, ldp.RandomizedResponse(1.0))
-    posterior = quiet_fit(model, release.sketch(), num_warmup=100, num_samples=20)["posterior"]
+    posterior = quiet_fit(model, release.sketch(), **SMALLEST)["posterior"]
     dims = {name: posterior[name].dims[2:] for name in ("level", "each", "twice", "total", "ends")}
     assert dims == {"level": (), "each": ("groups",), "twice": ("groups",), "total": (), "ends": ("ends_dim_0",)}
     np.testing.assert_allclose(posterior["total"], np.sum(np.asarray(posterior["each"]), axis=-1))

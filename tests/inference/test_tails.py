@@ -96,6 +96,7 @@ def test_what_is_not_refused_is_exact(distance, coding, record_property):
         record_property(str(others), settled(answers(distance, *others), CODINGS[coding]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
 def test_the_records_are_sampled_where_an_expansion_has_lost_a_tail():
     yes, coding = answers(3, 12, 14), CODINGS["reference"]
@@ -107,6 +108,7 @@ def test_the_records_are_sampled_where_an_expansion_has_lost_a_tail():
     assert abs(squares.mean() - sd**2) < 4 * squares.std() / np.sqrt(float(az.ess(squares)))
 
 
+@pytest.mark.slow
 def test_shards_that_have_lost_a_tail_are_doubted():
     yes, coding = answers(3, 12, 14), CODINGS["reference"]
     # half of the answers twice, which stand for the records of two machines
