@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_cut_says_why(x64):
     with pytest.raises(Uncut):
         _pieces(clipped_gaussian(), few)
     with pytest.warns(ldp.inference.ExpansionWarning, match="no observed site has 10 records"):
-        result = quiet_fit(warner(), ldp.Release(Z[:9], RR), expand=True, num_samples=20)
+        result = quiet_fit(warner(), ldp.Release(Z[:9], RR), expand=True, num_warmup=5, num_samples=5)
     assert report(result)["ran"] == "records"
 
 
@@ -173,12 +173,13 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
 
 
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
-    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, num_samples=20)) is None
+    few = {"num_warmup": 5, "num_samples": 5}
+    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **few)) is None
     monkeypatch.setattr(_by_expansion, "MIN_WORK", 0.0)
     chosen = quiet_fit(logistic, ldp.Release(Z, RR), X)
     assert np.array_equal(chosen["posterior"]["a"], fitted["posterior"]["a"])
     monkeypatch.setattr(_by_expansion, "NARROW_RATIO", 1e-4)
-    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, num_samples=20)) is None
+    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **few)) is None
 
 
 @pytest.mark.slow
