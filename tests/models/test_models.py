@@ -37,48 +37,47 @@ CASES = {
 }
 
 
-def log_density(model, data, values):
-    return float(jax.jit(lambda at: util.log_density(model, (data,), {}, at)[0])(values))
+def assert_density(cases, priors, values, privatized):
+    """The log density of each (model, data) is that of the priors and of (law, values) pairs, in one program."""
 
+    @jax.jit
+    def totals(at):
+        want = sum(priors[name].log_prob(at[name]).sum() for name in priors)
+        want += sum(law.log_prob(z).sum() for law, z in privatized)
+        return want, [util.log_density(model, (data,), {}, at)[0] for model, data in cases]
 
-def log_prob(law, z):
-    return float(jax.jit(lambda at: law.log_prob(at).sum())(z))
+    want, densities = totals(values)
+    # at most 1000 terms of size 4 with a few rounding errors each
+    np.testing.assert_allclose(densities, want, rtol=0, atol=1e-9)
 
 
 def release(base, mechanism):
-    return ldp.Release(ldp.Privatized(base, mechanism).sample(jax.random.key(0), (500,)), mechanism)
+    sample = jax.jit(lambda key: ldp.Privatized(base, mechanism).sample(key, (500,)))
+    return ldp.Release(sample(jax.random.key(0)), mechanism)
 
 
-def expected(priors, values, base, data):
-    prior = sum(log_prob(priors[name], value) for name, value in values.items())
-    return prior + log_prob(ldp.Privatized(base, data.mechanism), data.values)
+def by_default(*names):
+    """The cases; those without these names are slow tests, because `test_independent.py` has their densities too."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_default("clipped_gaussian", "oue_histogram"))
 def test_a_factorys_density_is_its_priors_times_the_privatized_law(name, x64):
     priors, values, make, mechanism = CASES[name]
-    base = make()
+    base, model = make(), getattr(models, name)
     data = release(base, mechanism)
-    for form in (data, data.sketch()):  # 500 terms of size 4 with a few rounding errors each
-        density = log_density(getattr(models, name)(), form, values)
-        assert abs(density - expected(priors, values, base, data)) < 1e-9
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_factory_takes_other_priors(name, x64):
-    _, values, make, mechanism = CASES[name]
-    base = make()
-    data = release(base, mechanism)
+    law = (ldp.Privatized(base, mechanism), data.values)
+    assert_density([(model(), data), (model(), data.sketch())], priors, values, [law])
     simplex = dist.Dirichlet(np.array([2.0, 1.0, 3.0]))
     others = {parameter: simplex if np.ndim(value) else dist.HalfNormal(3.0) for parameter, value in values.items()}
-    density = log_density(getattr(models, name)(**others), data, values)
-    assert abs(density - expected(others, values, base, data)) < 1e-9
+    assert_density([(model(**others), data)], others, values, [law])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_default("clipped_counts", "oue_histogram"))
 def test_a_factory_is_its_own_simulator(name):
     priors, _, _, mechanism = CASES[name]
-    draws = Predictive(getattr(models, name)(), num_samples=3)(jax.random.key(1), ldp.Release(None, mechanism, 20))
+    run = jax.jit(Predictive(getattr(models, name)(), num_samples=3))
+    draws = run(jax.random.key(1), ldp.Release(None, mechanism, 20))
     assert draws["z"].shape == (3, 20, *mechanism.event_shape)
     assert set(draws) == {"z", *priors}
     assert np.all(np.isfinite(draws["z"]))
@@ -87,28 +86,33 @@ def test_a_factory_is_its_own_simulator(name):
 ROWS = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9, 9, 3, (0, 1))
 
 
+def simulated(model, plan):
+    """Shapes of what a model draws, without compiling it."""
+    drawn = jax.eval_shape(Predictive(model, num_samples=3), jax.random.key(1), plan)
+    return {name: value.shape for name, value in drawn.items()}
+
+
+def test_models_of_rows_simulate_releases():
+    plan = ldp.Release(None, ROWS, 20)
+    one = ldp.Release(None, ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9, 9, 1), 20)
+    assert simulated(models.multivariate_normal(), plan)["z"] == (3, 20, 3)
+    assert simulated(models.multivariate_normal(), one)["z"] == (3, 20, 1)
+    drawn = simulated(models.perturbed_covariates(intercept=None, concentration=None), plan)
+    assert drawn["z"] == (3, 20, 3) and "intercept" not in drawn and "root" not in drawn
+
+
+@pytest.mark.slow
 def test_the_density_of_normal_rows_is_that_of_the_privatized_multivariate_normal(x64):
     values = {"mean": np.array([0.1, 0.2, -0.3]), "scale": np.array([1.0, 0.5, 0.8]), "root": np.eye(3)}
     values["root"][1, :2] = 0.6, 0.8
     base = dist.MultivariateNormal(values["mean"], scale_tril=values["scale"][:, None] * values["root"])
     data = release(base, ROWS)
-    prior = sum(
-        float(p.log_prob(values[name]).sum())
-        for name, p in {
-            "mean": dist.Normal(0, 1),
-            "scale": dist.HalfNormal(1),
-            "root": dist.LKJCholesky(3, 2.0),
-        }.items()
-    )
-    density = log_density(models.multivariate_normal(), data, values)
-    want = prior + log_prob(ldp.Privatized(base, ROWS), data.values)
-    assert abs(density - want) < 1e-9
-    drawn = Predictive(models.multivariate_normal(), num_samples=3)(jax.random.key(1), ldp.Release(None, ROWS, 20))
-    assert drawn["z"].shape == (3, 20, 3)
-    one = ldp.Release(None, ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9, 9, 1), 20)
-    assert Predictive(models.multivariate_normal(), num_samples=3)(jax.random.key(1), one)["z"].shape == (3, 20, 1)
+    priors = {"mean": dist.Normal(0, 1), "scale": dist.HalfNormal(1), "root": dist.LKJCholesky(3, 2.0)}
+    law = (ldp.Privatized(base, ROWS), data.values)
+    assert_density([(models.multivariate_normal(), data)], priors, values, [law])
 
 
+@pytest.mark.slow
 def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
     values["root"] = np.array([[1.0, 0.0], [0.6, 0.8]])
@@ -117,12 +121,9 @@ def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     data = ldp.Release(law.sample(jax.random.key(0), (200,)), ROWS)
     priors = {"slopes": dist.Normal(0, 2), "intercept": dist.Normal(0, 2), "mean": dist.Normal(0, 1)}
     priors |= {"scale": dist.HalfNormal(1), "root": dist.LKJCholesky(2, 2.0)}
-    prior = sum(float(p.log_prob(values[name]).sum()) for name, p in priors.items())
-    density = log_density(models.perturbed_covariates(), data, values)
-    assert abs(density - prior - log_prob(law, data.values)) < 1e-9
+    assert_density([(models.perturbed_covariates(), data)], priors, values, [(law, data.values)])
     independent = models.perturbed_covariates(intercept=None, concentration=None)
     drawn = Predictive(independent, num_samples=3)(jax.random.key(1), ldp.Release(None, ROWS, 20))
-    assert drawn["z"].shape == (3, 20, 3) and "intercept" not in drawn and "root" not in drawn
     assert set(np.unique(drawn["z"][..., 2])) == {0, 1}
 
 
@@ -141,19 +142,17 @@ def test_the_hierarchical_density_pools_groups_with_their_own_budgets(x64):
     data = [release(dist.Normal(5.0, 2.0), ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in budgets]
     values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "theta": np.array([4.5, 3.0])}
     priors = {"mu": dist.Normal(0, 5), "tau": dist.HalfNormal(2), "sigma": dist.Gamma(2, 1)}
-    prior = sum(float(p.log_prob(values[name])) for name, p in priors.items())
-    prior += float(dist.Normal(4.0, 1.0).log_prob(values["theta"]).sum())
-    likelihood = sum(
-        log_prob(ldp.Privatized(dist.Normal(theta, 2.0), r.mechanism), r.values)
+    priors["theta"] = dist.Normal(4.0, 1.0)
+    laws = [
+        (ldp.Privatized(dist.Normal(theta, 2.0), r.mechanism), r.values)
         for theta, r in zip((4.5, 3.0), data, strict=True)
-    )
-    for form in (data, [r.sketch() for r in data]):
-        density = log_density(models.hierarchical(), form, values)
-        assert abs(density - prior - likelihood) < 1e-9
+    ]
+    forms = (data, [r.sketch() for r in data])
+    assert_density([(models.hierarchical(), form) for form in forms], priors, values, laws)
 
 
 def test_the_hierarchical_density_has_no_more_equations_for_more_groups(x64):
-    numbers = [ldp.Release([5.0], ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in np.linspace(0.5, 2.0, 24)]
+    numbers = [ldp.Release([5.0], ldp.LaplaceMechanism(epsilon, 0, 20)) for epsilon in np.linspace(0.5, 2.0, 8)]
 
     def equations(data):
         values = {"mu": 4.0, "tau": 1.0, "sigma": 2.0, "theta": np.zeros(len(data))}
@@ -171,34 +170,29 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     together = ldp.Release(np.concatenate([r.values for r in data]), mechanism)
     values = {"mu": np.array([0.1, 0.0, -0.3]), "tau": np.array([0.5, 0.2, 1.0])}
     values["offset"] = np.array([[0.3, -1.0, 0.2], [0.0, 0.4, -0.6]])
-    prior = sum(
-        float(p.log_prob(values[name]).sum())
-        for name, p in {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "offset": dist.Normal(0, 1)}.items()
-    )
+    priors = {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "offset": dist.Normal(0, 1)}
     logits = values["mu"] + values["tau"] * values["offset"]
-    likelihood = sum(
-        log_prob(ldp.Privatized(dist.Categorical(logits=row), mechanism), r.values)
+    laws = [
+        (ldp.Privatized(dist.Categorical(logits=row), mechanism), r.values)
         for row, r in zip(logits, data, strict=True)
-    )
-    for form in (data, [r.sketch() for r in data], together.sketch(by=np.repeat([0, 1], 500))):
-        density = log_density(models.regional_histograms(), form, values)
-        assert abs(density - prior - likelihood) < 1e-9
-    plans = [ldp.Release(None, mechanism, 5)] * 2
-    drawn = Predictive(models.regional_histograms(), num_samples=3)(jax.random.key(0), plans)
-    assert drawn["z"].shape == (3, 10, 3) and drawn["theta"].shape == (3, 2, 3)
+    ]
+    forms = (data, [r.sketch() for r in data], together.sketch(by=np.repeat([0, 1], 500)))
+    assert_density([(models.regional_histograms(), form) for form in forms], priors, values, laws)
+    drawn = simulated(models.regional_histograms(), [ldp.Release(None, mechanism, 5)] * 2)
+    assert drawn["z"] == (3, 10, 3) and drawn["theta"] == (3, 2, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE), "a sketch made with by="),
-        ("regional_histograms", lambda: release(dist.Bernoulli(0.5), RESPONSE).sketch(), "a sketch made with by="),
-        ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE), "one a group, got a Release"),
-        ("hierarchical", lambda: release(dist.Normal(5.0, 2.0), LAPLACE).sketch(), "one a group, got a PanelSketch"),
+        ("regional_histograms", lambda: ldp.Release([0, 1, 1], RESPONSE), "a sketch made with by="),
+        ("regional_histograms", lambda: ldp.Release([0, 1, 1], RESPONSE).sketch(), "a sketch made with by="),
+        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE), "one a group, got a Release"),
+        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE).sketch(), "one a group, got a PanelSketch"),
         ("hierarchical", list, "one a group, got an empty one"),
         (
             "hierarchical",
-            lambda: {"a": release(dist.Normal(5.0, 2.0), LAPLACE)},
+            lambda: {"a": ldp.Release([5.0, 2.0], LAPLACE)},
             r"list\(d.values\(\)\), and the names as coords={'group': list\(d\)}",
         ),
         (
@@ -276,16 +270,15 @@ def test_label_regressions_are_priors_times_a_law_a_label_and_refuse_what_does_n
     at = {"intercept": 0.3, "slopes": np.array([0.5, -0.2]), "sigma": 0.7}
     priors = {"intercept": dist.Normal(0, 10), "slopes": dist.Normal(0, 1), "sigma": dist.HalfNormal(5)}
     law = ldp.Privatized(dist.Normal(0.3 + features @ at["slopes"], 0.7), mechanism)
-    total = sum(log_prob(prior, at[name]) for name, prior in priors.items()) + log_prob(law, data.values)
     model = models.label_regression(features)
-    assert log_density(model, data, at) == pytest.approx(total, rel=1e-12)
+    assert_density([(model, data)], priors, at, [(law, data.values)])
     with pytest.raises(TypeError, match="the release itself"):
-        log_density(model, data.sketch(), at)
+        simulated(model, data.sketch())
     with pytest.raises(ValueError, match="of 3 labels, but the release has 4"):
-        log_density(model, ldp.Release(None, mechanism, 4), at)
+        simulated(model, ldp.Release(None, mechanism, 4))
     with pytest.raises(ValueError, match="finite numbers"):
         models.label_regression([[np.nan]])
     # counts have no second parameter
     poisson = models.label_regression(features, sigma=None, response=lambda eta: dist.Poisson(np.e**eta))
-    trace = Predictive(poisson, num_samples=3)(jax.random.key(0), ldp.Release(None, mechanism, 3))
-    assert set(trace) == {"intercept", "slopes", "z"} and trace["z"].shape == (3, 3)
+    drawn = simulated(poisson, ldp.Release(None, mechanism, 3))
+    assert set(drawn) == {"intercept", "slopes", "z"} and drawn["z"] == (3, 3)
