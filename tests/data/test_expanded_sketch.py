@@ -40,6 +40,11 @@ def model(data):
 
 def by_records(values, mechanism, theta):
     """The log-likelihood of each record, as the closed form has it."""
+    return closed_form(mechanism, theta, values)
+
+
+@jax.jit
+def closed_form(mechanism, theta, values):
     return ldp.Privatized(dist.CategoricalProbs(theta), mechanism, validate_args=False).log_prob(values)
 
 

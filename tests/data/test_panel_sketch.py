@@ -24,22 +24,31 @@ def simulate(base, mechanism, count=N, seed=0):
         return np.asarray(ldp.Privatized(base, mechanism).sample(key, (count,)))
 
 
-def log_likelihood(nodes, weights, base, mechanism, **options):
+@jax.jit
+def log_prob(base, mechanism, z):
+    return ldp.Privatized(base, mechanism).log_prob(z)
+
+
+def log_likelihood(nodes, weights, base, mechanism):
     with jax.enable_x64(True):
-        law = ldp.Privatized(base, mechanism, **options)
-        log_prob = np.asarray(law.log_prob(nodes) if options else jax.jit(law.log_prob)(nodes))
-    return float(np.sum(np.asarray(weights) * log_prob, dtype=np.longdouble))
+        terms = np.asarray(log_prob(base, mechanism, nodes))
+    return float(np.sum(np.asarray(weights) * terms, dtype=np.longdouble))
 
 
-def error(base, mechanism, z, sketch, **options):
-    whole = log_likelihood(z, 1.0, base, mechanism, **options)
-    return log_likelihood(sketch.nodes, sketch.weights, base, mechanism, **options) - whole
+def error(base, mechanism, z, sketch):
+    return log_likelihood(sketch.nodes, sketch.weights, base, mechanism) - log_likelihood(z, 1.0, base, mechanism)
 
 
 # The sums have 10⁶ terms of size up to 7, each with a few rounding errors (1e-15), whose systematic part is at most
 # 10⁶ × 1e-15 × 7 ≈ 1e-8; the bound for a certified sketch is 1e-6.
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 8.0])
-@pytest.mark.parametrize("mu", [0.0, 1.0, 4.9, 12.0])
+@pytest.mark.parametrize(
+    ("mu", "sigma"),
+    [
+        pytest.param(mu, sigma, marks=() if (mu, sigma) in ((4.9, 0.5), (12.0, 0.5), (1.0, 8.0)) else pytest.mark.slow)
+        for mu in (0.0, 1.0, 4.9, 12.0)
+        for sigma in (0.5, 1.0, 2.0, 8.0)
+    ],
+)
 def test_a_sketch_of_a_million_records_has_their_log_likelihood(mu, sigma, million):
     assert abs(error(dist.Normal(mu, sigma), LAPLACE, million, ldp.Release(million, LAPLACE).sketch())) < 1e-6
 
@@ -52,11 +61,11 @@ def million():
 @pytest.mark.parametrize(
     ("base", "mechanism"),
     [
-        (dist.Normal(1.0, 2.0), ldp.GaussianMechanism(1.0, 1e-6, -5, 5)),
+        pytest.param(dist.Normal(1.0, 2.0), ldp.GaussianMechanism(1.0, 1e-6, -5, 5), marks=pytest.mark.slow),
         (dist.Normal(1.0, 1.0), ldp.GaussianMechanism(8.0, 1e-6, -5, 5)),
         (dist.Exponential(0.4), ldp.LaplaceMechanism(2.0, 0, 7.5)),
         (dist.NegativeBinomial2(3.0, 0.5), ldp.LaplaceMechanism(1.0, 0, 20)),
-        (dist.Poisson(4.0), ldp.LaplaceMechanism(8.0, 0.5, 12.3)),
+        pytest.param(dist.Poisson(4.0), ldp.LaplaceMechanism(8.0, 0.5, 12.3), marks=pytest.mark.slow),
         (dist.Poisson(4.0), ldp.GaussianMechanism(4.0, 1e-6, 0, 20)),
         (dist.Gamma(2.0, 1.0), ldp.LaplaceMechanism(1.0, 0, 10)),
     ],
