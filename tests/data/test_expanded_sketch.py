@@ -29,8 +29,11 @@ def released(make, d, n, seed=0):
     return np.asarray(jax.jit(mechanism.randomize)(jax.random.key(seed), x)), mechanism
 
 
-def bits(d, n, seed=0):
-    return released(functools.partial(ldp.OptimalUnaryEncoding, 1.0), d, n, seed)
+def bits(d, n):
+    """Those of optimal unary encoding: the own bit is set with probability 1/2, others with 1 / (1 + e)."""
+    rng = np.random.default_rng(0)
+    own = np.eye(d, dtype=bool)[rng.choice(d, n, p=rng.dirichlet(np.full(d, 2.0)))]
+    return (rng.uniform(size=(n, d)) < np.where(own, 0.5, 1 / (1 + np.e))).astype(int), ldp.OptimalUnaryEncoding(1.0, d)
 
 
 def model(data):
@@ -67,7 +70,7 @@ def derivatives(likelihoods, counts, center, lift):
     [
         (functools.partial(ldp.OptimalUnaryEncoding, 1.0), None),
         (functools.partial(ldp.SubsetSelection, 0.7), None),
-        (PERSONAL, None),
+        pytest.param(PERSONAL, None, marks=pytest.mark.slow),
         (PERSONAL, GROUPS),
     ],
     ids=["oue", "subset selection", "k-rr, personal budgets", "k-rr, personal budgets, groups"],
@@ -170,12 +173,15 @@ def test_an_expansion_is_an_argument_of_compiled_and_vectorised_functions():
     def density(data, theta):
         return log_density(model, (data,), {}, {"theta": theta})[0]
 
-    value, slope = jax.jit(jax.value_and_grad(density, argnums=1))(made[0], theta)
-    assert np.isfinite(slope).all()
+    @jax.jit
+    def densities(one, stacked, exact):
+        slope = jax.value_and_grad(density, argnums=1)(one, theta)
+        return *slope, jax.vmap(density, (0, None))(stacked, theta), density(exact, theta)
+
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *made)
-    several = jax.jit(jax.vmap(density, (0, None)))(stacked, theta)
+    value, slope, several, exact = densities(made[0], stacked, made[1].exact)
+    assert np.isfinite(slope).all()
     assert float(several[0]) == pytest.approx(float(value), rel=1e-12)
-    exact = log_density(model, (made[1].exact,), {}, {"theta": theta})[0]
     assert float(several[1]) == pytest.approx(float(exact), abs=0.5)
     law = law_of_nodes(made[0], dist.Categorical(theta))
     assert isinstance(law, ExpandedLaw) and law.theta.shape == (6,) and law.log_prob(0.0).shape == ()
@@ -186,23 +192,26 @@ def test_expansions_of_groups_are_one_site():
     theta = np.random.default_rng(0).dirichlet(np.full(6, 20.0), 3)
 
     def groups(data):
-        return ldp.observe("z", dist.Categorical(theta), data)
+        return log_density(lambda: ldp.observe("z", dist.Categorical(theta), data), (), {}, {})[0]
+
+    @jax.jit
+    def densities(parts, exact):
+        want = sum(part.polynomial(row) for part, row in zip(parts, theta, strict=True))
+        return want, groups(parts), groups([parts[0], exact, parts[2]])
 
     parts = [sketch_release(rows, mechanism, expand=True) for rows in np.split(values, 3)]
-    together = log_density(groups, (parts,), {}, {})[0]
-    want = sum(float(part.polynomial(row)) for part, row in zip(parts, theta, strict=True))
-    assert float(together) == pytest.approx(want, rel=1e-12)
-    mixed = [parts[0], parts[1].exact, parts[2]]
-    assert float(log_density(groups, (mixed,), {}, {})[0]) == pytest.approx(want, abs=1.0)
+    want, together, mixed = map(float, densities(parts, parts[1].exact))
+    assert together == pytest.approx(want, rel=1e-12)
+    assert mixed == pytest.approx(want, abs=1.0)
 
 
 def test_counts_stay_where_they_pay_and_where_the_posterior_is_wide():
     wide, mechanism = bits(20, 7000)  # 19² is more than 0.05 times as many
     assert isinstance(sketch_release(wide, mechanism), CountSketch)
-    many, mechanism = bits(20, 8000)
+    many, mechanism = bits(20, 10_000)
     assert isinstance(sketch_release(many, mechanism), ExpandedSketch)
     assert isinstance(sketch_release(many, mechanism, expand=False), CountSketch)
-    assert isinstance(sketch_release(many, mechanism, by=np.arange(8000) % 2), CountSketch)  # too few in a group
+    assert isinstance(sketch_release(many, mechanism, by=np.arange(10_000) % 2), CountSketch)  # too few in a group
     few, mechanism = bits(8, 8000)  # 256 kinds
     assert isinstance(sketch_release(few, mechanism), CountSketch)
 
@@ -214,7 +223,7 @@ def test_frequencies_count_what_an_expansion_was_made_from():
 
 
 def test_what_an_expansion_cannot_do_is_said():
-    values, mechanism = bits(6, 90)
+    values, mechanism = bits(6, 900)
     one = sketch_release(values, mechanism, expand=True)
     bare = sketch_release(values, mechanism, expand=True, keep_records=False)
     law = dist.Categorical(np.full(6, 1 / 6))
@@ -229,7 +238,7 @@ def test_what_an_expansion_cannot_do_is_said():
     with pytest.raises(ValueError, match="for 6 categories, and here are 5"):
         sketch_release(values[:, :5], ldp.OptimalUnaryEncoding(1.0, 5), at=one)
     with pytest.raises(ValueError, match="for no groups, and here are 2"):
-        sketch_release(values, mechanism, by=np.arange(90) % 2, at=one)
+        sketch_release(values, mechanism, by=np.arange(900) % 2, at=one)
     with pytest.raises(ValueError, match="order must be 2, 3 or 4, got 5"):
         ExpandedSketch.of(values, mechanism, order=5)
     with pytest.raises(ValueError, match="keep_records=True"):
@@ -248,5 +257,5 @@ def test_what_an_expansion_cannot_do_is_said():
         law_of_nodes(one, law, method="channel")
     with pytest.raises(ValueError, match="a mask cannot leave some out"):
         ldp.observe("z", law.mask(False), one)
-    with numpyro.handlers.seed(rng_seed=0), numpyro.plate("people", 90), pytest.raises(ValueError, match="plates"):
+    with numpyro.handlers.seed(rng_seed=0), numpyro.plate("people", 900), pytest.raises(ValueError, match="plates"):
         ldp.observe("z", law, one)

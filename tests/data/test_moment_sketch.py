@@ -20,20 +20,24 @@ LAW = linear_rows(dist.MultivariateNormal(np.array([0.1, 0.0, -0.2]), 0.2 * np.e
 
 
 def release(n, mechanism=MECHANISM, seed=0):
-    keys = jax.random.split(jax.random.key(seed))
-    return ldp.Release(mechanism.simulate(keys[1], LAW.sample(keys[0], (n,))), mechanism)
+    def drawn(key):
+        keys = jax.random.split(key)
+        return mechanism.simulate(keys[1], LAW.sample(keys[0], (n,)))
+
+    return ldp.Release(jax.jit(drawn)(jax.random.key(seed)), mechanism)
 
 
-def by_nodes(of, base=LAW):
-    return of.weights @ law_of_nodes(of, base).log_prob(of.nodes)
+@jax.jit
+def by_nodes(of):
+    return of.weights @ law_of_nodes(of, LAW).log_prob(of.nodes)
 
 
-@pytest.mark.parametrize("n", [1, 3, 100_000])
+@pytest.mark.parametrize("n", [1, pytest.param(3, marks=pytest.mark.slow), 100_000])
 def test_a_sketch_of_rows_has_the_likelihood_of_all_of_them(n):
     records = release(n)
     made = records.sketch()
     assert isinstance(made, MomentSketch) and made.nodes.shape == (8, 4) and made.size == n
-    want = ldp.Privatized(LAW, MECHANISM).log_prob(records.values)
+    want = np.asarray(jax.jit(ldp.Privatized(LAW, MECHANISM).log_prob)(records.values))
     # a sum of n terms of size up to m is good to about √n rounding errors of n·m
     size = np.abs(want).max()
     np.testing.assert_allclose(by_nodes(made), want.sum(), atol=1e-15 * n * size + 1e-12)
@@ -53,28 +57,32 @@ def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
 
 def test_groups_with_budgets_of_their_own_are_one_site():
     groups = [release(200), release(300, ldp.mechanisms.LinearRecordsMechanism(0.5, 1e-4, 1.0, 2.0, columns=4), seed=1)]
-    want = sum(ldp.Privatized(LAW, part.mechanism).log_prob(part.values).sum() for part in groups)
-
-    def model(data, slope):
-        base = linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), slope, 0.3)
-        ldp.observe("z", base.expand([2]), data)
-
-    slopes = np.array([1.0, -1.0, 0.5])
-    for data in (groups, [part.sketch() for part in groups]):
-        np.testing.assert_allclose(util.log_density(model, (data, slopes), {}, {})[0], want, rtol=1e-12)
-    # a law a group: its own slopes, as a hierarchical model has them
-    each = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, -0.5]])
-    laws = [linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), s, 0.3) for s in each]
-    apart = sum(ldp.Privatized(law, g.mechanism).log_prob(g.values).sum() for law, g in zip(laws, groups, strict=True))
-    for data in (groups, [part.sketch() for part in groups]):
-        both = linear_rows(dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3]), each, 0.3)
-        found = util.log_density(lambda data, base=both: ldp.observe("z", base, data), (data,), {}, {})[0]
-        np.testing.assert_allclose(found, apart, rtol=1e-12)
+    sketches = [part.sketch() for part in groups]
     personal = ldp.mechanisms.LinearRecordsMechanism(np.repeat([2.0, 0.5], [200, 300]), 1e-4, 1.0, 2.0, columns=4)
     rows = ldp.Release(np.concatenate([part.values for part in groups]), personal)
-    np.testing.assert_allclose(
-        util.log_density(lambda r: ldp.observe("z", LAW, r), (rows,), {}, {})[0], want, rtol=1e-12
-    )
+    law = dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3])
+    # a law a group: its own slopes, as a hierarchical model has them
+    each = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, -0.5]])
+
+    def observed(base, data):
+        return util.log_density(lambda: ldp.observe("z", base, data), (), {}, {})[0]
+
+    def log_probs(base, part):
+        return ldp.Privatized(base, part.mechanism).log_prob(part.values).sum()
+
+    @jax.jit
+    def densities(slopes):
+        laws = [linear_rows(law, own, 0.3) for own in (slopes[0], *slopes)]
+        common, apart = [
+            sum(log_probs(base, part) for base, part in zip(bases, groups, strict=True))
+            for bases in (laws[:1] * 2, laws[1:])
+        ]
+        together = [observed(laws[0].expand([2]), data) for data in (groups, sketches)]
+        own = [observed(linear_rows(law, slopes, 0.3), data) for data in (groups, sketches)]
+        return (common, [*together, observed(laws[0], rows)]), (apart, own)
+
+    for want, found in densities(each):
+        np.testing.assert_allclose(found, want, rtol=1e-12)
     with pytest.raises(ValueError, match="one budget for all records; sketch the rows of each budget apart"):
         rows.sketch()
 

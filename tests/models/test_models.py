@@ -173,8 +173,7 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     priors = {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "offset": dist.Normal(0, 1)}
     logits = values["mu"] + values["tau"] * values["offset"]
     laws = [
-        (ldp.Privatized(dist.Categorical(logits=row), mechanism), r.values)
-        for row, r in zip(logits, data, strict=True)
+        (ldp.Privatized(dist.Categorical(logits=row), mechanism), r.values) for row, r in zip(logits, data, strict=True)
     ]
     forms = (data, [r.sketch() for r in data], together.sketch(by=np.repeat([0, 1], 500)))
     assert_density([(models.regional_histograms(), form) for form in forms], priors, values, laws)
