@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import NUTS
 
 import ldpbayes as ldp
 from ldpbayes.inference import _search
@@ -20,6 +21,8 @@ from ldpbayes.inference import _surrogates as _outcome
 from ldpbayes.inference import programs as _programs
 from ldpbayes.inference import result as _reweight
 from ldpbayes.inference._cut import Uncut, cut_model
+from ldpbayes.inference._surrogates import by_expansion
+from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resample, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
@@ -139,7 +142,7 @@ def test_effects_of_groups_that_have_nothing_in_common_are_taken_apart(x64):
     assert _pieces(model, X)[2].shape == (200, 1)
 
 
-def test_a_model_that_cannot_be_cut_says_why(x64):
+def test_a_model_that_cannot_be_cut_says_why(x64, monkeypatch):
     def effects(z):
         group = numpyro.sample("u", dist.Normal(0, 1).expand([500]))[np.arange(N) % 500]
         numpyro.sample("z", dist.Normal(group + numpyro.sample("a", dist.Normal(0, 1))), obs=z)
@@ -151,8 +154,9 @@ def test_a_model_that_cannot_be_cut_says_why(x64):
     few = ldp.Release(X, ldp.LaplaceMechanism(10.0, -5, 5)).sketch()
     with pytest.raises(Uncut):
         _pieces(clipped_gaussian(), few)
-    with pytest.warns(ldp.inference.ExpansionWarning, match="no observed site has 10 records"):
-        result = quiet_fit(warner(), ldp.Release(Z[:9], RR), expand=True, num_warmup=5, num_samples=5)
+    monkeypatch.setattr(_by_expansion, "REQUESTED_RECORDS", N + 1)
+    with pytest.warns(ldp.inference.ExpansionWarning, match=f"no observed site has {N + 1} records"):
+        result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True, num_warmup=5, num_samples=5)
     assert report(result)["ran"] == "records"
 
 
@@ -229,12 +233,23 @@ def _moved(expansion, sds):
     return dataclasses.replace(expansion, order=2, points=points, frame=Frame.of_draws(points))
 
 
-def test_a_posterior_with_two_modes_is_left_to_the_records():
-    def model(z):
-        numpyro.sample("z", dist.Normal(numpyro.sample("m", dist.Normal(0, 2)) ** 2, 3), obs=z)
+def two_modes(z):
+    numpyro.sample("z", dist.Normal(numpyro.sample("m", dist.Normal(0, 2)) ** 2, 3), obs=z)
 
+
+SQUARES = 1 + 3 * RNG.normal(size=N)
+
+
+def test_a_posterior_with_two_modes_is_not_expanded(x64):
+    density = Density(two_modes, (SQUARES,), {})
+    outcome = by_expansion(Sampling(NUTS(two_modes), jax.random.key(0), **SHORT), sites_of(density), density, True)
+    assert outcome.samples is None and "standard deviations apart" in outcome.report["why"]
+
+
+@pytest.mark.slow
+def test_a_posterior_with_two_modes_is_left_to_the_records():
     with pytest.warns(ldp.inference.ExpansionWarning, match="standard deviations apart"):
-        result = quiet_fit(model, 1 + 3 * RNG.normal(size=N), num_chains=6, num_samples=100, expand=True)
+        result = quiet_fit(two_modes, SQUARES, num_chains=6, num_samples=100, expand=True)
     assert report(result)["ran"] == "records"
     signs = np.sign(np.asarray(result["posterior"]["m"]).mean(axis=1))
     assert {-1.0, 1.0} == set(
@@ -365,7 +380,9 @@ def test_a_sketch_made_at_a_wrong_point_is_left_to_its_records(categories):
 
 def test_a_sketch_without_records_says_where_it_was_made(categories):
     sketch = categories.sketch(expand=True, keep_records=False)
-    assert report(quiet_fit(oue_histogram(), sketch))["ran"] == "expansion without records"
+    assert (
+        report(quiet_fit(oue_histogram(), sketch, num_warmup=20, num_samples=20))["ran"] == "expansion without records"
+    )
     with pytest.raises(ValueError, match="keep_records=True"):
         quiet_fit(oue_histogram(), sketch, expand=False)
 
