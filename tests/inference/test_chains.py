@@ -94,16 +94,12 @@ def test_blocks_of_any_length_go_on_where_the_last_ended(x64, first):
 
 
 def test_options_of_a_kernel_count(x64):
-    careful = chains(
-        dense_mass=True, target_accept_prob=0.99, max_tree_depth=2, init_strategy=init_to_value(values=START)
-    )
-    _, statistics = careful.run(20)
-    assert statistics["num_steps"].max() <= 3
-    assert careful._states[0].adapt_state.inverse_mass_matrix[("mu", "sigma")].shape == (2, 2)
-    one_step = chains(
-        step_size=1e-9, adapt_step_size=False, max_tree_depth=1, init_strategy=init_to_value(values=START)
-    )
-    np.testing.assert_allclose(one_step.run(1)[0]["mu"], START["mu"], atol=1e-6)
+    options = {"step_size": 1e-9, "adapt_step_size": False, "dense_mass": True, "max_tree_depth": 2}
+    several = chains(init_strategy=init_to_value(values=START), **options)
+    positions, statistics = several.run(20)
+    np.testing.assert_allclose(positions["mu"][:, 0], START["mu"], atol=1e-6)
+    assert np.all(statistics["num_steps"] == 3)  # trees of depth 2 that never turn
+    assert several._states[0].adapt_state.inverse_mass_matrix[("mu", "sigma")].shape == (2, 2)
 
 
 def test_hmc_goes_the_same_way(x64):
@@ -111,6 +107,7 @@ def test_hmc_goes_the_same_way(x64):
     assert np.all(statistics["num_steps"] == 3)
 
 
+@pytest.mark.slow
 def test_a_model_that_decides_by_its_data_is_compiled_again_and_right(x64, compiled):
     def deciding(y):
         mu = numpyro.sample("mu", dist.Normal(0, 5))
@@ -181,15 +178,11 @@ def test_a_density_that_is_finite_nowhere_is_refused_in_numpyros_words(x64):
 
 
 def test_an_interrupt_ends_a_fit_and_its_threads():
-    def slow(y):
-        mu = numpyro.sample("mu", dist.Normal(0, 5))
-        numpyro.sample("y", dist.Normal(mu, 2.0), obs=y)
-
-    ldp.fit(slow, Y, num_warmup=1, num_samples=4, num_chains=2, progress_bar=False)  # compiled
+    ldp.fit(model, Y, num_warmup=1, num_samples=4, num_chains=2, progress_bar=False)  # compiled
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        ldp.fit(slow, Y, num_warmup=1, num_samples=10**7, num_chains=2, progress_bar=False)
+        ldp.fit(model, Y, num_warmup=1, num_samples=10**7, num_chains=2, progress_bar=False)
     timer.join()
     deadline = time.monotonic() + 60  # generous: what is claimed is that they end
     while any(thread.name.startswith("ldpbayes") for thread in threading.enumerate()):
