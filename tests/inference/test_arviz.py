@@ -18,7 +18,7 @@ from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.inference._generated import released
 from ldpbayes.inference.density import Density, Site
 from ldpbayes.inference.result import labels
-from ldpbayes.models import clipped_gaussian, warner
+from ldpbayes.models import warner
 
 MECHANISM = ldp.RandomizedResponse(1.0)
 COUNT = 300
@@ -110,14 +110,18 @@ def test_sketches_are_replicated_record_by_record_and_have_no_log_likelihood_of_
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
     sketch = ldp.Release(np.linspace(-30, 30, 500), mechanism).sketch()
     with pytest.warns(ldp.inference.ConvergenceWarning):
-        result = ldp.fit(clipped_gaussian(), sketch, posterior_predictive=True, **SHORT)
+        result = ldp.fit(mean_alone, sketch, posterior_predictive=True, **SHORT)
     assert result["posterior_predictive"]["z"].shape == (2, 40, 500)
     np.testing.assert_array_equal(result["observed_data"]["z"], np.linspace(-30, 30, 500))  # and not nodes
     with pytest.raises(ValueError, match="a sketch has no records; pass the release"):
-        ldp.fit(clipped_gaussian(), sketch, log_likelihood=True)
+        ldp.fit(mean_alone, sketch, log_likelihood=True)
     grouped = ldp.Release(np.arange(20) % 2, MECHANISM).sketch(by=np.arange(20) // 10)
     with pytest.raises(ValueError, match="posterior_predictive needs each record's law, which a CountSketch of groups"):
         ldp.fit(lambda data: ldp.observe("z", two_shares(), data), grouped, posterior_predictive=True)
+
+
+def mean_alone(data):
+    ldp.observe("z", dist.Normal(numpyro.sample("mean", dist.Normal(0, 1)), 5.0), data)
 
 
 def two_shares():

@@ -32,7 +32,7 @@ def release(mechanism, n=30):
 
 
 def density(model, data, at):
-    return float(util.log_density(model, (data,), {}, at)[0])
+    return util.log_density(model, (data,), {}, at)[0]
 
 
 def priors(at):
@@ -43,35 +43,44 @@ def priors(at):
     return total + (dist.HalfNormal(1).log_prob(at["sigma"]) if "sigma" in at else 0.0)
 
 
-def covariates():
-    return dist.MultivariateNormal(np.zeros(2), scale_tril=AT["scale"][:, None] * AT["root"])
+def covariates(at):
+    return dist.MultivariateNormal(np.zeros(2), scale_tril=at["scale"][:, None] * at["root"])
 
 
 def test_linear_regression_is_its_priors_times_the_law_of_what_was_released():
-    at = AT | {"sigma": 0.3}
-    rows = linear_rows(covariates(), AT["slopes"], 0.3)
-    data = release(ROWS)
-    want = priors(at) + ldp.Privatized(rows, ROWS).log_prob(data.values).sum()
-    assert density(linear_regression(), data, at) == pytest.approx(float(want), rel=1e-12)
-    assert density(linear_regression(), data.sketch(), at) == pytest.approx(float(want), rel=1e-12)
-    data = release(SUMS)
-    total = data.values.sum(axis=0)
-    want = priors(at) + ldp.Privatized(linear_statistics(rows, 30), SUMS.total(30)).log_prob(total)
-    assert density(linear_regression(), data, at) == pytest.approx(float(want), rel=1e-12)
-    assert density(linear_regression(), data.sketch(), at) == pytest.approx(float(want), rel=1e-12)
-    data = ldp.Release([total], SUMS.total(30))
-    assert density(linear_regression(), data, at) == pytest.approx(float(want), rel=1e-12)
+    rows, sums = release(ROWS), release(SUMS)
+    total = sums.values.sum(axis=0)
+    of_rows = (rows, rows.sketch())
+    of_sums = (sums, sums.sketch(), ldp.Release([total], SUMS.total(30)))
+
+    @jax.jit
+    def densities(at):
+        law, prior = linear_rows(covariates(at), at["slopes"], at["sigma"]), priors(at)
+        of_total = ldp.Privatized(linear_statistics(law, 30), SUMS.total(30)).log_prob(total)
+        wanted = prior + ldp.Privatized(law, ROWS).log_prob(rows.values).sum(), prior + of_total
+        return wanted, [[density(linear_regression(), data, at) for data in each] for each in (of_rows, of_sums)]
+
+    for want, found in zip(*densities(AT | {"sigma": 0.3}), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
 def test_logistic_regression_is_its_priors_times_the_law_of_what_was_released():
-    data = release(LABELLED)
-    rows = RegressionRows(covariates(), dist.BernoulliLogits, AT["slopes"])
-    want = priors(AT) + ldp.Privatized(rows, LABELLED).log_prob(data.values).sum()
-    assert density(logistic_regression(), data, AT) == pytest.approx(float(want), rel=1e-12)
-    data = release(SIGNED)
-    law = logistic_statistics(covariates(), AT["slopes"], count=30)
-    want = priors(AT) + ldp.Privatized(law, SIGNED.total(30)).log_prob(data.values.sum(axis=0))
-    assert density(logistic_regression(), data, AT) == pytest.approx(float(want), rel=1e-12)
+    rows, sums = release(LABELLED), release(SIGNED)
+
+    @jax.jit
+    def densities(at):
+        law = RegressionRows(covariates(at), dist.BernoulliLogits, at["slopes"])
+        of_sums = ldp.Privatized(logistic_statistics(covariates(at), at["slopes"], count=30), SIGNED.total(30))
+        likelihoods = (
+            ldp.Privatized(law, LABELLED).log_prob(rows.values).sum(),
+            of_sums.log_prob(sums.values.sum(axis=0)),
+        )
+        return [priors(at) + each for each in likelihoods], [
+            density(logistic_regression(), x, at) for x in (rows, sums)
+        ]
+
+    wanted, found = densities(AT)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_means_and_intercepts_have_priors_where_they_are_asked_for():
@@ -81,27 +90,34 @@ def test_means_and_intercepts_have_priors_where_they_are_asked_for():
     law = dist.MultivariateNormal(at["mean"], scale_tril=np.diag(at["scale"]))
     rows = linear_rows(law, at["slopes"], 0.3, 0.2)
     data = release(ROWS)
-    want = ldp.Privatized(rows, ROWS).log_prob(data.values).sum()
-    want += (
-        dist.Normal(0, np.sqrt(5)).log_prob(at["slopes"]).sum()
-        + dist.HalfNormal(np.sqrt(2.5)).log_prob(at["scale"]).sum()
-    )
-    want += dist.HalfNormal(1).log_prob(0.3) + dist.Normal(0, 1).log_prob(np.array([0.1, -0.1, 0.2])).sum()
-    assert density(model, data, at) == pytest.approx(float(want), rel=1e-12)
+    want = stats.norm.logpdf(at["slopes"], 0, np.sqrt(5)).sum() + stats.norm.logpdf([0.1, -0.1, 0.2]).sum()
+    want += stats.halfnorm.logpdf(at["scale"], 0, np.sqrt(2.5)).sum() + stats.halfnorm.logpdf(0.3)
+
+    @jax.jit
+    def densities(at):
+        return density(model, data, at), ldp.Privatized(rows, ROWS).log_prob(data.values).sum()
+
+    found, likelihood = densities(at)
+    assert float(found) == pytest.approx(want + float(likelihood), rel=1e-12)
 
 
 def test_exact_sums_are_latent_and_wishart():
     n, at = 30, AT | {"sigma": 0.3}
     central = dataclasses.replace(SUMS, trust_model="central", count=n)
     root = np.array([[3.0, 0, 0], [0.5, 2.0, 0], [0.2, -0.3, 1.5]])
-    sums, rows = root @ root.T, linear_rows(covariates(), AT["slopes"], 0.3)
+    sums, rows = root @ root.T, linear_rows(covariates(AT), AT["slopes"], 0.3)
     z = np.arange(6.0)
     bartlett = np.linalg.solve(np.asarray(rows.scale_tril), root)
-    want = priors(at) + dist.WishartCholesky(n, scale_tril=np.eye(3)).log_prob(bartlett)
     t = np.array([sums[0, 0], sums[1, 1], np.sqrt(2) * sums[0, 1], sums[0, 2], sums[1, 2], sums[2, 2]])
-    want += central.noise.log_prob(z - t)
-    found = density(linear_regression(exact=True), ldp.Release([z], central), at | {"bartlett": bartlett})
-    assert found == pytest.approx(float(want), rel=1e-12)
+
+    @jax.jit
+    def densities(at):
+        want = priors(at) + dist.WishartCholesky(n, scale_tril=np.eye(3)).log_prob(at["bartlett"])
+        want += central.noise.log_prob(z - t)
+        return density(linear_regression(exact=True), ldp.Release([z], central), at), want
+
+    found, want = densities(at | {"bartlett": bartlett})
+    assert float(found) == pytest.approx(float(want), rel=1e-12)
     with pytest.raises(ValueError, match="exact sums are Wishart only where all means are 0"):
         linear_regression(exact=True, intercept=dist.Normal(0, 1))
 
@@ -112,11 +128,17 @@ def test_an_unknown_number_of_records_is_asked_for_or_a_latent_variable():
     at = AT | {"sigma": 0.3}
     with pytest.raises(ValueError, match="the number of records N is missing: make the mechanism with count=N"):
         density(linear_regression(), data, at)
-    known = density(linear_regression(), ldp.Release(data.values, dataclasses.replace(central, count=30)), at)
-    assert density(linear_regression(count=30), data, at) == pytest.approx(known)
     counted = ldp.Release([32.0], ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(4.0), sensitivity=1.0))
-    want = known + dist.Normal(0, 1).log_prob(0.5)
-    assert density(linear_regression(count=counted), data, at | {"count_error": 0.5}) == pytest.approx(float(want))
+    stated = ldp.Release(data.values, dataclasses.replace(central, count=30))
+
+    @jax.jit
+    def densities(at):
+        known = density(linear_regression(), stated, at), density(linear_regression(count=30), data, at)
+        return *known, density(linear_regression(count=counted), data, at | {"count_error": 0.5})
+
+    known, given, latent = map(float, densities(at))
+    assert given == pytest.approx(known)
+    assert latent == pytest.approx(known + stats.norm.logpdf(0.5))
     with pytest.raises(ValueError, match="count must be a number, or a release of one with Gaussian or Laplace noise"):
         density(linear_regression(count=data), data, at)
 
@@ -162,6 +184,7 @@ def test_labels_alone_are_privatized_in_an_ordinary_regression():
     assert float(found) == pytest.approx(want, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_posterior_from_statistics_finds_the_slopes():
     rng, n = np.random.default_rng(3), 100_000
     rows = np.column_stack([rng.uniform(-0.7, 0.7, (n, 2)), np.zeros(n)])
