@@ -1,11 +1,10 @@
-"""What a fit has for ArviZ beyond draws: names of axes, labels, replicated data, log-likelihoods; and data frames."""
+"""What a fit has for ArviZ beyond draws: names of axes, labels, replicated data, log-likelihoods."""
 
 import json
 import sys
 
 import arviz as az
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -14,7 +13,6 @@ import pytest
 from numpyro.infer import NUTS, Predictive, init_to_median
 
 import ldpbayes as ldp
-from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.inference._generated import released
 from ldpbayes.inference.density import Density, Site
 from ldpbayes.inference.result import labels
@@ -155,75 +153,12 @@ def test_a_kernel_that_has_been_made_takes_no_other_start(frame, fitted):
         ldp.fit(model, frame, fitted[0], max_tree_depth=(0, 10))
 
 
-def test_a_table_has_the_columns_of_its_frame_also_when_it_is_traced(frame):
-    numbers = arrays_of_frames(frame[["age", "income"]])
-    slopes = jnp.array([1.0, 2.0])
-    expected = frame[["age", "income"]].to_numpy() @ np.array([1.0, 2.0])
-    for predictor in (numbers @ slopes, jax.jit(lambda table: table @ slopes)(numbers), slopes @ numbers.T):
-        np.testing.assert_allclose(predictor, expected, atol=1e-5)  # single precision
-    ages = jax.vmap(lambda table: table.age + table["income"])(numbers)
-    np.testing.assert_allclose(ages, frame["age"] + frame["income"], atol=1e-5)
-    assert numbers.shape == np.shape(np.asarray(numbers)) == jnp.asarray(numbers).shape == (COUNT, 2)
-    assert list(numbers) == numbers.columns == ["age", "income"] and "age" in numbers and len(numbers) == COUNT
-
-
 def test_predictive_takes_a_converted_frame_as_fit_does(fitted, frame):
     release, result = fitted
     samples = {name: np.asarray(result["posterior"][name])[0, :4] for name in ("slopes", "level")}
     args = ldp.data.arrays_of_frames((frame, ldp.Release(None, release.mechanism, COUNT)))
     drawn = Predictive(model, samples)(jax.random.key(0), *args)["z"]
     assert drawn.shape == (4, COUNT) and set(np.unique(drawn)) == {0, 1}
-
-
-def test_what_a_frame_does_not_have_is_said(frame):
-    table = arrays_of_frames(frame.assign(known=pd.array([1, None] * (COUNT // 2), dtype="Int64")))
-    with pytest.raises(KeyError, match="no column 'sex'; the columns are"):
-        table["sex"]
-    with pytest.raises(AttributeError, match="no column or attribute 'iloc'"):
-        table.iloc  # noqa: B018
-    with pytest.raises(TypeError, match="a table takes names of columns"):
-        table[:5]
-    with pytest.raises(ValueError, match="column 'known' has 150 missing values, the first in row 1"):
-        table["known"]
-    with pytest.raises(TypeError, match="column 'region' holds"):
-        table[["age", "region"]] @ np.ones(2)
-    with pytest.raises(ValueError, match="series 'age' has 1 missing values"):
-        arrays_of_frames(frame["age"].where(frame["age"] < frame["age"].max()))
-    with pytest.raises(ValueError, match="several columns of the name 'age'"):
-        arrays_of_frames(pd.concat([frame, frame["age"]], axis=1))
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([1, 0, None], "boolean"),
-        ([1, 2, None], "Int8"),
-        ([1.5, 2, None], "Float32"),
-        ([1, 2, None], "int64[pyarrow]"),
-        ([1.5, 2, None], "double[pyarrow]"),
-        ([1, 0, None], "bool[pyarrow]"),
-        ([10, 30, None], "category"),
-    ],
-)
-def test_numbers_of_every_kind_are_numbers_and_their_gaps_are_seen(values, kind):
-    if "pyarrow" in kind:
-        pytest.importorskip("pyarrow")
-    series = pd.Series(values, dtype="category" if kind == "category" else None).astype(kind)
-    table = arrays_of_frames(pd.DataFrame({"x": series, "width": pd.interval_range(0, 3)}))  # "interval" is no "int"
-    with pytest.raises(ValueError, match="column 'x' has 1 missing values, the first in row 2"):
-        table["x"]
-    with pytest.raises(ValueError, match="a series has 1 missing values"):
-        arrays_of_frames(series)
-    whole = arrays_of_frames(pd.DataFrame({"x": series[:2]}))
-    np.testing.assert_array_equal(whole.values, np.array(values[:2], float)[:, None])
-
-
-def test_arrays_of_arrow_are_series():
-    pa = pytest.importorskip("pyarrow")
-    arrays = arrays_of_frames({"x": pa.chunked_array([[1.5], [2.0]]), "y": pa.array([True, False])})
-    np.testing.assert_array_equal(arrays["x"] + arrays["y"], [2.5, 2.0])
-    with pytest.raises(ValueError, match="1 missing values, the first in row 1"):
-        arrays_of_frames(pa.array([1, None]))
 
 
 def test_plates_are_no_sites_with_axes(fitted):

@@ -214,7 +214,7 @@ def test_with_a_large_budget_all_methods_come_near_to_the_non_private_regression
         linear_regression_error(linear_regression(concentration=3.0), x, y, **settings)
 
 
-@pytest.mark.slow  # a reproduction; that these posteriors find the slopes is seen in tests/models/test_regressions.py
+@pytest.mark.slow  # a reproduction; that these posteriors find the slopes is seen in tests/models/test_regression.py
 def test_logistic_regressions_come_near_to_the_non_private_one_too(rng):
     x, y = table(rng, 600, logistic=True)
     expansion = logistic_regression()  # here the same, to be compiled once

@@ -1,0 +1,81 @@
+"""Data frames as arguments of models: numeric columns by name, and refusals of what has gaps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from ldpbayes.data.frames import arrays_of_frames
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    columns = {"age": rng.normal(size=COUNT), "income": rng.integers(0, 3, COUNT)}
+    return pd.DataFrame(columns | {"region": rng.choice(["north", "south"], COUNT)}, index=np.arange(COUNT)[::-1])
+
+
+def test_a_table_has_the_columns_of_its_frame_also_when_it_is_traced(frame):
+    numbers = arrays_of_frames(frame[["age", "income"]])
+    slopes = jnp.array([1.0, 2.0])
+    expected = frame[["age", "income"]].to_numpy() @ np.array([1.0, 2.0])
+    for predictor in (numbers @ slopes, jax.jit(lambda table: table @ slopes)(numbers), slopes @ numbers.T):
+        np.testing.assert_allclose(predictor, expected, atol=1e-5)  # single precision
+    ages = jax.vmap(lambda table: table.age + table["income"])(numbers)
+    np.testing.assert_allclose(ages, frame["age"] + frame["income"], atol=1e-5)
+    assert numbers.shape == np.shape(np.asarray(numbers)) == jnp.asarray(numbers).shape == (COUNT, 2)
+    assert list(numbers) == numbers.columns == ["age", "income"] and "age" in numbers and len(numbers) == COUNT
+
+
+def test_what_a_frame_does_not_have_is_said(frame):
+    table = arrays_of_frames(frame.assign(known=pd.array([1, None] * (COUNT // 2), dtype="Int64")))
+    with pytest.raises(KeyError, match="no column 'sex'; the columns are"):
+        table["sex"]
+    with pytest.raises(AttributeError, match="no column or attribute 'iloc'"):
+        table.iloc  # noqa: B018
+    with pytest.raises(TypeError, match="a table takes names of columns"):
+        table[:5]
+    with pytest.raises(ValueError, match="column 'known' has 150 missing values, the first in row 1"):
+        table["known"]
+    with pytest.raises(TypeError, match="column 'region' holds"):
+        table[["age", "region"]] @ np.ones(2)
+    with pytest.raises(ValueError, match="series 'age' has 1 missing values"):
+        arrays_of_frames(frame["age"].where(frame["age"] < frame["age"].max()))
+    with pytest.raises(ValueError, match="several columns of the name 'age'"):
+        arrays_of_frames(pd.concat([frame, frame["age"]], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 0, None], "boolean"),
+        ([1, 2, None], "Int8"),
+        ([1.5, 2, None], "Float32"),
+        ([1, 2, None], "int64[pyarrow]"),
+        ([1.5, 2, None], "double[pyarrow]"),
+        ([1, 0, None], "bool[pyarrow]"),
+        ([10, 30, None], "category"),
+    ],
+)
+def test_numbers_of_every_kind_are_numbers_and_their_gaps_are_seen(values, kind):
+    if "pyarrow" in kind:
+        pytest.importorskip("pyarrow")
+    series = pd.Series(values, dtype="category" if kind == "category" else None).astype(kind)
+    table = arrays_of_frames(pd.DataFrame({"x": series, "width": pd.interval_range(0, 3)}))  # "interval" is no "int"
+    with pytest.raises(ValueError, match="column 'x' has 1 missing values, the first in row 2"):
+        table["x"]
+    with pytest.raises(ValueError, match="a series has 1 missing values"):
+        arrays_of_frames(series)
+    whole = arrays_of_frames(pd.DataFrame({"x": series[:2]}))
+    np.testing.assert_array_equal(whole.values, np.array(values[:2], float)[:, None])
+
+
+def test_arrays_of_arrow_are_series():
+    pa = pytest.importorskip("pyarrow")
+    arrays = arrays_of_frames({"x": pa.chunked_array([[1.5], [2.0]]), "y": pa.array([True, False])})
+    np.testing.assert_array_equal(arrays["x"] + arrays["y"], [2.5, 2.0])
+    with pytest.raises(ValueError, match="1 missing values, the first in row 1"):
+        arrays_of_frames(pa.array([1, None]))
