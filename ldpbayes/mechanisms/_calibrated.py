@@ -308,11 +308,11 @@ class _WholeNumbers(Additive):
 @register("discrete_laplace")
 @dataclasses.dataclass(frozen=True)
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
+    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    Without bounds the released value is a statistic of many records, such as a count, and the guarantee is that of one
-    of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds it is each record's own
-    number, clipped.
+    The law is that of [GRS]. Without bounds the released value is a statistic of many records, such as a count, and the
+    guarantee is that of one of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds
+    it is each record's own number, clipped.
 
     Parameters
     ----------

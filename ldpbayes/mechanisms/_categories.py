@@ -336,7 +336,9 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 @register("subset_selection")
 @dataclasses.dataclass(frozen=True)
 class SubsetSelection(BitVectorProtocol):
-    """Release a random set of w categories, exp(epsilon) times likelier if it holds x ([YB], [WHNWXY]).
+    """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
+
+    The protocol is that of [YB] and [WHNWXY].
 
     Parameters
     ----------
