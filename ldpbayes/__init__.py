@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ldpbayes import data, estimation, inference, likelihood, mechanisms, noise, privacy
 from ldpbayes._core.checks import LdpBayesWarning
-from ldpbayes._core.tracing import keep_compiled_code
+from ldpbayes._core.compiling import keep_compiled_code
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import frequencies, losses, m_estimate
 from ldpbayes.inference import expand, fit, observe, privatize

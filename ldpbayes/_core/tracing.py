@@ -1,9 +1,5 @@
-"""What is known while JAX traces a function, and how functions are compiled."""
+"""What is known while JAX traces a function."""
 
-import functools
-import os
-import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,85 +27,3 @@ def floating(value: ArrayLike) -> jax.Array:
 def extreme(which: str, value: Any) -> Any:
     """Smallest ("min") or largest ("max") entry: a float if concrete."""
     return float(getattr(np, which)(value)) if is_concrete(value) else getattr(jnp, which)(value)
-
-
-# XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
-# option is dropped where XLA no longer knows it, since that generator is then the only one.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
-# For functions that run a few times: compiling takes a quarter to a third less, and loops are hardly slower.
-_QUICK_OPTIONS = {"xla_backend_optimization_level": 1}
-
-
-def compiled(lowered: jax.stages.Lowered) -> Callable:
-    """A lowered function, ``jax.jit(function).lower(...)``, compiled."""
-    return _with_known_options(lowered.compile, lowered.compile)
-
-
-def quick_jit(function: Callable, **options: Any) -> Callable:
-    """`jax.jit`, with its options, for a function that runs a few times, such as a whole estimation."""
-    plain = jax.jit(function, **options)
-    quick = jax.jit(function, compiler_options={**_OPTIONS, **_QUICK_OPTIONS}, **options)
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        if not is_concrete(args, named):  # compiler options are only allowed where the outermost function is compiled
-            return plain(*args, **named)
-        return _with_known_options(lambda _: quick(*args, **named), lambda: plain(*args, **named))
-
-    return call
-
-
-def _with_known_options(with_options: Callable, without: Callable) -> Any:
-    """The first one's result on CPUs whose compiler knows the options, else the second one's."""
-    if jax.default_backend() == "cpu" and _OPTIONS:
-        try:
-            return with_options(_OPTIONS)
-        except jax.errors.JaxRuntimeError as error:
-            if "No such compile option" not in str(error):
-                raise
-            _OPTIONS.clear()
-    return without()
-
-
-MOST_FILES, MOST_BYTES = 1000, 1 << 30  # of compiled code that are kept
-
-
-def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
-    """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
-
-    These are settings of JAX for the whole process. Where JAX has been given a folder already, nothing is changed.
-    Returns the folder, or None if it cannot be written to.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
-        (``$XDG_CACHE_HOME``, or ``~/.cache``). At most 1,000 older entries and 1 GiB stay, those used last.
-    """
-    settings: Any = jax.config
-    if settings.jax_compilation_cache_dir:
-        return pathlib.Path(settings.jax_compilation_cache_dir)
-    place = folder or os.environ.get("LDPBAYES_COMPILED_CODE")
-    try:
-        if place is None:
-            place = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
-        path = pathlib.Path(place)
-        path.mkdir(parents=True, exist_ok=True)
-        _delete_old(path, MOST_FILES, MOST_BYTES)
-    except (OSError, RuntimeError):
-        return None  # there is no home, or one that is read-only
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return path
-
-
-def _delete_old(folder: pathlib.Path, files: int, size: int) -> None:
-    """Delete entries, those longest unused first, until at most `files` of `size` bytes together are left."""
-    # JAX writes a file for each entry; some versions write another with the time of its last use.
-    entries = sorted(((path.stat(), path) for path in folder.iterdir() if path.is_file()), key=lambda e: -e[0].st_atime)
-    kept = 0
-    for number, (status, path) in enumerate(entries):
-        kept += status.st_size
-        if number >= files or kept > size:
-            path.unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from jax.scipy import special, stats
 from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._family import NumberFamily, ParametricFamily, Range, clamped_law
-from ldpbayes.bootstrap._sums import PointMasses
+from ldpbayes.bootstrap._clamped_sums import PointMasses
+from ldpbayes.bootstrap._parametric_family import NumberFamily, ParametricFamily, Range, clamped_law
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 from ldpbayes.numerics.tails import poisson_log_mass
 

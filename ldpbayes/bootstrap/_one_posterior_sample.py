@@ -16,7 +16,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
 from ldpbayes.bootstrap._families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
-from ldpbayes.bootstrap._family import ParametricFamily
+from ldpbayes.bootstrap._parametric_family import ParametricFamily
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law

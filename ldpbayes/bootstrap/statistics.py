@@ -16,7 +16,7 @@ from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._family import NumberFamily, ParametricFamily
+from ldpbayes.bootstrap._parametric_family import NumberFamily, ParametricFamily
 from ldpbayes.bootstrap._result import NormalEstimate, names_of
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism

@@ -22,7 +22,7 @@ from ldpbayes.cli._parser import parser
 from ldpbayes.cli._releases import load_releases
 from ldpbayes.inference.result import ADVICE
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.composition import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3

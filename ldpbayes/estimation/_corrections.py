@@ -22,7 +22,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
-from ldpbayes.noise.omitted import Omitted
+from ldpbayes.noise.zero_inflated import Omitted
 
 DRAWS = 16  # default draws of the analyst's own noise for each record
 LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral

@@ -22,7 +22,7 @@ from ldpbayes.data.release import Release
 from ldpbayes.estimation import estimates
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.composition import statements
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the rows of a product that are held at a time

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 import ldpbayes.estimation.losses as losses
-from ldpbayes._core.tracing import quick_jit
+from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release

@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, is_integer, warn
+from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, static
-from ldpbayes._core.tracing import quick_jit
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import _problem as problem
@@ -28,7 +28,7 @@ from ldpbayes.estimation._corrections import (
 from ldpbayes.estimation.losses._loss import Derivatives, Loss
 from ldpbayes.estimation.minimise import TOLERANCE, Ball, Box, Minimum, minimise
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.composition import statements
 
 
 class EstimationWarning(LdpBayesWarning):

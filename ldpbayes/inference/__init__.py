@@ -2,8 +2,8 @@
 
 from ldpbayes.inference._fit import ExpansionWarning, fit
 from ldpbayes.inference._handlers import observe, privatize
-from ldpbayes.inference._sampled import SketchWarning
-from ldpbayes.inference._search import Expansion
+from ldpbayes.inference._mode_search import Expansion
+from ldpbayes.inference._sketch_sampling import SketchWarning
 from ldpbayes.inference._surrogates import expand
 from ldpbayes.inference.result import ConvergenceWarning
 

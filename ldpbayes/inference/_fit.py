@@ -18,15 +18,15 @@ from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference._sampled import by_chains, by_numpyro, sample_and_refine
-from ldpbayes.inference._search import Expansion
+from ldpbayes.inference._mode_search import Expansion
+from ldpbayes.inference._sketch_sampling import by_chains, by_numpyro, sample_and_refine
 from ldpbayes.inference._surrogates import Outcome, by_expansion, by_sketch, expanded_sketches, without_expansions
 from ldpbayes.inference.chains import Sampling, can_run
+from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
-from ldpbayes.inference.programs import trace
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.composition import statements
 
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "

@@ -15,9 +15,9 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
-from ldpbayes.inference._search import evenly_spaced
+from ldpbayes.inference._mode_search import evenly_spaced
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
 MAX_BYTES = 1 << 28  # bytes of a generated group
 

@@ -19,12 +19,12 @@ from ldpbayes.data import ExpandedSketch, PanelSketch, Release, ReleaseWarning, 
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.likelihood import Grouped, law_of_nodes
-from ldpbayes.likelihood.dispatch import is_own
 from ldpbayes.likelihood.privatized import law_of_records, privatized_law, unwrapped
+from ldpbayes.likelihood.registry import is_own
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.noise.omitted import Omitted
+from ldpbayes.noise.zero_inflated import Omitted
 
 
 def observe(

@@ -15,14 +15,14 @@ from numpyro.infer.util import unconstrain_fn
 
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
-from ldpbayes.inference import _search
-from ldpbayes.inference._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
-from ldpbayes.inference._search import Expansion, Mode, NoMode, Search
+from ldpbayes.inference import _mode_search
+from ldpbayes.inference._mode_search import Expansion, Mode, NoMode, Search
+from ldpbayes.inference._split_model import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
 from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
 from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.chains import Chains, Sampling
+from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
-from ldpbayes.inference.programs import program_of
 from ldpbayes.inference.result import arviz, resample, smoothed_weights
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
@@ -53,7 +53,7 @@ def expand(
     seed : int
         Of the points.
     """
-    if order is not None and order not in _search.ORDERS:
+    if order is not None and order not in _mode_search.ORDERS:
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
     density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
@@ -64,7 +64,7 @@ def expand(
             expansion, rays = search.expansion_at(at.points, at.frame, order or at.order), at.rays
         else:
             if at is None:
-                draws = search.normal_draws(search.mode(_search.MIN_SEARCHES))
+                draws = search.normal_draws(search.mode(_mode_search.MIN_SEARCHES))
             else:
                 draws = _unconstrained_draws(search, at)
             coordinates = search.above.coordinates(draws)
@@ -83,7 +83,9 @@ def _unconstrained_draws(search: Search, posterior: Any) -> np.ndarray:
     except (KeyError, TypeError):
         names = ", ".join(search.above.names)
         raise ValueError(f"at must be an expansion, or a posterior with draws of {names}; got {posterior!r}") from None
-    draws = {name: _search.evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+    draws = {
+        name: _mode_search.evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()
+    }
 
     def unconstrained(values: Params) -> Params:
         with RUNNING:
@@ -134,7 +136,7 @@ def _assess(
     """Draws as they are if their density's error is negligible, reweighted if it is moderate, otherwise none.
     ``errors`` takes some of the coordinates (draws, ...); ``flat`` are the positions (draws, n), for ``compare``.
     """
-    off = errors(_search.evenly_spaced(coordinates, CHECKED_DRAWS))
+    off = errors(_mode_search.evenly_spaced(coordinates, CHECKED_DRAWS))
     facts = _error_summary(off)
     rays, log_density, outwards = follow_rays(flat, coordinates, compare)
     tail = tail_errors(rays, log_density, outwards - np.mean(off))
@@ -247,7 +249,7 @@ def _facts(search: Search, order: int | None = None) -> dict[str, Any]:
 
 def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> Outcome:
     """Expand and begin to sample until the expansion is exact enough at the draws, and then go on to the end."""
-    mode = search.mode(max(_search.MIN_SEARCHES, sampling.num_chains), first)
+    mode = search.mode(max(_mode_search.MIN_SEARCHES, sampling.num_chains), first)
     expansion = search.expansion(search.above.coordinates(search.normal_draws(mode))) if first is None else first
     for number in range(MAX_ROUNDS):
         order, polynomial = expansion.order, expansion.polynomial
@@ -255,19 +257,19 @@ def _by_records(search: Search, first: Expansion | None, sampling: Sampling) -> 
         arviz()  # imported while the programs are being compiled
 
         def errors(coordinates: np.ndarray, polynomial: Polynomial = polynomial) -> np.ndarray:
-            return search.passes.values(coordinates) - _search.values_of(polynomial, coordinates)
+            return search.passes.values(coordinates) - _mode_search.values_of(polynomial, coordinates)
 
         may_repeat = number < MAX_ROUNDS - 1 and search.passes.count < sampling.iterations
         with sampling.bar() as bar:
             positions, statistics = chains.run(sampling.num_warmup, bar)
             if sampling.num_warmup >= CHECKED_DRAWS:
                 draws = search.above.coordinates(search.above.flat(sampling.settled(positions)))
-                off = errors(_search.evenly_spaced(draws, CHECKED_DRAWS))
+                off = errors(_mode_search.evenly_spaced(draws, CHECKED_DRAWS))
                 frame = Frame.of_draws(draws)
-                may_rise = order < _search.ORDERS[-1] and _search.passes_for(frame, order + 1) <= MAX_PASSES
+                may_rise = order < _mode_search.ORDERS[-1] and _mode_search.passes_for(frame, order + 1) <= MAX_PASSES
                 next_order = order + may_rise
                 # Reweighting takes a pass a draw, but no slopes and no other chains.
-                cost = 3 * _search.passes_for(frame, next_order)
+                cost = 3 * _mode_search.passes_for(frame, next_order)
                 reweighting_is_cheaper = next_order == order or cost > sampling.num_samples * sampling.num_chains
                 # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
                 if not np.std(off) <= HOPELESS_SD and (expansion is first or not may_repeat):
@@ -291,7 +293,7 @@ def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outc
     """Sample an expansion of records on other machines; its errors are those at its own points."""
     polynomial = expansion.polynomial
     try:
-        mode = search.mode(max(_search.MIN_SEARCHES, sampling.num_chains), expansion)
+        mode = search.mode(max(_mode_search.MIN_SEARCHES, sampling.num_chains), expansion)
     except NoMode as reason:
         raise ValueError(
             f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
@@ -301,7 +303,7 @@ def _by_shards(search: Search, expansion: Expansion, sampling: Sampling) -> Outc
     with sampling.bar() as bar:
         chains.run(sampling.num_warmup, bar)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    share = _search.share_outside(polynomial, search.above.coordinates(search.above.flat(positions)))
+    share = _mode_search.share_outside(polynomial, search.above.coordinates(search.above.flat(positions)))
     errors = _error_summary(expansion.errors()) | {"tail_error": search.tail_error(expansion, polynomial)}
     report: dict[str, Any] = {"ran": "expansion of shards", "outside": share} | errors
     report |= _facts(search, expansion.order) | {"count": expansion.count}
@@ -343,13 +345,13 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
     with sampling.bar() as bar:
         positions, statistics = chains.run(sampling.num_warmup, bar)
         if sampling.num_warmup >= CHECKED_DRAWS and has_records:
-            flat = _search.flat_rows(sampling.settled(positions), chains.example)
-            off = shares.errors(_search.evenly_spaced(flat, CHECKED_DRAWS))
+            flat = _mode_search.flat_rows(sampling.settled(positions), chains.example)
+            off = shares.errors(_mode_search.evenly_spaced(flat, CHECKED_DRAWS))
             if not np.std(off) <= HOPELESS_SD:
                 why = f"a sketch is off by {np.std(off):.2g} nats (standard deviation) at posterior draws"
                 return _records_needed(why, _error_summary(off) | facts)
         positions, statistics = chains.run(sampling.num_samples, bar)
-    flat = _search.flat_rows(positions, chains.example)
+    flat = _mode_search.flat_rows(positions, chains.example)
     if has_records:
 
         def compare(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -360,7 +362,7 @@ def by_sketch(sampling: Sampling, density: Density) -> Outcome:
         key = jax.random.fold_in(sampling.key, sampling.num_chains)
         outcome = _assess(chains, positions, statistics, flat, shares.errors, flat, compare, key)
         return dataclasses.replace(outcome, report=outcome.report | facts)
-    share = shares.outside(_search.evenly_spaced(flat, CHECKED_DRAWS))
+    share = shares.outside(_mode_search.evenly_spaced(flat, CHECKED_DRAWS))
     report = {"ran": "expansion without records", "outside": share} | facts
     doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
     return _uncompared(report, doubt if share > 0 else "", chains.constrained(positions), statistics)
@@ -388,8 +390,8 @@ class _Shares:
 
     def errors(self, flat: np.ndarray) -> np.ndarray:
         """Log-likelihood of the records less that of the expansions."""
-        return sum(s.log_likelihood(theta) - _search.values_of(s.polynomial, theta) for s, theta in self._at(flat))
+        return sum(s.log_likelihood(theta) - _mode_search.values_of(s.polynomial, theta) for s, theta in self._at(flat))
 
     def outside(self, flat: np.ndarray) -> float:
         """Share of the draws that are far from the points of the expansions."""
-        return max(_search.share_outside(sketch.polynomial, theta) for sketch, theta in self._at(flat))
+        return max(_mode_search.share_outside(sketch.polynomial, theta) for sketch, theta in self._at(flat))

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import PanelSketch, Sketch
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.programs import PROGRAMS, Program, trace
 from ldpbayes.likelihood.nodes import method_at_nodes
 from ldpbayes.mechanisms import Mechanism
 

@@ -23,8 +23,8 @@ from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
 from ldpbayes.inference.density import RUNNING, Density, Site
-from ldpbayes.inference.programs import PROGRAMS, Program, trace
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most

@@ -9,10 +9,10 @@ from ldpbayes.likelihood.closed_forms._statistics import (
     linear_statistics,
     logistic_statistics,
 )
-from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.likelihood.nodes import law_of_nodes
 from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.registry import register_closed_form
 
 __all__ = [
     "Channel",

@@ -16,9 +16,9 @@ from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch
 from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood.closed_forms._categories import Grouped, category_probabilities
-from ldpbayes.likelihood.dispatch import closed_form, is_own
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
+from ldpbayes.likelihood.registry import closed_form, is_own
 from ldpbayes.mechanisms.additive import Additive
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster

@@ -15,11 +15,11 @@ from numpyro.distributions.constraints import Constraint
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
-from ldpbayes.likelihood.dispatch import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
+from ldpbayes.likelihood.registry import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.noise.omitted import Omitted
+from ldpbayes.noise.zero_inflated import Omitted
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 

@@ -21,7 +21,7 @@ from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_nu
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.noise import IndependentGaussian, Noise
-from ldpbayes.noise.omitted import Omitted
+from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff

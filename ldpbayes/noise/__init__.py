@@ -6,7 +6,7 @@ from ldpbayes.noise._gaussian import Gaussian, IndependentGaussian
 from ldpbayes.noise._laplace import Laplace, SymmetricLaplace
 from ldpbayes.noise._noise import Noise
 from ldpbayes.noise._staircase import Staircase, optimal_gamma
-from ldpbayes.noise.omitted import WithPublicRecords, ZeroInflated
+from ldpbayes.noise.zero_inflated import WithPublicRecords, ZeroInflated
 
 __all__ = [
     "DiscreteGaussian",

@@ -2,7 +2,7 @@
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import CoverageTable, ReplicatedFit, binomial_band, coverage
-from ldpbayes.studies._estimators import Setting, replicate, replicator
+from ldpbayes.studies._replication import Setting, replicate, replicator
 
 __all__ = [
     "Checkpoint",

@@ -30,7 +30,7 @@ from numpyro.infer import init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch
-from ldpbayes.inference._search import Passes, Search, evenly_spaced, values_of
+from ldpbayes.inference._mode_search import Passes, Search, evenly_spaced, values_of
 from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates

@@ -16,8 +16,8 @@ from numpyro.infer import HMC, NUTS, init_to_value
 
 import ldpbayes as ldp
 from ldpbayes.inference import chains as chains_module
-from ldpbayes.inference import programs
-from ldpbayes.inference._sampled import FASTER, _faster
+from ldpbayes.inference import compiled_programs as programs
+from ldpbayes.inference._sketch_sampling import FASTER, _faster
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.density import Density
 

@@ -20,7 +20,7 @@ from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference import _search
+from ldpbayes.inference import _mode_search as _search
 from ldpbayes.models import (
     clipped_gaussian,
     label_regression,

@@ -15,12 +15,12 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference import _search
+from ldpbayes.inference import _mode_search as _search
 from ldpbayes.inference import _surrogates as _by_expansion
 from ldpbayes.inference import _surrogates as _outcome
-from ldpbayes.inference import programs as _programs
+from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference._cut import Uncut, cut_model
+from ldpbayes.inference._split_model import Uncut, cut_model
 from ldpbayes.inference._surrogates import by_expansion
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of

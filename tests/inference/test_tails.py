@@ -9,7 +9,7 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference._search import NoMode, find_mode, values_of
+from ldpbayes.inference._mode_search import NoMode, find_mode, values_of
 from ldpbayes.inference._surrogates import by_expansion
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of

@@ -10,8 +10,8 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood._masses import log_mass_outside
-from ldpbayes.likelihood.dispatch import with_unperturbed
 from ldpbayes.likelihood.latent import latent_nodes
+from ldpbayes.likelihood.registry import with_unperturbed
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -10,7 +10,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import noise
-from ldpbayes.likelihood.dispatch import closed_form
+from ldpbayes.likelihood.registry import closed_form
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -16,8 +16,8 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import dispatch as _dispatch
 from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.likelihood import registry as _dispatch
 from ldpbayes.mechanisms import registry as _registry
 
 SOURCE = pathlib.Path(__file__).parent.parent / "third_party" / "logistic.py"

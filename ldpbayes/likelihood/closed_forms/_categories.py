@@ -11,9 +11,9 @@ from numpyro.distributions.constraints import Constraint
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import log_prob_on_support
-from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import family_of
 from ldpbayes.likelihood.latent import latent_nodes
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear

@@ -14,9 +14,9 @@ from jax import lax, nn
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import aligned, double_exponential
-from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, support_ends, unexpanded
 from ldpbayes.likelihood.latent import log_sum_over_counts
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics.arrays import CHUNK, by_rows

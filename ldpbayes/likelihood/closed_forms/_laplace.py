@@ -8,8 +8,8 @@ from jax.lax import stop_gradient
 
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import is_empty
-from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics import special

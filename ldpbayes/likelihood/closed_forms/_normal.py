@@ -18,8 +18,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import normal_log_density
-from ldpbayes.likelihood.dispatch import register_closed_form
 from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked

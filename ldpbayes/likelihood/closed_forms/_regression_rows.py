@@ -16,7 +16,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import normal_log_density
 from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule
-from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, SymmetricLaplace

@@ -11,7 +11,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import normal_log_density
-from ldpbayes.likelihood.dispatch import register_closed_form
+from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs

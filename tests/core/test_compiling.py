@@ -6,7 +6,7 @@ import pathlib
 import jax
 
 import ldpbayes as ldp
-from ldpbayes._core.tracing import _delete_old
+from ldpbayes._core.compiling import _delete_old
 
 
 def test_a_folder_that_jax_has_been_given_is_left_alone(tmp_path):
@@ -33,7 +33,7 @@ def test_what_has_not_been_used_for_longest_goes_first(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("ldpbayes._core.tracing.jax", Unset)
+    monkeypatch.setattr("ldpbayes._core.compiling.jax", Unset)
     assert ldp.keep_compiled_code(tmp_path / "file" / "below") is None
     monkeypatch.setenv("LDPBAYES_COMPILED_CODE", str(tmp_path / "own"))
     assert ldp.keep_compiled_code() == tmp_path / "own"

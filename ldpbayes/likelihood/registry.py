@@ -17,7 +17,7 @@ from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Noise
-from ldpbayes.noise.omitted import Omitted
+from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
 
 # (base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch.

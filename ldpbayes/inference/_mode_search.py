@@ -17,10 +17,10 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.inference._cut import Cut, cut_model
+from ldpbayes.inference._split_model import Cut, cut_model
 from ldpbayes.inference._tails import Rays, tail_errors
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
 from ldpbayes.inference.density import Density, Site
-from ldpbayes.inference.programs import PROGRAMS, Program, program_of, trace
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
 
 SPARE_POINTS = 16  # points of a fit, beyond twice the number of coefficients of an entry of the gradient

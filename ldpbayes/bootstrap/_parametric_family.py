@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.pytrees import checked_field
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
+from ldpbayes.bootstrap._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.numerics.quadrature import gauss_legendre
 
 COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
