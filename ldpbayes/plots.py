@@ -41,10 +41,18 @@ def plot_intervals(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Means and equal-tailed intervals of `level`: a row of the picture for each group, a colour for each analysis.
+    """Means and equal-tailed intervals: a row of the picture for each group, a colour for each analysis.
 
-    `estimates` is ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
-    Draws of a `reference` analysis are a grey line at their mean and a band over their interval, behind all groups.
+    Parameters
+    ----------
+    estimates : mapping of str to mapping of str to array_like
+        ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
+    reference : array_like, optional
+        Draws of a reference analysis: a grey line at their mean and a band over their interval, behind all groups.
+    level : float
+        Probability of the intervals.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw, by default the current axes; they are returned.
     """
     ax, analyses = _axes(ax), list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
@@ -121,7 +129,17 @@ def plot_shares(
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
-    """Histogram of numeric released values, with the domain of the records; `bins` are those of ``numpy.histogram``."""
+    """Histogram of numeric released values, with the domain of the records.
+
+    Parameters
+    ----------
+    release : Release
+        With numeric released values.
+    bins : int or array_like
+        As in ``numpy.histogram``.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw, by default the current axes; they are returned.
+    """
     ax = _axes(ax)
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
     domain: Any = release.mechanism.domain
@@ -134,9 +152,16 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 def plot_tradeoffs(
     curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
 ) -> "Axes":
-    """Trade-off curves by label, each of one budget: the least rate of misses for each rate of false alarms.
+    """Trade-off curves: the least rate of misses for each rate of false alarms.
 
-    Envelopes, such as `ldpbayes.privacy.approximate_tradeoff`, are thin lines below the curves.
+    Parameters
+    ----------
+    curves : mapping of str to Tradeoff or Guarantee
+        By label, each of one budget.
+    envelopes : sequence of Tradeoff
+        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw, by default the current axes; they are returned.
     """
     ax = _axes(ax)
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
@@ -163,7 +188,18 @@ def plot_replicates(
 ) -> "Axes":
     """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
 
-    `name` is one of the estimate's names (else ValueError), `reference` a known value, at which a grey line is drawn.
+    Parameters
+    ----------
+    estimate : BootstrapEstimate
+        From `ldpbayes.parametric_bootstrap`.
+    name : str
+        One of its ``names``, else ValueError.
+    level : float
+        Of the interval, between 0 and 1.
+    reference : float, optional
+        A known value, at which a grey line is drawn.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw, by default the current axes; they are returned.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")

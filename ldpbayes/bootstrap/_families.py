@@ -193,9 +193,16 @@ def _check_positive_lower(family: NumberFamily) -> None:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GammaRate(RateFamily):
-    """Gamma records of known ``concentration`` (shape), clamped to positive bounds; parameter ``rate``.
+    """Gamma records of known concentration; parameter ``rate``.
 
     Their mean is looked for from a thousandth of the upper bound to ten times as much.
+
+    Parameters
+    ----------
+    concentration : float
+        The shape, known, positive and finite, else ValueError.
+    lower, upper : float
+        Bounds to which records are clamped, as for `Gamma`.
     """
 
     concentration: Array
@@ -217,10 +224,15 @@ class GammaRate(RateFamily):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Gamma(NumberFamily):
-    """Gamma records, clamped to positive bounds; parameters ``concentration`` (shape) and ``rate``.
+    """Gamma records; parameters ``concentration`` (shape) and ``rate``.
 
     The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds. The
     concentration is looked for from 0.01 to 1000, the rate so that both bounds can be means.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, in their unit, positive and in order, else ValueError.
     """
 
     lower: Array = None
@@ -288,9 +300,16 @@ def _normal_law(loc: Array, deviation: Array, lower: Array, upper: Array) -> Poi
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NormalMean(NumberFamily):
-    """Normal records of known standard deviation ``scale``; parameter ``loc``.
+    """Normal records of known standard deviation; parameter ``loc``.
 
     The mean is looked for up to the distance of the bounds beyond them.
+
+    Parameters
+    ----------
+    scale : float
+        The standard deviation, known, positive and finite, else ValueError.
+    lower, upper : float
+        Bounds to which records are clamped, as for `Normal`.
     """
 
     scale: Array
@@ -326,6 +345,11 @@ class Normal(NumberFamily):
 
     The statistics are u and u², with u = −1 and 1 at the bounds. The mean is looked for up to the bounds' distance
     beyond them, the standard deviation from a thousandth of it to ten times as much.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, in their unit, finite and in order, else ValueError.
     """
 
     lower: Array = None
@@ -373,10 +397,15 @@ class Normal(NumberFamily):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Beta(NumberFamily):
-    """Beta records, clamped to bounds inside (0, 1); parameters ``concentration1`` and ``concentration0``.
+    """Beta records; parameters ``concentration1`` and ``concentration0``.
 
     The statistics are log x and log(1 − x), each from 0 to 1 between the bounds. Both concentrations are looked for
     from 0.01 to 1000.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds to which records are clamped, inside (0, 1) and in order, else ValueError.
     """
 
     lower: Array = None
@@ -487,8 +516,13 @@ class Multinomial(ParametricFamily):
 class NormalVector(ParametricFamily):
     """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
 
-    The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds ``lower`` and ``upper`` (d,). A
-    mean is brought between the bounds; variances in any direction are at least a thousandth of their distance, squared.
+    The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds. A mean is brought between the
+    bounds; variances in any direction are at least a thousandth of their distance, squared.
+
+    Parameters
+    ----------
+    lower, upper : array_like (d,)
+        Bounds to which the columns are clamped, in their units, finite and in order, else ValueError.
     """
 
     lower: Array = None

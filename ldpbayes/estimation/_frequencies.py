@@ -156,9 +156,15 @@ class LinearVariance:
 class FrequencyEstimate(estimates.NotebookSummary):
     """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
 
-    `estimate` and `standard_error` are arrays (categories,). There are no errors (None) after thresholding or
-    projecting, and for ``mle`` with more than 4096 categories. ``mle`` is `converged` if its `gap`, an upper bound in
-    nats on the distance of the log-likelihood from its maximum, is within the tolerance; other methods are exact.
+    Attributes
+    ----------
+    method : str
+    estimate, standard_error : array (categories,)
+        There are no errors (None) after thresholding or projecting, and for ``mle`` with more than 4096 categories.
+    converged, iterations : bool, int
+        Of ``mle``, which has converged if its `gap` is within the tolerance; other methods are exact.
+    gap : float or None
+        Upper bound on the distance of the log-likelihood of ``mle`` from its maximum, in nats.
     """
 
     method: str

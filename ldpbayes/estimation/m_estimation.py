@@ -132,9 +132,19 @@ def m_estimate(
 class MEstimationResult(estimates.NotebookSummary):
     """An M-estimate with its covariance, for sampling and perturbation together; an `Estimate`.
 
-    The `covariance` is NaN for parameters that ended on the `boundary` of the space, bool (p,). `count` is the number
-    of records. `minima` are the distinct minima (p,) that were found from the starts, with the criterion there, lowest
-    first; the first is the estimate, but for ``combined``, whose second step starts there.
+    Attributes
+    ----------
+    method, count : str, int
+        Name of the correction, and number of records.
+    estimate, params
+        The estimate in the form of the start, and flat (p,), with the `names` of its entries.
+    covariance : array (p, p)
+        NaN for parameters that ended on the `boundary` of the `space`, bool (p,).
+    converged, iterations : bool, int
+        Of the minimisation.
+    minima : list of (array (p,), float)
+        Distinct minima that were found from the starts, with the criterion there, lowest first; the first is the
+        estimate, but for ``combined``, whose second step starts there.
     """
 
     method: str

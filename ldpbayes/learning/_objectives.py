@@ -100,12 +100,24 @@ class UnbiasedLabels(Objective):
 
 
 def normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Normal labels, identity link: `prediction` is their mean, `scale` their standard deviation."""
+    """Normal labels, identity link.
+
+    Parameters
+    ----------
+    prediction, scale : array_like
+        Their mean and standard deviation, in the unit of the labels.
+    """
     return dist.Normal(prediction, scale, validate_args=False)
 
 
 def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Laplace labels, identity link: `prediction` is their median, `scale` Laplace's b, the mean absolute deviation."""
+    """Laplace labels, identity link: regression of medians.
+
+    Parameters
+    ----------
+    prediction, scale : array_like
+        Their median and Laplace's b, the mean absolute deviation, in the unit of the labels.
+    """
     return dist.Laplace(prediction, scale, validate_args=False)
 
 
@@ -133,7 +145,13 @@ def poisson_labels(prediction: Array) -> dist.Distribution:
 
 
 def log_normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Positive labels whose logarithms are normal with the mean `prediction` and the standard deviation `scale`."""
+    """Positive labels whose logarithms are normal.
+
+    Parameters
+    ----------
+    prediction, scale : array_like
+        Mean and standard deviation of the logarithms.
+    """
     return dist.LogNormal(prediction, scale, validate_args=False)
 
 

@@ -332,7 +332,12 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    The parameters are those of `DiscreteLaplaceMechanism`; above 1 the scale is nearly the standard deviation.
+    Parameters
+    ----------
+    scale : array_like
+        Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
+    lower, upper, columns, perturbed, sensitivity
+        As for `DiscreteLaplaceMechanism`; ValueError for what is out of range, or not a whole number.
     """
 
     @property

@@ -203,7 +203,12 @@ class RandomizedResponse(PureProtocol):
 
     q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, [KBR] for more. S(z) = {z}.
 
-    The parameters are those of `PureProtocol`, two categories by default.
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget of each record, positive, else ValueError; infinite: z = x. An array holds one a record.
+    categories : int
+        Number of categories, at least 2, the default, else ValueError. Records are the codes 0, ..., categories - 1.
     """
 
     categories: int = static(default=2)
@@ -311,8 +316,12 @@ class _UnaryEncoding(BitVectorProtocol):
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
 
-    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here. The parameters are those of
-    `PureProtocol`; under an infinite budget p = 1, q = 0.
+    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here. Under an infinite budget p = 1, q = 0.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
     @property
@@ -325,7 +334,12 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 class SymmetricUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1 - q = 1 / (1 + exp(-epsilon / 2)) (SUE): the permanent response of basic RAPPOR.
 
-    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2. The parameters are those of `PureProtocol`.
+    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2. Under an infinite budget p = 1, q = 0.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
     @property
@@ -454,8 +468,13 @@ class HadamardResponse(PureProtocol):
 
     This is [ASZ], Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is in
     0, ..., K - 1, and x is in S(z) where the binary numbers x + 1 and z share an even number of ones. For epsilon well
-    above 1 `SubsetSelection` and `LocalHashing` lose less. The parameters are those of `PureProtocol`; an infinite
-    budget leaves z uniform over the K/2 columns that x has a one in.
+    above 1 `SubsetSelection` and `LocalHashing` lose less. An infinite budget leaves z uniform over the K/2 columns in
+    which x has a one.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
     @property

@@ -17,8 +17,13 @@ from ldpbayes.mechanisms.protocol import increasing
 class Histogram(NamedTuple):
     """A density that is constant between nodes and zero outside them.
 
-    The `nodes` (k + 1,) are the ends of the bins, strictly increasing; the `densities` (k,) are non-negative. They
-    integrate to one in results of this package; arguments may be any pair of nodes and densities, which is normalised.
+    Attributes
+    ----------
+    nodes : array (k + 1,)
+        Ends of the bins, strictly increasing, in the unit of the data.
+    densities : array (k,)
+        Non-negative, per unit of the data. They integrate to one in results of this package; arguments may be any pair
+        of nodes and densities, which is normalised.
     """
 
     nodes: Array

@@ -23,9 +23,15 @@ class Staircase(Noise):
     """Density a exp(−k ε), where k jumps are passed on the way from zero: they are at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
     a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a step Δ the density falls by exp(ε) exactly, so that inputs which
-    are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step. The
-    parameters are numbers, or one a record: the step Δ and ε positive; γ, where the jump is in a step, in (0, 1], as of
-    `optimal_gamma`; γ → 0 is the law of γ = 1.
+    are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step.
+    ValueError for parameters out of range.
+
+    Parameters
+    ----------
+    step, epsilon : array_like
+        Δ, in the unit of the data, and ε, positive and finite; numbers, or one a record.
+    gamma : array_like
+        γ, in (0, 1]: where the jump is in a step, as of `optimal_gamma`; γ → 0 is the law of γ = 1.
     """
 
     step: Array

@@ -81,7 +81,12 @@ class Omitted(Noise):
 class ZeroInflated(Omitted):
     """Continuous noise left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
 
-    The `probability` that a record gets no noise, δ, is in (0, 1): a number, or one a record.
+    Parameters
+    ----------
+    noise : Noise
+        What is added to the other records; ValueError for discrete noise.
+    probability : array_like
+        δ: that a record gets no noise, in (0, 1), else ValueError; a number, or one a record.
     """
 
     probability: Array

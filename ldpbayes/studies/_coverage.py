@@ -80,7 +80,13 @@ class CoverageTable:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Central interval of a binomial count: `n` trials with probability `level`, at most 1 − `confidence` outside."""
+    """Central interval (low, high) of a binomial count, with at most 1 − `confidence` outside.
+
+    Parameters
+    ----------
+    n, level, confidence : int, float, float
+        Number of trials, probability of success of each, and probability of the band.
+    """
     tail = (1 - confidence) / 2
     return int(scipy.stats.binom.ppf(tail, n, level)), int(scipy.stats.binom.isf(tail, n, level))
 

@@ -18,8 +18,16 @@ from ldpbayes.mechanisms.additive import Additive
 class Setting:
     """A cell of a table: a simulation, and its estimators.
 
-    `simulate` maps a key to original records (N, columns), which the `mechanism` releases. `truth` and `start` (p,) are
-    the true parameters and the start of every minimisation. Estimators by `Oracle` are given the original records.
+    Attributes
+    ----------
+    simulate : callable
+        Maps a key to original records (N, columns).
+    mechanism : Additive
+        Releases them.
+    truth, start : array (p,)
+        The true parameters, and the start of every minimisation.
+    estimators : dict of str to Estimator
+        By name; those by `Oracle` are given the original records.
     """
 
     simulate: Callable[[Key], jax.Array]
@@ -32,8 +40,19 @@ class Setting:
 def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Solution]:
     """Fit all estimators to many simulated releases, in one compiled call and in double precision.
 
-    The solutions, by name of the estimator, have an axis of replicates in front. The seed is for records, their release
-    and the analyst's own noise. `batch` replicates are vectorised together.
+    Parameters
+    ----------
+    setting : Setting
+        The simulation and the estimators.
+    replicates, batch : int
+        Number of releases, and of those that are vectorised together.
+    seed : int
+        For records, their release and the analyst's own noise.
+
+    Returns
+    -------
+    dict of str to Solution
+        By name of the estimator, with an axis of replicates in front.
     """
     return replicator(setting, replicates, batch=batch)(seed)
 
