@@ -183,11 +183,16 @@ def linear_fit(
         if chunked:
             start = newton(sample, start).theta
         minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else criteria.TOLERANCE)
-        unit = np.sqrt(np.abs(np.diagonal(minimum.at.hessian)) + 1e-300)
-        curvatures = np.linalg.eigvalsh(minimum.at.hessian / np.outer(unit, unit))
-        identified = bool(curvatures[0] > criteria.FLAT_CURVATURE * curvatures[-1])
+        identified = _identified(minimum.at.hessian)
         profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
     return _predictor(criterion, minimum, identified, profile, names, release)
+
+
+def _identified(hessian: np.ndarray) -> bool:
+    """Whether no direction is without curvature."""
+    unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
+    curvatures = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
+    return bool(curvatures[0] > criteria.FLAT_CURVATURE * curvatures[-1])
 
 
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
