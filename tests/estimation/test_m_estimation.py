@@ -103,6 +103,15 @@ def test_standard_errors_of_a_median_know_the_spread_of_the_original_records():
     assert estimate.standard_error[0] == pytest.approx(want, rel=0.11)
 
 
+def _agrees_with_quantile_regression(loss, level, rows):
+    ours = ldp.m_estimate(loss, rows, "oracle")
+    theirs = sm.QuantReg(rows[:, -1], sm.add_constant(rows[:, :-1])).fit(level, p_tol=1e-10)
+    # smoothing moves the estimate by an amount of smaller order than its error
+    assert np.all(np.abs(ours.params - theirs.params) < 0.25 * theirs.bse)
+    # two kernel estimates of one density, from some 300 records near the quantile each: 4.5 times 1/sqrt(300)
+    np.testing.assert_allclose(ours.standard_error, theirs.bse, rtol=0.26)
+
+
 def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     x = rng.normal(size=(2000, 2))
     y = 1 + x @ [0.5, -1.0] + rng.standard_t(3, size=2000)
@@ -111,15 +120,17 @@ def test_oracles_are_least_squares_quantile_and_huber_regression(rng):
     ols = sm.OLS(y, design).fit(cov_type="HC1")
     np.testing.assert_allclose(squared.params, ols.params, rtol=1e-8)
     np.testing.assert_allclose(squared.standard_error, ols.bse, rtol=1e-6)
-    quantile = ldp.m_estimate(losses.pinball(0.8), rows, "oracle")
-    theirs = sm.QuantReg(y, design).fit(0.8, p_tol=1e-10)
-    # smoothing moves the estimate by an amount of smaller order than its error
-    assert np.all(np.abs(quantile.params - theirs.params) < 0.25 * theirs.bse)
-    # two kernel estimates of one density, from some 300 records near the quantile each: 4.5 times 1/sqrt(300)
-    np.testing.assert_allclose(quantile.standard_error, theirs.bse, rtol=0.26)
+    _agrees_with_quantile_regression(losses.pinball(0.8), 0.8, rows)
     huber = ldp.m_estimate(losses.huber(1.3), rows, "oracle")
     scores = np.clip(y - design @ huber.params, -1.3, 1.3) @ design
     np.testing.assert_allclose(scores, 0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_absolute_loss_is_median_regression(rng):
+    x = rng.normal(size=(2000, 2))
+    rows = np.column_stack([x, 1 + x @ [0.5, -1.0] + rng.standard_t(3, size=2000)])
+    _agrees_with_quantile_regression(losses.absolute(), 0.5, rows)
 
 
 def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(rng):
