@@ -32,7 +32,7 @@ def _normal_rows(
 def multivariate_normal(
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
-    concentration: float = 2.0,
+    concentration: float | None = 2.0,
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
 
@@ -43,8 +43,9 @@ def multivariate_normal(
     ----------
     mean, scale : numpyro.distributions.Distribution
         Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
-    concentration : float
+    concentration : float or None
         Of the Lewandowski-Kurowicka-Joe prior of the correlations: 1 is uniform, the default 2 leans towards none.
+        None is for independent columns.
 
     Returns
     -------

@@ -114,6 +114,15 @@ def test_the_density_of_normal_rows_is_that_of_the_privatized_multivariate_norma
     assert_density([(models.multivariate_normal(), data)], priors, values, [law])
 
 
+def test_the_density_of_independent_columns_has_no_correlations(x64):
+    values = {"mean": np.array([0.1, 0.2, -0.3]), "scale": np.array([1.0, 0.5, 0.8])}
+    base = dist.MultivariateNormal(values["mean"], scale_tril=np.diag(values["scale"]))
+    data = release(base, ROWS)
+    priors = {"mean": dist.Normal(0, 1), "scale": dist.HalfNormal(1)}
+    law = (ldp.Privatized(base, ROWS), data.values)
+    assert_density([(models.multivariate_normal(concentration=None), data)], priors, values, [law])
+
+
 @pytest.mark.slow
 def test_the_density_with_perturbed_covariates_is_that_of_the_regression(x64):
     values = {"slopes": np.array([0.5, -1.0]), "intercept": 0.3, "mean": np.zeros(2), "scale": np.array([1.0, 0.5])}
