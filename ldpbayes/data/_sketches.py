@@ -99,7 +99,7 @@ class MomentSketch(Sketch):
     @property
     def nodes(self) -> Any:  # type: ignore[override]
         """(2D, D)."""
-        xp: Any = np if is_concrete(self.center, self.root) else jnp
+        xp = np if is_concrete(self.center, self.root) else jnp
         arms = np.sqrt(self.center.shape[-1]) * self.root.T
         return xp.concatenate([self.center + arms, self.center - arms])
 
@@ -107,7 +107,7 @@ class MomentSketch(Sketch):
     def weights(self) -> Any:  # type: ignore[override]
         """(2D,), all equal."""
         d = self.center.shape[-1]
-        xp: Any = np if is_concrete(self.count) else jnp
+        xp = np if is_concrete(self.count) else jnp
         return xp.broadcast_to(self.count / (2 * d), (2 * d,))
 
     @property

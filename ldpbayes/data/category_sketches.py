@@ -514,6 +514,6 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
 
 def _padded_columns(parts: Sequence[Any], padding: str) -> Any:
     """Arrays of any lengths as the columns of one."""
-    xp: Any = np if is_concrete(parts) else jnp
+    xp = np if is_concrete(parts) else jnp
     most = max(map(len, parts))
     return xp.stack([xp.pad(part, (0, most - len(part)), padding) for part in parts], axis=1)

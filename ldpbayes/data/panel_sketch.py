@@ -131,7 +131,7 @@ class PanelSketch(Sketch):
     @cached_property
     def weights(self) -> Any:  # type: ignore[override]
         """Node weights (nodes,); they sum to the number of records."""
-        xp: Any = np if isinstance(self.moments, np.ndarray) else jnp
+        xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
         (below, sum_below), (above, sum_above) = self.tails

@@ -16,7 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.likelihood._masses import aligned
 from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
@@ -127,7 +127,7 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
     return grid, mechanism._map_personal(cut)
 
 
-def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
+def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
     """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
     log_kernel = _log_kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
@@ -149,12 +149,12 @@ def _matrix(xp: Any, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Arr
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
 
 
-def _finite(xp: Any, log_scale: Array) -> Array:
+def _finite(xp: ArrayModule, log_scale: Array) -> Array:
     """0 in place of −inf, which is the largest log p(z | x) at a value that cannot be released."""
     return xp.where(log_scale > -np.inf, log_scale, 0.0)
 
 
-def _log_kernel(xp: Any, mechanism: Mechanism, z: Array) -> Kernel:
+def _log_kernel(xp: ArrayModule, mechanism: Mechanism, z: Array) -> Kernel:
     return lambda x: xp.asarray(_log_prob(mechanism, z, x))
 
 
@@ -163,7 +163,7 @@ def _log_prob(mechanism: Mechanism, z: Array, x: Array) -> jax.Array:
     return mechanism.log_prob(z, x)
 
 
-def _cuts(xp: Any, mechanism: Any, z: Array) -> Array:
+def _cuts(xp: ArrayModule, mechanism: Any, z: Array) -> Array:
     """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
     return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
 
@@ -175,7 +175,14 @@ def _gauss_points(left: Array, right: Array) -> Array:
 
 
 def _integrals(
-    xp: Any, kernel: Kernel, log_scale: Array, log_values: Array, left: Array, right: Array, cuts: Array, holders: list
+    xp: ArrayModule,
+    kernel: Kernel,
+    log_scale: Array,
+    log_values: Array,
+    left: Array,
+    right: Array,
+    cuts: Array,
+    holders: list,
 ) -> Array:
     """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z). `log_values` are those of the
     kernel at `_gauss_points` (panels, 12, *z). `holders` mark, for each cut, the panel (panels, *z) that it is in, if
@@ -195,7 +202,9 @@ def _integrals(
     return inside.reshape((-1,) + batch)
 
 
-def _integrate_pieces(xp: Any, log_kernel: Kernel, log_scale: Array, start: Array, stop: Array, cuts: Array) -> Array:
+def _integrate_pieces(
+    xp: ArrayModule, log_kernel: Kernel, log_scale: Array, start: Array, stop: Array, cuts: Array
+) -> Array:
     """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
     bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
     t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))

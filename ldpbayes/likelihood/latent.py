@@ -187,7 +187,7 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
         return _discrete_latent(base, mechanism)
     low, high = support_ends(base)
     lower, upper = _bounds(mechanism)
-    xp: Any = np if is_concrete(low, high, lower, upper) else jnp
+    xp = np if is_concrete(low, high, lower, upper) else jnp
     if panels is None:
         panels = PANELS
         if mechanism.resolution is not None and is_concrete(mechanism.resolution, lower, upper):

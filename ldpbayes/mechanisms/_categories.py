@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -647,7 +647,7 @@ def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
     x are integers from 0 to `largest`, which is below 10^7 and fixes the number of digits that are computed.
     """
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(seed))
-    xp: Any = np if is_concrete(x) else jnp  # digits of concrete codes are constants of a trace
+    xp = np if is_concrete(x) else jnp  # digits of concrete codes are constants of a trace
     codes = xp.atleast_1d(xp.asarray(x)).astype(np.int32)  # a hash wraps around, of which NumPy warns in scalars
     width = len(str(largest))
     length = 1 + sum((codes >= 10**i).astype(np.int32) for i in range(1, width)) if width > 1 else xp.ones_like(codes)

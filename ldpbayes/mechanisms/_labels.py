@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
 from ldpbayes.mechanisms.design import Histogram, HistogramLike, checked_histogram, checked_interval
 from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear
@@ -118,7 +118,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     def breakpoints(self, z: ArrayLike) -> Array:
         z = array_of(z)
-        xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
+        xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         code, edges = xp.asarray(self.place(z)), xp.asarray(self.edges)
         return xp.stack([edges[code], edges[code + 1]], axis=-1)
 
@@ -250,7 +250,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
 
     def breakpoints(self, z: ArrayLike) -> Array:
         z = array_of(z)
-        xp: Any = jnp if isinstance(z, jax.Array) or not is_concrete(self) else np
+        xp: ArrayModule = jnp if isinstance(z, jax.Array) or not is_concrete(self) else np
         ends = () if self._projects else self.interval
         return xp.stack(xp.broadcast_arrays(z - self.half_width, z + self.half_width, *ends), axis=-1)
 
@@ -408,7 +408,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     def breakpoints(self, z: ArrayLike) -> Array:
         z = array_of(z)
-        xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self.nodes) else jnp
+        xp = np if isinstance(z, np.ndarray) and is_concrete(self.nodes) else jnp
         return xp.broadcast_to(xp.asarray(self.nodes), (*np.shape(z), np.shape(self.nodes)[0]))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:

@@ -5,7 +5,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
@@ -77,7 +76,9 @@ class LinearRecordsMechanism(Additive):
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        xp: Any = np if is_concrete(self.unit_standard_deviation, self.split, self.radius, self.response_bound) else jnp
+        xp: ArrayModule = (
+            np if is_concrete(self.unit_standard_deviation, self.split, self.radius, self.response_bound) else jnp
+        )
         covariate = 2 * self.radius * self.unit_standard_deviation / xp.sqrt(1 - self.split)
         response = 2 * self.response_bound * self.unit_standard_deviation / xp.sqrt(self.split)
         covariate, response = xp.broadcast_arrays(covariate, response)
@@ -87,7 +88,7 @@ class LinearRecordsMechanism(Additive):
     @property
     def upper(self) -> Array:  # type: ignore[override]
         """Of each column: its largest value, for any values of the others."""
-        xp: Any = np if is_concrete(self.radius, self.response_bound) else jnp
+        xp = np if is_concrete(self.radius, self.response_bound) else jnp
         return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
 
     @property
@@ -328,7 +329,7 @@ class StatisticsMechanism(Additive):
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
-        xp: Any = np if is_concrete(self.standard_deviation, self._summed) else jnp
+        xp = np if is_concrete(self.standard_deviation, self._summed) else jnp
         first = self.standard_deviation * xp.sqrt(self._summed)
         return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
 
@@ -448,7 +449,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     def statistics(self, rows: Array) -> Array:
         x, y = rows_in_ball(rows, self.columns, self.radius, self.clip)
         y = responses_in_range(y, self.response_bound, self.clip)[..., None]
-        xp: Any = np if is_concrete(x) else jnp
+        xp = np if is_concrete(x) else jnp
         second = packed(x[..., :, None] * x[..., None, :], self.off_diagonal)
         return xp.concatenate([second, x * y, y * y], axis=-1)
 
@@ -491,7 +492,7 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
 
     def statistics(self, rows: Array) -> Array:
         x, y = rows_in_ball(rows, self.columns, self.radius, self.clip)
-        xp: Any = np if is_concrete(x) else jnp
+        xp = np if is_concrete(x) else jnp
         second = packed(x[..., :, None] * x[..., None, :], self.off_diagonal)
         return xp.concatenate([second, x * signs(y)[..., None]], axis=-1)
 
@@ -509,7 +510,7 @@ def checked_regression_columns(columns: ColumnNames) -> ColumnNames:
 
 def projected(x: Array, radius: Array) -> Array:
     """Covariates (*batch, d), those outside the ball drawn back to its surface; NumPy in, NumPy out."""
-    xp: Any = np if is_concrete(x, radius) else jnp
+    xp = np if is_concrete(x, radius) else jnp
     square = xp.sum(x * x, axis=-1, keepdims=True)
     outside = square > radius**2
     return x * xp.where(outside, radius / xp.sqrt(xp.where(outside, square, 1.0)), 1.0)

@@ -243,7 +243,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         values = values if values.dtype.kind == "f" else values.astype(float)
 
         def at(bound: Array) -> Array:
-            xp: Any = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
+            xp = np if isinstance(values, np.ndarray) and is_concrete(bound) else jnp
             return (values == xp.asarray(bound, values.dtype)) | (values == rounded(xp, bound, values.dtype))
 
         lower, upper = map(at, self._full_bounds)

@@ -16,7 +16,7 @@ from ldpbayes._core.checks import checked, kind_in_words, unmasked, whole_number
 from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import array_of, floating, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms.plausibility import improbable_count
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded
@@ -282,7 +282,7 @@ class FiniteOutputs(DiscreteMechanism):
     def place(self, z: ArrayLike) -> Array:
         """Position of the output nearest to each released value. NumPy in, NumPy out; JAX in, JAX out."""
         at = array_of(z)
-        xp: Any = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
+        xp = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
         outputs = xp.asarray(self.outputs)
         # values that another precision has rounded are still nearest to what they were
         return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
@@ -361,7 +361,7 @@ class PiecewiseLinear(Mechanism):
         return log_or_nothing(left + (right - left) * share[..., 0])
 
 
-def interpolation(xp: Any, nodes: Array, x: Array) -> tuple[Array, Array]:
+def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:
     """The node at or above x (clipped), never the first, and the share of the way to it from the node below."""
     x = xp.clip(x, nodes[0], nodes[-1])
     above = xp.clip(xp.searchsorted(nodes, x), 1, len(nodes) - 1)
@@ -428,7 +428,7 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
             if np.ndim(first):
                 kind = type(mechanisms[0]).__name__
                 raise ValueError(f"releases of {kind} whose {path[0].name} differ have no mechanism in common")
-        xp: Any = np if known else jnp
+        xp = np if known else jnp
         if counts is None:
             return xp.stack(leaves)
         return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])

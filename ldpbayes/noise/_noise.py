@@ -114,7 +114,7 @@ class Noise(abc.ABC):
         at, kinks = z[..., None], self.kinks
         if not kinks:
             return at[..., :0]
-        xp: Any = np if is_concrete(kinks) else jnp
+        xp = np if is_concrete(kinks) else jnp
         offsets = xp.stack(xp.broadcast_arrays(*kinks), axis=-1)
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 

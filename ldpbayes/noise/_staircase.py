@@ -49,7 +49,7 @@ class Staircase(Noise):
 
     def _shares(self) -> tuple[Array, Array, Array]:
         """exp(−ε), 1 − exp(−ε), and γ + exp(−ε)(1 − γ): a step's mass over its length and highest level."""
-        xp: Any = np if is_concrete(self) else jnp
+        xp = np if is_concrete(self) else jnp
         epsilon, gamma = xp.asarray(self.epsilon), xp.asarray(self.gamma)
         fall = xp.exp(-epsilon)
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
@@ -78,14 +78,14 @@ class Staircase(Noise):
 
     def _log_peak(self) -> Array:
         """Log of a, the density at zero."""
-        xp: Any = np if is_concrete(self) else jnp
+        xp = np if is_concrete(self) else jnp
         _, lack, total = self._shares()
         return xp.log(lack) - xp.log(2 * xp.asarray(self.step)) - xp.log(total)
 
     @property
     def standard_deviation(self) -> Array:
         """From the moments of the whole steps, which are geometric, and of the rest, a mixture of two uniform laws."""
-        xp: Any = np if is_concrete(self) else jnp
+        xp = np if is_concrete(self) else jnp
         fall, lack, total = self._shares()
         outer, gamma = fall * (1 - self.gamma) / total, self.gamma
         # E(G + V)² with E G = b/(1 − b), E G² = b(1 + b)/(1 − b)², b = exp(−ε): no term is negative
@@ -135,7 +135,7 @@ class Staircase(Noise):
         """
         z = array_of(z)
         law: Any = self
-        xp: Any = np if isinstance(z, np.ndarray) and is_concrete(self, lower, upper) else jnp
+        xp = np if isinstance(z, np.ndarray) and is_concrete(self, lower, upper) else jnp
         if xp is jnp:
             z = jnp.asarray(z, jnp.result_type(z, float))
             law, lower, upper = self.astype(z.dtype), jnp.asarray(lower, z.dtype), jnp.asarray(upper, z.dtype)
@@ -178,7 +178,7 @@ def optimal_gamma(epsilon: Array) -> Array:
     It is in (0, 1/2], and 1/2 in the limit of a small budget ε, which is positive and may be traced. With b = exp(−ε),
     [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
     """
-    xp: Any = np if is_concrete(epsilon) else jnp
+    xp = np if is_concrete(epsilon) else jnp
     epsilon = np.asarray(epsilon, float) if xp is np else epsilon
     fall, root = xp.exp(-epsilon), xp.exp(-epsilon / 3)
     share = xp.cbrt((1 + fall) / 2)

@@ -14,6 +14,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from ldpbayes._core.tracing import array_of
+from ldpbayes._core.types import ArrayModule
 
 CHUNK = 1 << 15  # floating-point numbers that stay in a core's cache
 
@@ -156,7 +157,7 @@ def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
     return result
 
 
-def rounded(xp: Any, point: ArrayLike, dtype: Any) -> Any:
+def rounded(xp: ArrayModule, point: ArrayLike, dtype: Any) -> Any:
     """A point rounded to a floating-point type, for double precision to single; `xp` is ``numpy`` or ``jax.numpy``."""
     if xp is jnp:
         # XLA may leave out a cast to single precision and back

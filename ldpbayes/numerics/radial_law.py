@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from scipy import special
 
+from ldpbayes._core.types import ArrayModule
+
 DROP = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
 TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly 0: the product peaks far below
 BESSEL_NODES = 256
@@ -35,7 +37,7 @@ def _tanh_sinh(nodes: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
 _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(40, 3.2)
 
 
-def log_density(xp: Any, radius: Any, dimension: int) -> Any:
+def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
     """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``. The law is
     √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ]
     sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and has a gradient
@@ -50,7 +52,7 @@ def log_density(xp: Any, radius: Any, dimension: int) -> Any:
     return xp.where(positive, log_f + _log_bessel_k(xp, order, math.sqrt(2) * safe), xp.inf)
 
 
-def _log_bessel_k(xp: Any, order: float, x: Any) -> Any:
+def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
     """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends. The
     integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
     """

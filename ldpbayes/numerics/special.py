@@ -11,7 +11,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, ArrayModule
 
 
 def log_or_nothing(x: Any) -> jax.Array:
@@ -274,7 +274,7 @@ _TURN = 1 / math.sqrt(2 * math.pi)
 _SQUARES = np.arange(1.0, 5.0) ** 2  # of the four k that either series needs
 
 
-def _series(xp: Any, sigma: Array) -> tuple[Array, Array, Array]:
+def _series(xp: ArrayModule, sigma: Array) -> tuple[Array, Array, Array]:
     """Whether σ is small, and the terms of both series, of which the wrong one has _TURN in place of σ."""
     sigma = xp.asarray(sigma)
     small = sigma < _TURN
@@ -285,14 +285,14 @@ def _series(xp: Any, sigma: Array) -> tuple[Array, Array, Array]:
     return small, xp.exp(-squares / (2 * direct**2)), xp.exp(-2 * math.pi**2 * squares * xp.minimum(dual, 1e3) ** 2)
 
 
-def log_theta(xp: Any, sigma: Array) -> Array:
+def log_theta(xp: ArrayModule, sigma: Array) -> Array:
     """Log of Σ exp(−k²/(2σ²)) over the integers k, to rounding; `xp` is ``numpy`` or ``jax.numpy``."""
     small, direct, dual = _series(xp, sigma)
     dual_log = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
     return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), dual_log)
 
 
-def theta_variance(xp: Any, sigma: Array) -> Array:
+def theta_variance(xp: ArrayModule, sigma: Array) -> Array:
     """Variance of k whose probability is proportional to exp(−k²/(2σ²)): nearly σ², unless σ is small."""
     small, direct, dual = _series(xp, sigma)
     squares = xp.asarray(_SQUARES, direct.dtype)

@@ -6,7 +6,6 @@ normals over W, an integral in one dimension however long the row is.
 
 import itertools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -183,7 +182,7 @@ def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
     smallest variance of the records in any direction over that of the noise, where f has its finest features, the rule
     has points at that scale too, and 36 will do where it is 1/100.
     """
-    xp: Any = np if is_concrete(narrowest) else jnp
+    xp = np if is_concrete(narrowest) else jnp
     if narrowest is None:
         lowest, first, last = 0.0, -3.2, 4.3
     else:
