@@ -1,6 +1,5 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes.likelihood._channel import Channel
 from ldpbayes.likelihood.closed_forms._categories import Grouped
 from ldpbayes.likelihood.closed_forms._regression_rows import ChebyshevExpansion, RegressionRows
 from ldpbayes.likelihood.closed_forms._statistics import (
@@ -15,7 +14,6 @@ from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.likelihood.registry import register_closed_form
 
 __all__ = [
-    "Channel",
     "ChebyshevExpansion",
     "Family",
     "Grouped",

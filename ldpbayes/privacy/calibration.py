@@ -207,9 +207,11 @@ class GaussianWithResponseTradeoff(Tradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """The largest `mu` at which `GaussianWithResponseTradeoff(mu, response_epsilon)` is (epsilon, delta)-private.
+    """The largest `mu` of Gaussian noise that is (epsilon, delta)-private beside a randomized response.
 
-    It exceeds that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
+    `mu` is the sensitivity over the standard deviation, and `response_epsilon`, below epsilon, is the budget of the
+    response, which is about the same person. Arguments broadcast. ValueError where one is out of range. `mu` exceeds
+    that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
     """
     epsilon, delta = checked_positive("epsilon", epsilon), checked_share("delta", delta)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, delta, checked_positive("response_epsilon", response_epsilon))

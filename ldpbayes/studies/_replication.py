@@ -22,7 +22,7 @@ class Setting:
     ----------
     simulate : callable
         Maps a key to original records (N, columns).
-    mechanism : Additive
+    mechanism : AdditiveMechanism
         Releases them.
     truth, start : array (p,)
         The true parameters, and the start of every minimisation.
