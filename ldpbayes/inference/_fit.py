@@ -256,6 +256,8 @@ def _variables(model: Model) -> list[Any]:
             values = [function.func, *function.args, *function.keywords.values()]
         elif isinstance(function, Messenger):  # a handler, such as `privatize`
             values = [function.fn]
+        elif hasattr(function, "__wrapped__") and not inspect.isfunction(function):  # such as a model of `ldp.models`
+            values = [function.__wrapped__]
         elif inspect.ismethod(function):
             values = [function.__func__, *vars(function.__self__).values()]
         elif inspect.isfunction(function):

@@ -145,6 +145,13 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
         p = numpyro.sample("p", dist.Beta(1, 1))
         numpyro.factor("z", jnp.sum(jnp.log(0.27 + 0.46 * jnp.where(z, p, 1 - p))))
 
+    class Wrapping:  # as models of `ldp.models` are
+        def __init__(self, model):
+            functools.update_wrapper(self, model)
+
+        def __call__(self, first):
+            return self.__wrapped__(first)
+
     twice = ldp.privatize(plain, {"y": response, "x": response})
     cases = [
         ([LAPLACE, response], both, release, OTHER),
@@ -152,6 +159,7 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
         ([LAPLACE, response], functools.partial(both, second=OTHER), release),
         ([LAPLACE, response], of_module, release),
         ([LAPLACE, response], enclosing(OTHER), release),
+        ([LAPLACE, response], Wrapping(enclosing(OTHER)), release),
         ([response] * 2, twice, answers, answers),
         ([response] * 2, twice, OTHER, answers),
         ([response] * 2, twice, OTHER, ldp.Release(answers, response)),
