@@ -51,7 +51,8 @@ def student_t(df, loc, scale):
 
 
 def gamma(shape, rate):
-    return lambda x: rate**shape * x ** (shape - 1) * mp.exp(-rate * x) / mp.gamma(shape)
+    constant = rate**shape / mp.gamma(shape)
+    return lambda x: constant * x ** (shape - 1) * mp.exp(-rate * x)
 
 
 def log_normal(loc, scale):
@@ -63,7 +64,8 @@ def mixture_density(weight, loc, scale):
 
 
 def beta(a, b):
-    return lambda x: x ** (a - 1) * (1 - x) ** (b - 1) / mp.beta(a, b)
+    constant = 1 / mp.beta(a, b)
+    return lambda x: constant * x ** (a - 1) * (1 - x) ** (b - 1)
 
 
 def uniform(low, high):
@@ -123,10 +125,8 @@ def by_quadrature(density, support, mechanism, noise_density):
     ]
 
 
-# each base under one noise, each noise with a base that is singular at an end of its support
-SHORT = {"gamma-2": "laplace", "beta": "gaussian", "student-t": "laplace", "truncated-normal": "gaussian"}
-SHORT |= {"mixture": "gaussian", "uniform": "laplace", "log-normal": "laplace", "user-written": "gaussian"}
-SHORT |= {"user-written-with-cdf": "laplace"}
+# both noises, and bases whose mass outside the bounds is found in different ways; one is singular where it ends
+SHORT = {"beta": "gaussian", "student-t": "laplace", "mixture": "gaussian", "user-written": "laplace"}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_any_base_agrees_with_adaptive_quadrature(name, noise):
     ("law", "noise"),
     [
         (dist.Normal, "laplace"),
-        (dist.Exponential, "gaussian"),
+        pytest.param(dist.Exponential, "gaussian", marks=pytest.mark.slow),
         pytest.param(dist.Normal, "gaussian", marks=pytest.mark.slow),
         pytest.param(dist.Exponential, "laplace", marks=pytest.mark.slow),
     ],
@@ -207,17 +207,17 @@ def test_jit_vmap_and_grad_agree_with_plain_evaluation(method):
 
     @jax.jit
     def transformed(loc, locs, z):
-        return log_prob(loc, z), jax.vmap(log_prob, (0, None))(locs, z), slopes(loc, z)
+        return jax.vmap(log_prob, (0, None))(locs, z), *slopes(loc, z)
 
     slopes = jax.vmap(jax.value_and_grad(log_prob), (None, 0))
-    compiled, mapped, (value, slope) = transformed(0.5, locs, Z)
-    np.testing.assert_allclose(compiled, plain[2], **tolerance)
+    mapped, value, slope = transformed(0.5, locs, Z)
     np.testing.assert_allclose(mapped, plain, **tolerance)
     np.testing.assert_allclose(value, plain[2], **tolerance)
-    above, below = (transformed(0.5 + step, locs, Z)[0] for step in (1e-5, -1e-5))
+    above, below = (transformed(0.5 + step, locs, Z)[1] for step in (1e-5, -1e-5))
     np.testing.assert_allclose(slope, (above - below) / 2e-5, atol=1e-8)  # h² f''' + 1e-13/h
 
 
+@pytest.mark.slow  # as those of sketches are in every test of tracing
 def test_a_mechanism_may_be_an_argument_of_a_compiled_function():
     @jax.jit
     def both(mechanism, z):
@@ -311,7 +311,7 @@ def test_mean_and_variance_are_those_of_the_clipped_record_plus_noise(law, noise
 def test_samples_have_the_stated_mean_and_variance():
     n = 200_000
     law = ldp.Privatized(dist.Normal(2.5, 1.5), LAPLACE)
-    z = np.asarray(law.sample(jax.random.key(0), (n,)))
+    z = np.asarray(jax.jit(lambda key: law.sample(key, (n,)))(jax.random.key(0)))
     mean, variance = moments_of(law)
     # five standard errors; the kurtosis of the sum is below that of Laplace noise, 6
     assert abs(z.mean() - mean) < 5 * np.sqrt(variance / n)
