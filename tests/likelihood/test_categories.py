@@ -24,12 +24,12 @@ from tests.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("x64")
 BUDGETS = np.array([0.2, 1.0, 4.0, np.inf])
-every_protocol = pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
-ALIKE = {"sue", "binary-hashing"}  # which differ from others in their numbers only
-protocols = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, id=name, marks=pytest.mark.slow if name in ALIKE else ()) for name, make in PROTOCOLS.items()],
-)
+
+
+def protocols(*names):
+    """All of them, of which those named are taken by default."""
+    cases = [(name, make, () if name in names else pytest.mark.slow) for name, make in PROTOCOLS.items()]
+    return pytest.mark.parametrize("make", [pytest.param(make, id=name, marks=mark) for name, make, mark in cases])
 
 
 def probability(mechanism, epsilon, z, x):
@@ -63,7 +63,7 @@ def simulate(make, d, n, budgets=BUDGETS, seed=0):
     rng = np.random.default_rng(seed)
     epsilon = np.resize(budgets, n)
     mechanism = make(epsilon, d)
-    z = mechanism.randomize(jax.random.key(seed), rng.integers(0, d, n))
+    z = jax.jit(mechanism.randomize)(jax.random.key(seed), rng.integers(0, d, n))
     return ldp.Release(z, mechanism), rng.dirichlet(np.ones(d))
 
 
@@ -76,7 +76,7 @@ def total(sketch, base):
 
 
 # Whatever a test compares is compiled in one function: operation by operation compiling takes most of the time.
-@every_protocol
+@protocols("k-rr", "hadamard", "oue", "subset", "local-hashing")
 @pytest.mark.parametrize("d", [pytest.param(3, marks=pytest.mark.slow), 6])
 def test_marginal_likelihood_is_the_enumerated_one(make, d):
     release, theta = simulate(make, d, 60)
@@ -105,7 +105,7 @@ def test_marginal_likelihood_is_the_enumerated_one(make, d):
     np.testing.assert_allclose(along @ hessian @ along, -scaled.T @ scaled, rtol=1e-10)
 
 
-@protocols
+@protocols("oue", "local-hashing")
 def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
     release, theta = simulate(make, 5, 4000)
     sketch = release.sketch()
@@ -176,7 +176,7 @@ def test_chunks_change_nothing(make, monkeypatch):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
-@protocols
+@protocols("k-rr", "oue")
 def test_groups_are_one_law_each(make):
     release, _ = simulate(make, 4, 300)
     by = np.random.default_rng(4).integers(0, 3, 300)
@@ -241,13 +241,7 @@ def test_the_law_of_bits_is_a_numpyro_distribution(make):
         ldp.Privatized(dist.Categorical(theta[0]), make(1.0, 3)).log_prob(np.array([0, 2, 0]))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(make, id=name, marks=() if name in ("hadamard", "subset", "local-hashing") else pytest.mark.slow)
-        for name, make in PROTOCOLS.items()
-    ],
-)
+@protocols("subset", "local-hashing")
 def test_models_written_without_us_are_privatized_and_simulated(make):
     mechanism = make(1.0, 4)
 

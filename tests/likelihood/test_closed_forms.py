@@ -204,7 +204,14 @@ def test_an_adaptive_integrator_in_double_precision_agrees():
     assert abs(value - np.log(total)) < 1e-12  # quad: 1e-13
 
 
-@pairs
+@pytest.mark.parametrize(
+    ("law", "noise"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=() if pair in SHORT else pytest.mark.slow)
+        for SHORT in [[("normal", "laplace"), ("exponential", "gaussian")]]
+        for pair in PAIRS
+    ],
+)
 def test_single_precision_is_finite_everywhere_and_good_to_1e_4_at_moderate_points(law, noise):
     extreme = jax.tree.map(np.float32, grid(law, noise))
     rng, shape = np.random.default_rng(11), extreme[2].shape
@@ -300,9 +307,9 @@ def test_second_derivatives_of_laplace_records_know_of_the_kink():
     def total(theta):
         return jnp.sum(ldp.Privatized(dist.Laplace(theta[0], theta[1]), mechanism).log_prob(z))
 
-    derivatives = jax.jit(lambda at: (jax.grad(total)(at), jax.hessian(total)(at)))
+    derivatives = jax.jit(jax.jacfwd(lambda at: (jax.grad(total)(at),) * 2, has_aux=True))
     at, step = np.array([0.31, 0.8]), 1e-5
-    sides = [[derivatives(at + sign * step * unit)[0] for sign in (1, -1)] for unit in np.eye(2)]
+    sides = [[derivatives(at + sign * step * unit)[1] for sign in (1, -1)] for unit in np.eye(2)]
     # central differences of slopes of size 1, good to 1e-15, are off by 1e-15 / 1e-5 and by the square of the step
     differences = [(up - down) / (2 * step) for up, down in sides]
-    np.testing.assert_allclose(derivatives(at)[1], np.stack(differences), atol=1e-8)
+    np.testing.assert_allclose(derivatives(at)[0], np.stack(differences), atol=1e-8)

@@ -129,7 +129,9 @@ def test_normal_mixture_is_the_integral_over_the_scale(d):
 COVARIANCE = np.array([[0.5, 0.2, 0.1], [0.2, 0.4, -0.1], [0.1, -0.1, 0.3]])
 
 
-@pytest.mark.parametrize("perturbed", [(0, 2), *(pytest.param(columns, marks=pytest.mark.slow) for columns in (None, (1,)))])
+@pytest.mark.parametrize(
+    "perturbed", [(0, 2), *(pytest.param(columns, marks=pytest.mark.slow) for columns in (None, (1,)))]
+)
 def test_density_of_rows_is_a_mixture_of_normals_given_the_columns_that_are_not_perturbed(perturbed):
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -9.0, 9.0, 3, perturbed)
     mean, z = np.array([0.1, -0.2, 0.3]), np.array([[0.3, 0.2, -0.5], [2.0, 0.0, 1.0]])
@@ -176,9 +178,9 @@ def test_samples_follow_the_density():
     rows = ldp.Privatized(
         dist.MultivariateNormal(np.zeros(3), COVARIANCE), ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -99.0, 99.0, 3)
     )
-    z, draws = jax.jit(lambda *keys: [law.sample(key, (40_000,)) for law, key in zip((private, rows), keys, strict=True)])(
-        jax.random.key(0), jax.random.key(1)
-    )
+    z, draws = jax.jit(
+        lambda *keys: [law.sample(key, (40_000,)) for law, key in zip((private, rows), keys, strict=True)]
+    )(jax.random.key(0), jax.random.key(1))
     edges = np.array([-50, -2, -1.2, -1 - 1e-9, -1 + 1e-9, -0.5, 0, 0.5, 1 - 1e-9, 1 + 1e-9, 1.5, 2.5, 50])
     atoms, nodes = np.diff(edges) < 1e-6, np.linspace(edges[:-1], edges[1:], 20_002)[1:-1]
     density = np.exp(log_prob(private, np.where(atoms, np.round(nodes), nodes)))

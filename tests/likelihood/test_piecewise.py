@@ -58,8 +58,8 @@ LAWS = {"normal": (), "laplace": (), "student_t": (1.0, 1.0004, 3.5)}
 def test_tails_and_their_integrals_are_right_to_rounding(name, df):
     given = () if df is None else (df,)
     x = np.array([-30.0, -7.3, -1e-3, 0.4, 9.1, 30.0])
-    tails = np.asarray(getattr(_tails, f"{name}_tails")(*given, x))
-    integrals = np.asarray(getattr(_tails, f"integrated_{name}_tail")(*given, x))
+    of_name = [getattr(_tails, function) for function in (f"{name}_tails", f"integrated_{name}_tail")]
+    tails, integrals = map(np.asarray, jax.jit(lambda *given: [function(*given, x) for function in of_name])(*given))
     with mp.workdps(40):
         tail = upper_tail(name, df)
         for i, at in enumerate(x):
@@ -73,7 +73,7 @@ def test_tails_and_their_integrals_are_right_to_rounding(name, df):
 
 
 NAMES = ["normal", "laplace", "cauchy", "logistic", "student_t"]
-SHORT = [("normal", 0), ("laplace", 1), ("cauchy", 0), ("logistic", 1), ("student_t", 1)]
+SHORT = [("normal", 0), ("cauchy", 0), ("logistic", 1)]  # the tails of the others have tests of their own
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,18 @@ def pairs(mechanism):
     """Two releases, and their sketches, that have the same structure."""
     discrete = mechanism.domain.is_discrete
     records = [np.arange(40) % 2 if discrete else np.linspace(-9, 9, 40) + shift for shift in (0, 1)]
-    releases = [ldp.Release(mechanism.randomize(jax.random.key(i), x), mechanism) for i, x in enumerate(records)]
+    drawn = jax.jit(mechanism.randomize)
+    releases = [ldp.Release(drawn(jax.random.key(i), x), mechanism) for i, x in enumerate(records)]
     sketches = [release.sketch() for release in releases]
     if len({len(sketch.nodes) for sketch in sketches}) > 1 or mechanism.name == "local_hashing":
         sketches = sketches[:1] * 2  # different kinds were released
     return releases, sketches
 
 
-SKETCHED = {"laplace", "gaussian", "zero_inflated_laplace", "rp_with_prior", "discrete_gaussian", "randomized_response"}
-SKETCHED |= {"optimal_unary_encoding", "local_hashing"}
-"""Mechanisms of which the default suite takes sketches, and of all others releases; all of both are slow."""
+SHORT = {f"{name}-sketches" for name in ("laplace", "zero_inflated_laplace", "discrete_gaussian", "rp_with_prior")}
+SHORT |= {"discrete_laplace-releases", "unbiased_randomizer-releases"}
+SHORT |= {"randomized_response-sketches", "local_hashing-sketches"}
+"""Of the default suite: one of each kind of likelihood; all others are slow."""
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ SKETCHED |= {"optimal_unary_encoding", "local_hashing"}
             mechanism,
             kind,
             id=f"{mechanism.name}-{kind}",
-            marks=() if (kind == "sketches") == (mechanism.name in SKETCHED) else pytest.mark.slow,
+            marks=() if f"{mechanism.name}-{kind}" in SHORT else pytest.mark.slow,
         )
         for mechanism in MECHANISMS
         for kind in ("releases", "sketches")
@@ -106,7 +108,7 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
     def traced(part):
         return jax.lax.scan(lambda at, data: (at, slope(data, at, known)), 0.3, part)[1]
 
-    values, slopes = traced(jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves))[:, None], first, second))
+    values, slopes = traced(jax.tree.map(lambda *leaves: np.stack(leaves)[:, None], first, second))
     # with data that are known before tracing: 40 terms of size 4 and rounding errors of 1e-15, those of a sketch's
     # signed weights a hundred times as large; a central difference is off by 1e-8 third derivatives
     step = 1e-4
@@ -129,20 +131,20 @@ def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.uniform(-0.5, 0.5, (2, 40, 2)).reshape(-1, 2), rng.integers(0, 2, 80)])
     given = mechanism.statistics(rows) if isinstance(mechanism, ldp.mechanisms.StatisticsMechanism) else rows
-    values = np.asarray(mechanism.randomize(jax.random.key(0), given)).reshape(2, 40, -1)
+    values = np.asarray(jax.jit(mechanism.randomize)(jax.random.key(0), given)).reshape(2, 40, -1)
     linear = mechanism.name.startswith("linear")
     model = (ldp.models.linear_regression if linear else ldp.models.logistic_regression)(concentration=None)
     releases = [ldp.Release(part, mechanism) for part in values]
     data = releases if mechanism.name == "logistic_records" else [release.sketch() for release in releases]
 
     def total(part, slope):
-        at = {"slopes": slope * jnp.ones(2), "scale": jnp.full(2, 0.5)} | ({"sigma": 0.5} if linear else {})
+        at = {"slopes": slope * np.ones(2), "scale": np.full(2, 0.5)} | ({"sigma": 0.5} if linear else {})
         return log_density(model, (part,), {}, at)[0]
 
     step = 1e-4
     constant = jax.jit(lambda at: [total(part, at) for part in data])
     (_, below), known, (_, above) = (constant(at) for at in (0.3 - step, 0.3, 0.3 + step))
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves)), *data)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *data)
     found, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.3)
     np.testing.assert_allclose(found, known, rtol=1e-11)
     np.testing.assert_allclose(slopes[1], (above - below) / (2 * step), rtol=1e-5, atol=1e-5)
