@@ -227,15 +227,15 @@ def test_the_law_of_bits_is_a_numpyro_distribution(make):
     @jax.jit
     def compiled(again, z, bits):
         densities = law.log_prob(z), again.log_prob(z), wide.log_prob(z[:5])
-        return *densities, law.log_prob(bits[:, None])
+        return *densities, law.log_prob(bits[:, None]), (law.mean, law.variance)
 
-    log_p, traced, expanded, of_bits = compiled(law, z, bits)
+    log_p, traced, expanded, of_bits, moments = compiled(law, z, bits)
     assert log_p.shape == (7, 2) and expanded.shape == (5, 2)
     np.testing.assert_allclose(expanded, log_p[:5])
-    p = np.exp(np.asarray(of_bits))
+    p, mean, variance = np.exp(np.asarray(of_bits)), *moments
     np.testing.assert_allclose(p.sum(axis=0), 1, rtol=1e-12)
-    np.testing.assert_allclose(law.mean, p.T @ bits, rtol=1e-12)
-    np.testing.assert_allclose(law.variance, p.T @ bits - (p.T @ bits) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(mean, p.T @ bits, rtol=1e-12)
+    np.testing.assert_allclose(variance, p.T @ bits - (p.T @ bits) ** 2, rtol=1e-12)
     np.testing.assert_allclose(traced, log_p, rtol=1e-14)  # a law is a pytree
     with pytest.raises(ValueError, match="releases bits, 0 or 1; 1 of 1 rows hold something else"):
         ldp.Privatized(dist.Categorical(theta[0]), make(1.0, 3)).log_prob(np.array([0, 2, 0]))
@@ -253,11 +253,14 @@ def test_models_written_without_us_are_privatized_and_simulated(make):
 
     private = ldp.privatize(model, {"y": mechanism})
     group = np.arange(12) % 2
-    drawn = Predictive(private, num_samples=3)(jax.random.key(0), group)
+    drawn = jax.jit(Predictive(private, num_samples=3))(jax.random.key(0), group)
     assert drawn["y"].shape == (3, 12, *mechanism.event_shape)
-    trace = numpyro.handlers.trace(numpyro.handlers.seed(private, 0)).get_trace(group, drawn["y"][0])
-    site = trace["y"]
-    assert site["fn"].log_prob(site["value"]).shape == (12,)
+
+    def log_probs(y):
+        site = numpyro.handlers.trace(numpyro.handlers.seed(private, 0)).get_trace(group, y)["y"]
+        return site["fn"].log_prob(site["value"])
+
+    assert jax.eval_shape(log_probs, drawn["y"][0]).shape == (12,)
 
 
 def test_an_infinite_budget_is_the_multinomial_likelihood():
