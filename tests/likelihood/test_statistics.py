@@ -142,7 +142,10 @@ def enumerated(law, noise, z, lower=-np.inf, upper=np.inf):
     return special.logsumexp(law.logpmf(x)[:, None] + kernel, axis=0)
 
 
-@pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5), noise.Laplace(2.0)])
+@pytest.mark.parametrize(
+    "law",
+    [pytest.param(noise.DiscreteLaplace(2.0), marks=pytest.mark.slow), noise.DiscreteGaussian(1.5), noise.Laplace(2.0)],
+)
 def test_a_count_of_finitely_many_values_needs_no_bounds(law):
     z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
     private = ldp.Privatized(dist.Binomial(20, 0.3), ldp.mechanisms.AdditiveMechanism(law, sensitivity=1.0))
@@ -152,7 +155,9 @@ def test_a_count_of_finitely_many_values_needs_no_bounds(law):
     np.testing.assert_allclose([private.mean, private.variance], [6.0, 4.2 + law.variance], rtol=1e-12)
 
 
-@pytest.mark.parametrize("law", [noise.DiscreteLaplace(2.0), noise.DiscreteGaussian(1.5)])
+@pytest.mark.parametrize(
+    "law", [noise.DiscreteLaplace(2.0), pytest.param(noise.DiscreteGaussian(1.5), marks=pytest.mark.slow)]
+)
 def test_a_count_that_is_clipped_has_a_likelihood_under_discrete_noise(law):
     z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
     mechanism = ldp.mechanisms.AdditiveMechanism(law, 0, 10)
