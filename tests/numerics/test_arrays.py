@@ -43,30 +43,33 @@ def test_what_is_not_finite_stays_so(entry, x64):
 
 
 def test_derivatives_are_those_of_a_product(x64):
-    def loss(product):
-        return lambda v: jnp.sum(jnp.log1p(product(v) ** 2))
+    def loss(v):
+        return jnp.sum(jnp.log1p(bit_product(BITS, v) ** 2))
 
-    fast, plain = loss(lambda v: bit_product(BITS, v)), loss(lambda v: jnp.asarray(BITS, float) @ v)
-    points = jnp.asarray(RNG.normal(size=(3, 61)))
+    points = RNG.normal(size=(3, 61))
     # products are off by 61 x 2^-54 of the largest entry; derivatives of log1p(p^2), up to the third, are less than 4;
     # 200 rows are added, in the same fixed point
     allowed = 4 * 200 * (61 * 2**-54 * np.max(np.abs(points)) + 2**-54)
     ways = (jax.grad, jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f)))
 
-    def derivatives(function):
-        each = [way(function) for way in ways]
-        return jax.jit(lambda points: [(f(points[0]), jax.vmap(f)(points)) for f in each])(points)
-
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=0, atol=allowed), derivatives(fast), derivatives(plain)
-    )
+    p, bits = points @ BITS.T, BITS.astype(float)
+    slope = 2 * p / (1 + p**2) @ bits
+    curvature = np.einsum("mi,ij,ik->mjk", (2 - 2 * p**2) / (1 + p**2) ** 2, bits, bits, optimize=True)
+    found = jax.jit(lambda points: [(f(points[0]), jax.vmap(f)(points)) for f in (way(loss) for way in ways)])(points)
+    for (one, several), want in zip(found, (slope, curvature, curvature, curvature), strict=True):
+        np.testing.assert_allclose(one, want[0], rtol=0, atol=allowed)
+        np.testing.assert_allclose(several, want, rtol=0, atol=allowed)
 
 
 def test_batches_of_bits_and_of_both(x64):
-    bits, vectors = BITS.reshape(4, 50, 61), jnp.asarray(RNG.normal(size=(4, 61)))
-    both = jax.vmap(bit_product)(bits, vectors)
-    one = jax.vmap(bit_product, (0, None))(bits, vectors[2])
-    across = jax.vmap(bit_product, (None, 1), 1)(bits[1], vectors.T)
+    bits, vectors = BITS.reshape(4, 50, 61), RNG.normal(size=(4, 61))
+
+    @jax.jit
+    def mapped(bits, vectors):
+        one = jax.vmap(bit_product, (0, None))(bits, vectors[2])
+        return jax.vmap(bit_product)(bits, vectors), one, jax.vmap(bit_product, (None, 1), 1)(bits[1], vectors.T)
+
+    both, one, across = mapped(bits, vectors)
     # 61 x 2^-54 of the largest entry, and as much again for the rounding of sums in double precision
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=61 * 2**-53 * np.max(np.abs(vectors)))
     close(both, np.einsum("bij,bj->bi", bits, vectors))
@@ -84,7 +87,7 @@ def test_other_precisions_and_endless_sums_are_refused(x64):
 @pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, pytest.param(ldp.LocalHashing, marks=pytest.mark.slow)])
 def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch, x64):
     mechanism, theta = make(2.0, 64), np.random.default_rng(0).dirichlet(np.ones(64))
-    z = mechanism.randomize(jax.random.key(0), np.random.default_rng(1).choice(64, 3_000, p=theta))
+    z = jax.jit(mechanism.randomize)(jax.random.key(0), np.random.default_rng(1).choice(64, 3_000, p=theta))
     used = []
 
     def log_likelihood(logits, pays):

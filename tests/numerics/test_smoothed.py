@@ -94,7 +94,7 @@ def test_tables_for_many_variances_are_interpolated(monkeypatch):
     np.testing.assert_allclose(blocks, one_by_one[5], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_far_out_the_log_is_linear_and_gradients_are_finite(dtype):
     def value(t, v):
         return smoothed_log(logit, 2, jnp.ones(1, int), t[None], v)[0]
