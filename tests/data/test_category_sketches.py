@@ -69,7 +69,7 @@ def derivatives(likelihoods, counts, center, lift):
     "make, by",
     [
         (functools.partial(ldp.OptimalUnaryEncoding, 1.0), None),
-        (functools.partial(ldp.SubsetSelection, 0.7), None),
+        pytest.param(functools.partial(ldp.SubsetSelection, 0.7), None, marks=pytest.mark.slow),
         pytest.param(PERSONAL, None, marks=pytest.mark.slow),
         (PERSONAL, GROUPS),
     ],
@@ -98,7 +98,7 @@ def test_all_orders_are_the_derivatives_of_the_records_log_likelihood(make, by, 
     close(one.fourth, twice[:, None] * twice * fourth[rows, columns][:, rows, columns] / 24)
 
 
-@pytest.mark.parametrize("order, sd", [(3, 0.02), (4, 0.002)])
+@pytest.mark.parametrize("order, sd", [pytest.param(3, 0.02, marks=pytest.mark.slow), (4, 0.002)])
 def test_the_expansion_is_as_good_as_the_records_where_the_posterior_is(order, sd):
     # Three releases of this kind have errors of standard deviation 0.0187 to 0.0190 nats at order 3, where what is left
     # out is 1/N of a form of the fourth order in standardised draws, and of 0.0006 at order 4.

@@ -176,7 +176,7 @@ def test_chunks_change_nothing(make, monkeypatch):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
-@protocols("k-rr", "oue")
+@protocols("oue")
 def test_groups_are_one_law_each(make):
     release, _ = simulate(make, 4, 300)
     by = np.random.default_rng(4).integers(0, 3, 300)
@@ -241,7 +241,7 @@ def test_the_law_of_bits_is_a_numpyro_distribution(make):
         ldp.Privatized(dist.Categorical(theta[0]), make(1.0, 3)).log_prob(np.array([0, 2, 0]))
 
 
-@protocols("subset", "local-hashing")
+@protocols("subset")
 def test_models_written_without_us_are_privatized_and_simulated(make):
     mechanism = make(1.0, 4)
 

@@ -95,10 +95,7 @@ WILD = {
 # in double precision the last four are right in any case, as most are in single precision
 @pytest.mark.parametrize(
     ("name", "double"),
-    [
-        pytest.param(name, i < 3, marks=() if name in ("gumbel", "logit-normal") else pytest.mark.slow)
-        for i, name in enumerate(WILD)
-    ],
+    [pytest.param(name, i < 3, marks=() if name == "gumbel" else pytest.mark.slow) for i, name in enumerate(WILD)],
 )
 def test_densities_that_overflow_have_derivatives(name, double):
     law, parameters = WILD[name]

@@ -51,7 +51,7 @@ SCIPY = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "narrow normal" else ()) for name in BASES]
+    "name", [pytest.param(name, marks=() if name in ("normal", "exponential") else pytest.mark.slow) for name in BASES]
 )
 def test_density_of_numbers_is_the_definition_with_atoms_at_the_bounds(name):
     law, private = SCIPY[name], ldp.Privatized(BASES[name], NUMBER)
@@ -297,6 +297,7 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+@pytest.mark.slow
 def test_rows_that_are_next_to_impossible_have_the_error_that_is_stated():
     mechanism = ldp.mechanisms.AdditiveMechanism(
         ldp.noise.SymmetricLaplace(1.0), columns=2, perturbed=(0,), sensitivity=np.inf

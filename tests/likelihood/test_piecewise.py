@@ -179,6 +179,7 @@ def test_sketches_cut_where_released_labels_bend_equal_the_product_over_records(
     assert set(mechanism.released_breakpoints[[1, 2]].tolist()) <= set(coarse.edges)
 
 
+@pytest.mark.slow
 def test_where_a_jump_is_on_an_edge_of_the_support_the_gradient_is_that_of_moves_that_shrink_it():
     z, mechanism = 0.55, ldp.RPWithPrior(1.0, (0.0, 1.0), 0.2)
 

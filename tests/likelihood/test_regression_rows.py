@@ -205,7 +205,8 @@ PRIVATE = ldp.mechanisms.LogisticRecordsMechanism(3.0, 1e-2, 1.0, columns=4)
 MECHANISMS = {"records": PRIVATE, "normal": per_column(np.array([0.3, 0.8, 0.5])), "laplace": laplace(3, 0.7)}
 
 
-@pytest.mark.parametrize("name", [pytest.param("records", marks=pytest.mark.slow), "laplace"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["records", "laplace"])
 def test_gradients_are_finite_without_slopes_and_far_out(name):
     @jax.jit
     def gradients(mean, root, slopes, z):

@@ -79,9 +79,8 @@ def pairs(mechanism):
     return releases, sketches
 
 
-SHORT = {f"{name}-sketches" for name in ("laplace", "zero_inflated_laplace", "discrete_gaussian", "rp_with_prior")}
-SHORT |= {"discrete_laplace-releases", "unbiased_randomizer-releases"}
-SHORT |= {"randomized_response-sketches", "local_hashing-sketches"}
+SHORT = {f"{name}-sketches" for name in ("laplace", "discrete_gaussian", "rp_with_prior")}
+SHORT |= {"unbiased_randomizer-releases", "randomized_response-sketches", "local_hashing-sketches"}
 """Of the default suite: one of each kind of likelihood; all others are slow."""
 
 
@@ -121,10 +120,7 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
 
 @pytest.mark.parametrize(
     "mechanism",
-    [
-        pytest.param(m, marks=pytest.mark.slow if m.name in ("linear_records", "logistic_statistics") else ())
-        for m in REGRESSIONS
-    ],
+    [pytest.param(m, marks=() if m.name == "logistic_records" else pytest.mark.slow) for m in REGRESSIONS],
     ids=lambda mechanism: mechanism.name,
 )
 def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated_functions(mechanism):

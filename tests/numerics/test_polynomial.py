@@ -89,6 +89,7 @@ def test_directions_without_spread_are_none(x64):
     assert np.allclose(np.cov(y.T, bias=True), np.eye(4))
 
 
+@pytest.mark.slow
 def test_a_batch_is_each_of_its_polynomials_under_vmap_and_jit(x64, quartic):
     _, points, values, slopes = quartic
     both = np.stack([points, 1 + 2 * points], 1)
