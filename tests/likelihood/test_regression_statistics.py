@@ -80,11 +80,10 @@ def test_moments_of_linear_statistics_are_those_of_quadrature(d, off_diagonal):
 @pytest.mark.parametrize(
     ("d", "size"),
     [
-        (1, 0.0),
         (3, 4.0),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in [(2, 0.0), (3, 0.0), (1, 1.0), (2, 1.0), (3, 1.0), (1, 4.0), (2, 4.0)]
+            for case in [(1, 0.0), (2, 0.0), (3, 0.0), (1, 1.0), (2, 1.0), (3, 1.0), (1, 4.0), (2, 4.0)]
         ),
     ],
 )

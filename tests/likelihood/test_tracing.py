@@ -120,7 +120,7 @@ def test_data_are_arguments_of_compiled_mapped_scanned_and_differentiated_functi
 
 @pytest.mark.parametrize(
     "mechanism",
-    [pytest.param(m, marks=() if m.name == "logistic_records" else pytest.mark.slow) for m in REGRESSIONS],
+    [pytest.param(m, marks=() if m.name == "linear_statistics" else pytest.mark.slow) for m in REGRESSIONS],
     ids=lambda mechanism: mechanism.name,
 )
 def test_data_of_regressions_are_arguments_of_compiled_mapped_and_differentiated_functions(mechanism):
