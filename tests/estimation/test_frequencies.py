@@ -31,12 +31,17 @@ protocols = pytest.mark.parametrize(
 )
 
 
+@jax.jit
+def randomized(mechanism, key, x):
+    return mechanism.randomize(key, x)
+
+
 def simulate(mechanism, n, theta=None, seed=0):
     """A release of n records, from a law that leaves some categories rare unless it is given."""
     rng = np.random.default_rng(seed)
     theta = rng.dirichlet(np.full(mechanism.categories, 0.5)) if theta is None else theta
     x = rng.choice(mechanism.categories, n, p=theta)
-    return ldp.Release(mechanism.randomize(jax.random.key(seed), x), mechanism)
+    return ldp.Release(randomized(mechanism, jax.random.key(seed), x), mechanism)
 
 
 @functools.cache
