@@ -602,7 +602,7 @@ def test_every_mechanism_of_the_package_is_drawn():
 
 
 @pytest.mark.parametrize("name", [*DRAWN, *ESTIMATORS])
-def test_no_neighbours_are_told_better_than_stated(name, cases=4):
+def test_no_neighbours_are_told_better_than_stated(name, cases=2):
     for seed in range(4, 4 + cases):  # among which are cases that were stated wrongly once
         rng = np.random.default_rng([seed, *name.encode()])
         check((DRAWN | ESTIMATORS)[name](rng), rng)
