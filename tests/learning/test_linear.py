@@ -114,11 +114,12 @@ def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
 def test_the_gradient_is_zero_at_the_fit_and_the_covariance_is_the_curvature_there(fitted, features, released):
     with jax.enable_x64(True):
 
+        @jax.jit
         def criterion(params):
             law = dist.Normal(params[0] + features @ params[1:-1], params[-1])
-            ridge = 0.5 * np.sum((params[1:-1] * features.std(axis=0)) ** 2)
-            prior = 0.5 * ((np.log(params[-1]) - np.log(1 / 6)) / 1.5) ** 2
-            return float(-ldp.Privatized(law, released.mechanism).log_prob(released.values).sum() + ridge + prior)
+            ridge = 0.5 * jnp.sum((params[1:-1] * features.std(axis=0)) ** 2)
+            prior = 0.5 * ((jnp.log(params[-1]) - np.log(1 / 6)) / 1.5) ** 2
+            return -ldp.Privatized(law, released.mechanism).log_prob(released.values).sum() + ridge + prior
 
         start = criterion(fitted.params)
         for j, error in enumerate(fitted.standard_error):
@@ -137,16 +138,15 @@ def test_the_interval_of_a_scale_has_those_that_the_ratio_of_likelihoods_does_no
         standard = (features - features.mean(axis=0)) / features.std(axis=0)
 
         @jax.jit
+        @jax.value_and_grad
         def nats(coefficients, log_scale):  # without a prior of the scale
             law = dist.Normal(coefficients[0] + standard @ coefficients[1:], jnp.exp(log_scale))
             of_labels = ldp.Privatized(law, released.mechanism, validate_args=False).log_prob(released.values)
             return 0.5 * jnp.sum(coefficients[1:] ** 2) - of_labels.sum()
 
-        slope = jax.jit(jax.grad(nats))
-
         def best(log_scale):
             start = np.array([0.5, 0, 0, 0])
-            return optimize.minimize(nats, start, (log_scale,), jac=slope, method="BFGS").fun
+            return optimize.minimize(nats, start, (log_scale,), jac=True, method="BFGS").fun
 
         least = min(best(log_scale) for log_scale in np.linspace(-9, 0, 28))
         for level in (0.8, 0.95):
@@ -177,14 +177,18 @@ def test_the_interval_of_a_scale_covers_under_strong_noise(deviation):
     assert covered >= stats.binom(300, 0.95).ppf(1e-4)
 
 
-def test_labels_in_chunks_are_those_in_one_piece(fitted, features, released, monkeypatch):
+def test_labels_in_chunks_with_one_budget_each_are_those_in_one_piece_with_one_for_all(
+    fitted, features, released, monkeypatch
+):
     monkeypatch.setattr(module, "CHUNK_ROWS", 150)
-    fit = linear_fit(features, released, penalty=1.0)
+    personal = ldp.LaplaceMechanism(np.full(COUNT, 2.0), 0.0, 1.0)
+    fit = linear_fit(features, ldp.Release(released.values, personal), penalty=1.0)
     # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
     assert np.all(np.abs(fit.params - fitted.params) < 1.5e-3 * fitted.standard_error)
     np.testing.assert_allclose(fit.standard_error, fitted.standard_error, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_one_budget_a_label_is_as_good_as_one_for_all(fitted, features, released):
     personal = ldp.LaplaceMechanism(np.full(COUNT, 2.0), 0.0, 1.0)
     fit = linear_fit(features, ldp.Release(released.values, personal), penalty=1.0)
@@ -238,7 +242,13 @@ def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(fe
         assert np.isfinite(linear_fit(twice, released, penalty=1.0).standard_error).all()
 
 
-@pytest.mark.parametrize("objective", [MarginalLikelihood(), SquaredError()], ids=["likelihood", "squared"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        pytest.param(MarginalLikelihood(), marks=pytest.mark.slow, id="likelihood"),
+        pytest.param(SquaredError(), id="squared"),
+    ],
+)
 def test_one_label_has_a_fit_that_says_that_it_tells_nothing_of_features(objective):
     release = ldp.Release(np.array([1.3]), ldp.LaplaceMechanism(1.0, -4.0, 4.0))
     with pytest.warns(LearningWarning, match="do not tell the parameters apart"):

@@ -64,7 +64,7 @@ def test_features_far_from_zero_are_standardised_in_double_precision(fitted, fea
 def test_columns_of_a_data_frame_are_those_of_the_training(features, released):
     pandas = pytest.importorskip("pandas", reason="data frames need pandas")
     frame = pandas.DataFrame(features, columns=["age", "rooms"])
-    fit = network_fit(frame, released, network=Network(widths=(4,), epochs=1))
+    fit = network_fit(frame, released, network=SMALL)
     np.testing.assert_array_equal(fit.predict(frame), fit.predict(features))
     with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms'\]"):
         fit.predict(frame[["rooms", "age"]])
@@ -84,7 +84,8 @@ def test_trials_are_trained_together(fitted, features, released):
 
 def test_layers_start_as_those_of_pytorch_do(features, released):
     network = Network(widths=(128, 64), standardise=False)
-    start = network.start(SquaredError(), jax.random.key(0), features, released.values, MECHANISM)
+    data = (features, released.values, MECHANISM)
+    start = jax.jit(lambda key: network.start(SquaredError(), key, *data))(jax.random.key(0))
     assert [w.shape for w, _ in start.layers] == [(2, 128), (128, 64), (64, 1)]
     for weights, bias in start.layers:
         bound = 1 / np.sqrt(weights.shape[0])
@@ -101,16 +102,21 @@ def test_one_step_is_that_of_the_optimiser_with_weight_decay_in_the_gradient(fea
     with jax.enable_x64(True):
         values = released.values.astype(float)
         data = (features, values, MECHANISM)
-        start = network.start(SquaredError(), jax.random.split(key)[0], *data)
 
-        def mean(layers):
-            prediction, _ = network.predictor(start._replace(layers=layers), features)
-            return ((values - prediction) ** 2).mean()
+        @jax.jit
+        def both(key):
+            start = network.start(SquaredError(), jax.random.split(key)[0], *data)
 
-        slope = jax.grad(mean)(start.layers)
-        expected = jax.tree.map(lambda w, g: w - 0.1 * (g + 0.5 * w), start.layers, slope)
-        trained, losses = train_network(network, SquaredError(), key, *data)
-        assert losses[0] == pytest.approx(float(mean(start.layers)), rel=1e-12)
+            def mean(layers):
+                prediction, _ = network.predictor(start._replace(layers=layers), features)
+                return ((values - prediction) ** 2).mean()
+
+            first, slope = jax.value_and_grad(mean)(start.layers)
+            expected = jax.tree.map(lambda w, g: w - 0.1 * (g + 0.5 * w), start.layers, slope)
+            return first, expected, *train_network(network, SquaredError(), key, *data)
+
+        first, expected, trained, losses = both(key)
+        assert losses[0] == pytest.approx(float(first), rel=1e-12)
     for found, wanted in zip(jax.tree.leaves(trained.layers), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-14)
 

@@ -34,8 +34,13 @@ def test_the_marginal_likelihood_is_that_of_the_privatized_law(x64):
         (laplace_labels, dist.Laplace(prediction, scale)),
         (lambda p, s: dist.Normal(2 * p, s), dist.Normal(2 * prediction, scale)),
     ):
-        loss = MarginalLikelihood(law).loss(prediction, scale, LABELS, LAPLACE)
-        np.testing.assert_allclose(loss, -ldp.Privatized(label, LAPLACE).log_prob(LABELS), rtol=1e-12)
+        both = jax.jit(
+            lambda z, law=law, label=label: (
+                MarginalLikelihood(law).loss(prediction, scale, z, LAPLACE),
+                -ldp.Privatized(label, LAPLACE).log_prob(z),
+            )
+        )
+        np.testing.assert_allclose(*both(LABELS), rtol=1e-12)
 
 
 def test_squared_errors_take_released_or_unbiased_labels():
@@ -58,7 +63,11 @@ CLIPPED = {
 }
 
 
-@pytest.mark.parametrize("law, reference, bulk", CLIPPED.values(), ids=CLIPPED.keys())
+@pytest.mark.parametrize(
+    "law, reference, bulk",
+    # the normal law's tails are the least of the three
+    [pytest.param(*case, marks=[pytest.mark.slow] * (name == "normal"), id=name) for name, case in CLIPPED.items()],
+)
 def test_means_of_clipped_labels_are_exact_however_narrow_wide_or_far_away_their_law_is(law, reference, bulk, x64):
     def exact(prediction, scale):  # the integral of P(y > t) from 0 to 1, cut on all scales of the law
         centre, width = bulk(prediction, scale)
@@ -89,7 +98,7 @@ def test_means_of_clipped_counts_are_sums_over_them(x64):
 
 
 @pytest.mark.parametrize("mechanism", [LAPLACE, WINDOW], ids=["laplace", "window"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_gradients_are_finite_wherever_a_training_may_go(mechanism, dtype):
     with jax.enable_x64(dtype is np.float64):
         prediction, log_scale, z = np.meshgrid([-1e4, -3.0, 0.0, 0.5, 1.0, 40.0, 1e4], [-9.0, -2.0, 0.0, 7.0], LABELS)
@@ -111,7 +120,6 @@ def test_the_log_density_of_released_labels_is_a_loss_for_a_network_that_the_rea
         hidden = jnp.tanh(x @ params["first"] + params["bias"])
         return hidden @ params["last"]
 
-    @jax.jit
     def loss(params, x, z, mechanism):
         law = dist.Normal(network(params, x), jnp.exp(params["log_scale"]))
         return -ldp.Privatized(law, mechanism).log_prob(z).mean()
@@ -131,7 +139,7 @@ def test_the_log_density_of_released_labels_is_a_loss_for_a_network_that_the_rea
     for _ in range(100):
         _, slope = step(params, x, z, WINDOW)
         params = jax.tree.map(lambda p, g: p - 0.3 * g, params, slope)
-    assert loss(params, x, z, WINDOW) < first
+    assert step(params, x, z, WINDOW)[0] < first
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, slope)))
 
 
