@@ -134,13 +134,8 @@ def test_personal_budgets_are_combined_as_stated(name):
     np.testing.assert_allclose(found.standard_error, np.sqrt(variance), rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(PROTOCOLS["oue"], id="oue"),
-        pytest.param(PROTOCOLS["local-hashing"], marks=pytest.mark.slow, id="local-hashing"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [PROTOCOLS["oue"], PROTOCOLS["local-hashing"]], ids=["oue", "local-hashing"])
 def test_linear_estimates_are_unbiased_spread_as_stated_and_covered(make):
     theta, n, repeats = np.array([0.4, 0.3, 0.15, 0.1, 0.05]), 800, 400
     budgets = np.resize(BUDGETS, n)
