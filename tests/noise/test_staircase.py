@@ -3,6 +3,8 @@
 Statistical tests use fixed seeds and fail by chance with probability 1e-4 each when a seed is changed.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,11 @@ def stairs(step, epsilon, gamma):
 @jax.jit
 def variance(noise):
     return noise.variance
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def samples(noise, key, shape, dtype):
+    return noise.sample(key, shape, dtype)
 
 
 @jax.jit
@@ -89,7 +96,7 @@ def test_samples_follow_the_density(parameters):
         return 0.5 + np.sign(x) * np.interp(np.abs(x), edges, below)
 
     for dtype in (jnp.float32, jnp.float64):
-        drawn = noise.sample(jax.random.key(3), (20_000, 1), dtype)
+        drawn = samples(noise, jax.random.key(3), (20_000, 1), dtype)
         assert drawn.dtype == dtype
         assert stats.kstest(np.asarray(drawn[:, 0], float), cdf).pvalue > ERROR_RATE
 
