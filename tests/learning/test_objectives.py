@@ -127,13 +127,13 @@ def test_the_log_density_of_released_labels_is_a_loss_for_a_network_that_the_rea
     x = rng.normal(size=(500, 2)).astype(np.float32)
     y = np.clip(0.5 + 0.3 * np.sin(2 * x[:, 0]), 0, 1)
     z = jnp.asarray(WINDOW.randomize(jax.random.key(0), y))
-    keys = jax.random.split(jax.random.key(1))
     params = {
-        "first": jax.random.normal(keys[0], (2, 8)),
-        "bias": jnp.zeros(8),
-        "last": 0.1 * jax.random.normal(keys[1], (8,)),
-        "log_scale": jnp.log(0.3),
+        "first": rng.normal(size=(2, 8)),
+        "bias": np.zeros(8),
+        "last": 0.1 * rng.normal(size=8),
+        "log_scale": np.log(0.3),
     }
+    params = jax.tree.map(jnp.float32, params)
     step = jax.jit(jax.value_and_grad(loss))
     first, slope = step(params, x, z, WINDOW)
     for _ in range(100):
