@@ -118,7 +118,7 @@ def error_in_three_dimensions(c, kappa):
     return math.log(total) - root * near
 
 
-@pytest.mark.parametrize("distance", [40.0, 100.0, 1000.0])
+@pytest.mark.parametrize("distance", [40.0, pytest.param(100.0, marks=pytest.mark.slow), 1000.0])
 def test_curves_of_far_inputs_are_those_of_another_integral_and_of_each_other(distance):
     curve = SymmetricLaplaceTradeoff(distance, 3)
     for kappa in distance * np.array([0.3, 1.0, 1.41]):
@@ -152,11 +152,12 @@ def test_guarantees_of_little_noise_are_stated(columns):
 @pytest.mark.parametrize("distance", [0.01, *(pytest.param(c, marks=pytest.mark.slow) for c in (0.5, 4.0, 20.0))])
 def test_curves_are_valid_and_decrease_with_the_dimension_to_their_limit(distance):
     curves = {dimension: SymmetricLaplaceTradeoff(distance, dimension) for dimension in (1, 2, 40, 1000, math.inf)}
-    betas = {dimension: curve(GRID) for dimension, curve in curves.items()}
+    grid = GRID[::2]
+    betas = {dimension: curve(grid) for dimension, curve in curves.items()}
     above = betas.pop(1)
     for dimension, beta in betas.items():
         assert beta[0] == 1 and beta[-1] == 0
-        assert np.all(beta <= 1 - GRID) and np.all(np.diff(beta) <= 0)
+        assert np.all(beta <= 1 - grid) and np.all(np.diff(beta) <= 0)
         assert np.all(np.diff(beta, 2) >= -1e-12)
         values = curves[dimension](ALPHA)
         seen = values > 1e-250  # those that underflow cannot be inverted
@@ -201,14 +202,15 @@ def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
             envelope = approximate_tradeoff(epsilon, delta)
             assert envelope(level)[0] == pytest.approx(1 - power[0], abs=1e-12)  # touches
             assert np.all(envelope(GRID[::4]) <= beta + 1e-12)  # from below
-            assert curve.epsilon(delta) == pytest.approx(epsilon, rel=1e-8)
-        assert curve.epsilon(0.0) == np.inf and curve.epsilon(curve.delta(0.0)) == 0 and curve.epsilon(1.0) == 0
+        inverted = curve.epsilon(np.append(curve.delta(np.array([0.3, 1.0, 0.0])), [0.0, 1.0]))
+        np.testing.assert_allclose(inverted[:2], [0.3, 1.0], rtol=1e-8)
+        np.testing.assert_array_equal(inverted[2:], [0, np.inf, 0])
 
 
 def test_zero_inflated_curve_is_the_shrunk_one_and_its_deltas_follow():
     base = SymmetricLaplaceTradeoff(0.7, 3)
     curve = ZeroInflatedTradeoff(base, 0.2)
-    np.testing.assert_allclose(curve(0.8 * GRID), 0.8 * base(GRID), atol=1e-15)
+    np.testing.assert_allclose(curve(0.8 * GRID[::4]), 0.8 * base(GRID[::4]), atol=1e-15)
     assert np.all(curve(np.linspace(0.8, 1, 5)) == 0)
     for epsilon in (0.0, 0.5, 1.5):
         assert curve.delta(epsilon) == pytest.approx(1 - 0.8 * (1 - base.delta(epsilon)))
