@@ -378,6 +378,7 @@ def test_maximum_likelihood_is_that_of_scipy(name):
     np.testing.assert_array_equal(np.isnan(found.standard_error), ~inside)
 
 
+@pytest.mark.slow  # SciPy finds none either
 def test_no_point_of_a_fine_grid_is_likelier():
     steps = 60
     grid = np.array([(i, j, steps - i - j) for i, j in itertools.product(range(steps + 1), repeat=2) if i + j <= steps])
