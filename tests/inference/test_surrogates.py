@@ -29,6 +29,7 @@ from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, r
 from ldpbayes.numerics.polynomial import Frame
 
 SHORT = {"num_warmup": 300, "num_samples": 1000, "num_chains": 2, "progress_bar": False}
+FEW = {"num_warmup": 5, "num_samples": 5}
 RNG = np.random.default_rng(0)
 N = 2000
 X = RNG.normal(size=N)
@@ -103,26 +104,28 @@ def _categories(count, categories, seed=0):
     return ldp.Release(mechanism.randomize(jax.random.key(seed), codes), mechanism)
 
 
-def test_a_model_is_the_sum_of_what_is_above_and_below_its_cut(x64):
+def _numbers():
     budgets = ldp.LaplaceMechanism(np.linspace(0.5, 2, N), -5, 5)
-    numbers = ldp.Release(np.asarray(budgets.randomize(jax.random.key(0), X)), budgets)
-    cases = [
-        ((logistic, ldp.Release(Z, RR), X), ("a", "b"), (2,)),
-        ((clipped_gaussian(), numbers), ("mu", "sigma"), (2,)),
-        ((oue_histogram(), _categories(1500, 5)), ("theta",), (5,)),
-        ((regional_histograms(), [_categories(700, 3, seed) for seed in range(2)]), ("theta",), (2, 3)),
-    ]
-    for (model, *args), names, shape in cases:
-        density, parameters, found = _pieces(model, *args)
-        assert (found.names, found.shape) == (names, shape)
-        whole, above, below = jax.jit(
-            lambda u, found=found, density=density: (
-                density.potential(u),
-                found.rest(u),
-                found.likelihood(found.coordinates(u)),
-            )
-        )(parameters)
-        assert np.isclose(above - below, whole, rtol=1e-12)
+    return ldp.Release(X + np.random.default_rng(1).laplace(0, budgets.scale), budgets)
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "shape"),
+    [
+        (lambda: (logistic, ldp.Release(Z, RR), X), ("a", "b"), (2,)),
+        (lambda: (clipped_gaussian(), _numbers()), ("mu", "sigma"), (2,)),
+        pytest.param(lambda: (oue_histogram(), _categories(1500, 5)), ("theta",), (5,), marks=pytest.mark.slow),
+        (lambda: (regional_histograms(), [_categories(700, 3, i) for i in range(2)]), ("theta",), (2, 3)),
+    ],
+    ids=["covariates", "numbers", "categories", "groups"],
+)
+def test_a_model_is_the_sum_of_what_is_above_and_below_its_cut(make, names, shape, x64):
+    density, parameters, found = _pieces(*make())
+    assert (found.names, found.shape) == (names, shape)
+    whole, above, below = jax.jit(
+        lambda u: (density.potential(u), found.rest(u), found.likelihood(found.coordinates(u)))
+    )(parameters)
+    assert np.isclose(above - below, whole, rtol=1e-12)
 
 
 def test_groups_that_share_a_number_are_not_taken_apart(x64):
@@ -156,7 +159,7 @@ def test_a_model_that_cannot_be_cut_says_why(x64, monkeypatch):
         _pieces(clipped_gaussian(), few)
     monkeypatch.setattr(_by_expansion, "REQUESTED_RECORDS", N + 1)
     with pytest.warns(ldp.inference.ExpansionWarning, match=f"no observed site has {N + 1} records"):
-        result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True, num_warmup=5, num_samples=5)
+        result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True, **FEW)
     assert report(result)["ran"] == "records"
 
 
@@ -177,13 +180,12 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
 
 
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
-    few = {"num_warmup": 5, "num_samples": 5}
-    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **few)) is None
+    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
     monkeypatch.setattr(_by_expansion, "MIN_WORK", 0.0)
     chosen = quiet_fit(logistic, ldp.Release(Z, RR), X)
     assert np.array_equal(chosen["posterior"]["a"], fitted["posterior"]["a"])
     monkeypatch.setattr(_by_expansion, "NARROW_RATIO", 1e-4)
-    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **few)) is None
+    assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
 
 
 @pytest.mark.slow
@@ -241,8 +243,7 @@ SQUARES = 1 + 3 * RNG.normal(size=N)
 
 
 def test_a_posterior_with_two_modes_is_not_expanded(x64):
-    density = Density(two_modes, (SQUARES,), {})
-    outcome = by_expansion(Sampling(NUTS(two_modes), jax.random.key(0), **SHORT), sites_of(density), density, True)
+    outcome = _outcome_of(two_modes, SQUARES)
     assert outcome.samples is None and "standard deviations apart" in outcome.report["why"]
 
 
@@ -290,11 +291,33 @@ def test_a_share_of_zero_is_no_matter():
     agrees(result, ["theta"], on_a_grid(log_density, (np.arange(4000) + 0.5) / 4000))
 
 
-def test_what_cannot_be_reweighted_is_left_to_the_records(monkeypatch, exact):
-    monkeypatch.setattr(_search, "ORDERS", (3,))
-    for module in (_by_expansion, _outcome):
-        monkeypatch.setattr(module, "NEGLIGIBLE_SD", 1e-6)
-    monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)  # no weights are even enough
+@pytest.fixture
+def uneven(monkeypatch):
+    """Every expansion needs weights, and none are even enough."""
+    monkeypatch.setattr(_by_expansion, "NEGLIGIBLE_SD", 0.0)
+    monkeypatch.setattr(_by_expansion, "MAX_ROUNDS", 2)  # of which one is at the draws of the other
+    monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)
+
+
+def _outcome_of(model, *args):
+    density = Density(model, args, {})
+    return by_expansion(Sampling(NUTS(model), jax.random.key(0), **SHORT), sites_of(density), density, True)
+
+
+def test_what_cannot_be_reweighted_is_no_posterior(x64, uneven, fitted):
+    outcome = _outcome_of(logistic, ldp.Release(Z, RR), X)
+    assert outcome.samples is None and "importance weights are too uneven" in outcome.warning
+    assert outcome.report["ran"] == "records" and "pareto_k" in outcome.report
+
+
+def test_draws_that_lack_a_tail_are_no_posterior(x64, monkeypatch, fitted):
+    monkeypatch.setattr(_by_expansion, "TAIL_TOLERANCE", -1.0)  # any tail is too much
+    outcome = _outcome_of(logistic, ldp.Release(Z, RR), X)
+    assert outcome.samples is None and "tail where no draw is" in outcome.warning
+
+
+@pytest.mark.slow
+def test_what_cannot_be_reweighted_is_left_to_the_records(uneven, exact):
     with pytest.warns(ldp.inference.ExpansionWarning, match="importance weights are too uneven"):
         result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     assert report(result)["ran"] == "records" and "pareto_k" in report(result)
@@ -380,9 +403,7 @@ def test_a_sketch_made_at_a_wrong_point_is_left_to_its_records(categories):
 
 def test_a_sketch_without_records_says_where_it_was_made(categories):
     sketch = categories.sketch(expand=True, keep_records=False)
-    assert (
-        report(quiet_fit(oue_histogram(), sketch, num_warmup=20, num_samples=20))["ran"] == "expansion without records"
-    )
+    assert report(quiet_fit(oue_histogram(), sketch, **FEW))["ran"] == "expansion without records"
     with pytest.raises(ValueError, match="keep_records=True"):
         quiet_fit(oue_histogram(), sketch, expand=False)
 

@@ -11,6 +11,7 @@ from numpyro.infer import NUTS
 import ldpbayes as ldp
 from ldpbayes.inference._mode_search import NoMode, find_mode, values_of
 from ldpbayes.inference._surrogates import by_expansion
+from ldpbayes.inference._tails import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
@@ -78,11 +79,30 @@ def settled(yes, coding):
     return made.report["ran"], made.report["tail_error"]
 
 
+def test_the_error_along_a_ray_counts_what_lies_beyond_all_draws():
+    draws = np.random.default_rng(0).normal(size=(2000, 2))
+
+    def compare(x, height):
+        """Of a posterior that falls slowly below -3 in the first coordinate, and the normal law in its place."""
+        normal = -0.5 * np.sum(x**2, axis=1)
+        tail = height + 0.5 * (x[:, 0] + 3) - 0.5 * x[:, 1] ** 2
+        there = (x[:, 0] < -3) & (tail > normal)
+        slope = np.where(there[:, None], np.stack([np.full(len(x), 0.5), -x[:, 1]], axis=1), -x)
+        log_density = np.where(there, tail, normal)
+        return log_density, slope, log_density - normal
+
+    for height, seen in ((-4.5, True), (-100.0, False)):
+        rays, log_density, errors = follow_rays(draws, draws, lambda x, height=height: compare(x, height))
+        assert (tail_errors(rays, log_density, errors).beyond > TAIL_TOLERANCE) == seen
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("distances, coding", [((4, 4, 14), "own"), ((2, 12, 14), "centred")])
 def test_a_flat_tail_beyond_all_draws_is_seen(distances, coding):
     assert "tail where no draw is" in settled(answers(*distances), CODINGS[coding])[0]
 
 
+@pytest.mark.slow
 def test_a_posterior_far_from_the_boundary_is_that_of_its_expansion():
     ran, error = settled(answers(9, 12, 14), CODINGS["reference"])
     assert ran == "expansion" and error < 0.02
