@@ -81,8 +81,7 @@ def passes_for(frame: Frame, order: int) -> int:
 
 def values_of(polynomial: Polynomial, points: np.ndarray) -> np.ndarray:
     """Values (points,) of a polynomial, or of a batch of them, summed over groups, at points (points, ..., n)."""
-    with jax.enable_x64(True):
-        return np.asarray(jax.vmap(polynomial)(points)).reshape(len(points), -1).sum(axis=1)
+    return polynomial.values(points).reshape(len(points), -1).sum(axis=1)
 
 
 def share_outside(polynomial: Polynomial, points: np.ndarray) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.pytrees import pytree
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, ArrayModule
 
 # A polynomial is believed up to the larger of two distances from its center: BEYOND times that of the farthest point,
 # and REACH standard deviations beyond the typical distance √r, within which nearly all draws are.
@@ -91,7 +91,17 @@ class Polynomial:
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
         y = jnp.einsum("...kn,...n->...k", self.root, x - self.center)
-        return _value((self.constant, self.slope, self.curvature, self.radius, self.third, self.fourth), y)
+        return _value(self._tensors, y)
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Values (points, ...) at points (points, ..., n), by NumPy: nothing is compiled for their number."""
+        polynomial = jax.device_get(self)
+        y = np.einsum("...kn,m...n->m...k", polynomial.root, points - polynomial.center, optimize="greedy")
+        return _value_and_slope(np, polynomial._tensors, y)[0]
+
+    @property
+    def _tensors(self) -> tuple[Array, ...]:
+        return self.constant, self.slope, self.curvature, self.radius, self.third, self.fourth
 
     @property
     def order(self) -> int:
@@ -112,45 +122,45 @@ class Polynomial:
         return dataclasses.replace(self, fourth=fourth, **sums)
 
 
-def _higher(third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
+def _higher(xp: ArrayModule, third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
     """Value and gradient of the cubic and the quartic part at y."""
     rows, columns = rowwise_pairs(y.shape[-1])
     products = y[..., rows] * y[..., columns]
-    slope = jnp.einsum("...kp,...p->...k", third, products)
-    value = jnp.sum(y * slope, axis=-1) / 3
+    slope = xp.einsum("...kp,...p->...k", third, products, optimize="greedy")
+    value = xp.sum(y * slope, axis=-1) / 3
     if fourth is not None:
-        form = jnp.einsum("...pq,...q->...p", fourth, products)
-        value = value + jnp.sum(products * form, axis=-1)
+        form = xp.einsum("...pq,...q->...p", fourth, products, optimize="greedy")
+        value = value + xp.sum(products * form, axis=-1)
         full = form[..., _unpacking(y.shape[-1])] * (1.0 + np.eye(y.shape[-1]))
-        slope = slope + 2 * jnp.einsum("...ij,...j->...i", full, y)
+        slope = slope + 2 * xp.einsum("...ij,...j->...i", full, y, optimize="greedy")
     return value, slope
 
 
-def _value_and_slope(tensors: Any, y: Any) -> tuple[Any, Any]:
+def _value_and_slope(xp: ArrayModule, tensors: Any, y: Any) -> tuple[Any, Any]:
     constant, slope, curvature, radius, third, fourth = tensors
     # The norm has no derivative at 0, but this function is its own derivative, so that none is taken of it.
-    distance, limit = jnp.sqrt(jnp.sum(y**2, axis=-1, keepdims=True)), jnp.expand_dims(radius, -1)
+    distance, limit = xp.sqrt(xp.sum(y**2, axis=-1, keepdims=True)), xp.expand_dims(radius, -1)
     outside = distance > limit
-    shrunk = jnp.where(outside, limit / jnp.where(outside, distance, 1.0), 1.0)
+    shrunk = xp.where(outside, limit / xp.where(outside, distance, 1.0), 1.0)
     near = y * shrunk
-    value, rise = _higher(third, fourth, near)
-    bent = jnp.einsum("...ij,...j->...i", curvature, near)
-    value = constant + jnp.sum((slope + 0.5 * bent) * near, axis=-1) + value
+    value, rise = _higher(xp, third, fourth, near)
+    bent = xp.einsum("...ij,...j->...i", curvature, near, optimize="greedy")
+    value = constant + xp.sum((slope + 0.5 * bent) * near, axis=-1) + value
     rise = slope + bent + rise
-    along = y * jnp.sum(rise * y, axis=-1, keepdims=True) / jnp.where(outside, distance**2, 1.0)
-    value = value - 0.5 * jnp.sum(y**2 - near**2, axis=-1)
-    return value, jnp.where(outside, shrunk * (rise - along) - y, rise)
+    along = y * xp.sum(rise * y, axis=-1, keepdims=True) / xp.where(outside, distance**2, 1.0)
+    value = value - 0.5 * xp.sum(y**2 - near**2, axis=-1)
+    return value, xp.where(outside, shrunk * (rise - along) - y, rise)
 
 
 @jax.custom_jvp
 def _value(tensors: Any, y: Any) -> Any:
-    return _value_and_slope(tensors, y)[0]
+    return _value_and_slope(jnp, tensors, y)[0]
 
 
 @_value.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     # The gradient comes with the value in one contraction, where differentiating would scatter products back.
-    value, slope = _value_and_slope(*primals)
+    value, slope = _value_and_slope(jnp, *primals)
     return value, jnp.sum(slope * tangents[1], axis=-1)
 
 
@@ -179,8 +189,7 @@ def polynomial_of_slopes(
     slope, curvature, third, fourth = (*parts, None)[:4]
     radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)
     centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
-    with jax.enable_x64(True):
-        off = values - np.sum(np.reshape(jax.vmap(centred)(points), (len(points), -1)), axis=1)
+    off = values - np.sum(np.reshape(centred.values(points), (len(points), -1)), axis=1)
     return dataclasses.replace(centred, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
 
 

@@ -43,7 +43,10 @@ def test_a_quartic_comes_back_from_its_slopes_with_its_own_gradient(x64, quartic
     _, points, values, slopes = quartic
     made = polynomial_of_slopes(Frame.of_draws(points), points, values, slopes, 4)
     scale = np.abs(values).max()
-    own, gradients = evaluated(made, points)
+    everywhere = np.concatenate([points, 9 * points])  # far points are beyond its radius
+    own, gradients = evaluated(made, everywhere)
+    np.testing.assert_allclose(made.values(everywhere), own, rtol=1e-12, atol=1e-12 * scale)
+    own, gradients = own[: len(points)], gradients[: len(points)]
     assert np.abs(own - values).max() < 1e-11 * scale  # rounding, of a well-conditioned system
     assert np.abs(gradients - slopes).max() < 1e-11 * np.abs(slopes).max()
 
