@@ -24,7 +24,8 @@ def test_notebooks_are_kept_as_they_ran_from_the_first_cell_to_the_last(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_notebooks_run(path):
+def test_notebooks_run(path, monkeypatch):
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # pictures are shown in a notebook
     nbformat = pytest.importorskip("nbformat", reason='notebooks need pip install ".[docs]"')
     nbclient = pytest.importorskip("nbclient", reason='notebooks need pip install ".[docs]"')
     notebook = nbformat.read(path, as_version=4)
