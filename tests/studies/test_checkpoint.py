@@ -1,5 +1,6 @@
 """Checkpoints: whatever happens to a study or its file, nothing finished is lost and no result is another study's."""
 
+import functools
 import json
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
-from ldpbayes.studies import Checkpoint, coverage
+from ldpbayes.studies import Checkpoint, ReplicatedFit, _checkpoint, coverage
 from ldpbayes.studies._checkpoint import model_fingerprint
 from tests.checkpoints import read, write
 
@@ -56,12 +57,15 @@ def test_sites_may_have_any_name(tmp_path):
     assert same(loaded(saved(tmp_path / "c.npz", results=results)), results)
 
 
-def test_a_study_of_sites_with_such_names_is_complete_and_kept(tmp_path):
+def test_a_study_of_sites_with_such_names_is_complete_and_kept(tmp_path, monkeypatch):
     def model(release):
         numpyro.sample("settings", dist.Normal(0, 1))
         numpyro.sample("finished", dist.Normal(0, 1).expand([2]).to_event(1))
         ldp.observe("z", dist.Bernoulli(numpyro.sample("file", dist.Beta(1, 1))), release)
 
+    shapes = {"settings": (2, 5), "finished": (2, 5, 2), "file": (2, 5)}
+    draws = {name: np.random.default_rng(0).uniform(size=shape) for name, shape in shapes.items()}
+    monkeypatch.setattr(ReplicatedFit, "__call__", lambda *_: draws)  # the names are those of what is simulated
     options = {"replicates": 2, "num_warmup": 5, "num_samples": 5, "checkpoint": tmp_path / "c.npz"}
     first = coverage(model, ldp.RandomizedResponse(1.0), 20, **options).quantiles
     assert {name: len(q) for name, q in first.items()} == dict.fromkeys(
@@ -70,6 +74,13 @@ def test_a_study_of_sites_with_such_names_is_complete_and_kept(tmp_path):
     assert same(coverage(model, ldp.RandomizedResponse(1.0), 20, **options).quantiles, first)
 
 
+@pytest.fixture
+def versions_read_once(monkeypatch):
+    """Entering a checkpoint reads versions from the files of the installed packages, which takes most of its time."""
+    monkeypatch.setattr(_checkpoint, "version", functools.cache(_checkpoint.version))
+
+
+@pytest.mark.usefixtures("versions_read_once")
 def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
     whole = saved(tmp_path / "c.npz").read_bytes()
     for length in range(len(whole)):
@@ -81,6 +92,7 @@ def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"c.npz", "cut.npz"}
 
 
+@pytest.mark.usefixtures("versions_read_once")
 def test_a_flipped_byte_is_never_a_wrong_result(tmp_path):
     whole, path = bytearray(saved(tmp_path / "c.npz").read_bytes()), tmp_path / "flipped.npz"
     refused = 0

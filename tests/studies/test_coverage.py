@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -133,7 +134,7 @@ def test_an_interrupt_is_answered_at_once_loses_no_finished_batch_and_leaves_no_
     ("path", "message"),
     [
         (None, "nothing is saved: with checkpoint= a file keeps every finished batch"),
-        ("study.npz", "nothing is saved: the first batch, of 4, was not finished; see batch="),
+        ("study.npz", "nothing is saved: the first batch, of 2, was not finished; see batch="),
     ],
 )
 def test_an_interrupt_says_that_nothing_is_saved_where_that_is_so(path, message, tmp_path, monkeypatch):
@@ -142,7 +143,7 @@ def test_an_interrupt_says_that_nothing_is_saved_where_that_is_so(path, message,
 
     monkeypatch.setattr(ReplicatedFit, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt, match=message):
-        coverage(clipped_gaussian(), LAPLACE, 100, replicates=4, checkpoint=path and tmp_path / path)
+        coverage(clipped_gaussian(), LAPLACE, 100, replicates=2, checkpoint=path and tmp_path / path)
     assert not list(tmp_path.iterdir())
 
 
@@ -212,8 +213,13 @@ def test_posteriors_of_numbers_and_rows_are_calibrated():
 
 
 def test_posteriors_of_rows_can_be_replicated():
-    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, -20.0, 20.0, 2)
-    result = coverage(multivariate_normal(), mechanism, 50, replicates=4, num_warmup=20, num_samples=20, batch=2)
-    assert result.quantiles["mean[1]"].shape == (4,) and np.ptp(result.quantiles["scale[0]"]) > 0
+    def model(release):
+        mean = numpyro.sample("mean", dist.Normal(0, 5).expand([2]).to_event(1))
+        numpyro.deterministic("root", jnp.diag(mean).at[0, 0].set(1))
+        ldp.observe("z", dist.MultivariateNormal(mean, jnp.eye(2)), release)
+
+    mechanism = ldp.GaussianMechanism(1.0, 1e-5, -20.0, 20.0, 2)
+    result = coverage(model, mechanism, 50, replicates=4, num_warmup=20, num_samples=20, batch=2)
+    assert result.quantiles["mean[1]"].shape == (4,) and np.ptp(result.quantiles["mean[0]"]) > 0
     # the entries of the root that are 1 or 0 whatever the data have no posterior to speak of
-    assert [name for name in result.quantiles if name.startswith("root")] == ["root[1, 0]", "root[1, 1]"]
+    assert [name for name in result.quantiles if name.startswith("root")] == ["root[1, 1]"]
