@@ -134,6 +134,7 @@ def test_no_more_than_the_posterior_itself_is_spent():
     assert "epsilon = 0.5 and delta = 0" in tempered.privacy
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     """95% percentile intervals at n = 400; 100 trials cover in at least 88 but for one study in 250 (binomial)."""
     truth, count = 0.3, 400
