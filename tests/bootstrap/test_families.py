@@ -133,7 +133,7 @@ def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrap
         estimator(noise.IndependentGaussian([1.0, 0.1]), 2**0.5)
 
 
-@pytest.mark.parametrize("name", ON_THE_LINE)
+@pytest.mark.parametrize("name", on_demand(ON_THE_LINE, ON_THE_LINE.keys() - {"gamma rate", "bernoulli"}))
 def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
     family, params, law = ON_THE_LINE[name]
     record = family.distribution(params)
@@ -250,21 +250,18 @@ def parameters_of(name):
 )
 def test_any_step_of_free_values_leads_to_parameters_and_the_free_values_of_parameters_lead_back(name, rng):
     family, params = FAMILIES[name], parameters_of(name)
+    free = jax.eval_shape(family.unconstrained, params)
+    steps = rng.normal(0, 3, (20, *free.shape))
+    away = {key: value - np.abs(rng.normal(0, 3, (20, *value.shape))) for key, value in params.items()}
 
     @jax.jit
-    @functools.partial(jax.vmap, in_axes=(None, 0))
-    def moved(params, seed):
-        keys = jax.random.split(jax.random.key(seed), len(params) + 1)
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0))
+    def moved(params, step, away):
         free = family.unconstrained(params)
-        step = 3 * jax.random.normal(keys[0], free.shape)
-        away = {
-            name: value - 3 * jnp.abs(jax.random.normal(key, value.shape))
-            for key, (name, value) in zip(keys[1:], params.items(), strict=True)
-        }
         ahead = [family.constrained(free + step, params), family.nearest(away)]
         return family.constrained(free, params), [allowed(family, at) for at in ahead]
 
-    back, ahead = moved(params, np.arange(20))
+    back, ahead = moved(params, steps, away)
     for key, value in back.items():
         np.testing.assert_allclose(value[0], params[key], rtol=1e-12)
     assert np.all(ahead)
