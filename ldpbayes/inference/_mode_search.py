@@ -17,8 +17,8 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.inference._missed_tails import Rays, tail_errors
 from ldpbayes.inference._split_model import Cut, cut_model
-from ldpbayes.inference._tails import Rays, tail_errors
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
 from ldpbayes.inference.density import Density, Site
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes

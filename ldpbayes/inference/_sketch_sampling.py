@@ -11,10 +11,16 @@ from numpyro.infer import HMC, MCMC
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import Release, Sketch
-from ldpbayes.inference.certificate import COARSE_TOLERANCE, Certificate, coarser, panel_sketches, replace_sketches
 from ldpbayes.inference.chains import STATISTICS, Sampling
 from ldpbayes.inference.density import RUNNING, Density, Site, leaves
 from ldpbayes.inference.result import arviz
+from ldpbayes.inference.sketch_certificate import (
+    COARSE_TOLERANCE,
+    Certificate,
+    coarser,
+    panel_sketches,
+    replace_sketches,
+)
 
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large

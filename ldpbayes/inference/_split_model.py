@@ -17,9 +17,9 @@ from numpyro.infer.util import compute_log_probs, potential_energy
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.types import Array, Message, Model, Params
-from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.compiled_programs import inputs_in_use
 from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.sketch_certificate import panel_sketches
 
 WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
 REQUESTED_RECORDS = 10  # records from which on an observed site is expanded on request

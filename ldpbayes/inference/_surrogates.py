@@ -16,14 +16,14 @@ from numpyro.infer.util import unconstrain_fn
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference import _mode_search
+from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
 from ldpbayes.inference._mode_search import Expansion, Mode, NoMode, Search
 from ldpbayes.inference._split_model import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
-from ldpbayes.inference._tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
-from ldpbayes.inference.certificate import panel_sketches
 from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
 from ldpbayes.inference.result import arviz, resample, smoothed_weights
+from ldpbayes.inference.sketch_certificate import panel_sketches
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.numerics.polynomial import Frame, Polynomial

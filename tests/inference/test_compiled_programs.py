@@ -11,9 +11,9 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.inference._generated import Generated, log_likelihoods
-from ldpbayes.inference.certificate import Certificate
 from ldpbayes.inference.compiled_programs import Program, Programs, trace
 from ldpbayes.inference.density import density_of
+from ldpbayes.inference.sketch_certificate import Certificate
 
 X = np.arange(6.0).reshape(2, 3)
 

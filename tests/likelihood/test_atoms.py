@@ -10,8 +10,8 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.inference._sketch_sampling import TOLERANCE
-from ldpbayes.inference.certificate import Certificate
 from ldpbayes.inference.density import Density
+from ldpbayes.inference.sketch_certificate import Certificate
 from ldpbayes.likelihood.nodes import law_of_nodes
 from ldpbayes.mechanisms.additive import Additive
 

@@ -1,12 +1,17 @@
-"""Gaussian noise, alone and beside randomized response, against integrals, tests and 80-digit arithmetic."""
+"""Gaussian noise, alone and beside randomized response, against integrals, tests and 80-digit arithmetic; zero-inflated
+Laplace noise against the paper's parameters.
+"""
+
+import math
 
 import mpmath
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from ldpbayes.privacy import GaussianTradeoff, gaussian_scale
+from ldpbayes.privacy import GaussianTradeoff, approximate_tradeoff, gaussian_scale, zil_parameters
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
+from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 EPSILONS = [1e-4, 0.01, 1.0, 5.0, 50.0, 700.0]
@@ -256,3 +261,24 @@ def test_calibrated_noise_keeps_the_promise_in_exact_arithmetic():
 def test_bad_arguments_of_noise_beside_a_response_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_figure_1b_parameters_are_found():
+    found = zil_parameters(0.8, 0.17, 0.05, (0, 1))
+    assert found.distance == pytest.approx(0.5, abs=0.01)  # the figure's c′, to its digits
+    assert found.tradeoff.delta(0.8) == pytest.approx(0.17, abs=1e-12)
+    assert found.scale == pytest.approx(1 / found.distance)
+    grid = np.linspace(0, 1, 201)
+    assert np.all(found.tradeoff(grid) >= approximate_tradeoff(0.8, 0.17)(grid) - 1e-12)
+
+
+def test_parameters_for_attributes_and_exact_curves_need_less_noise():
+    bounds = (np.zeros(4), np.array([1.0, 1.0, 1.0, 3.0]))
+    record = zil_parameters(1.0, 0.2, 0.1, bounds)
+    attribute = zil_parameters(1.0, 0.2, 0.1, bounds, unit="attribute")
+    assert record.scale / attribute.scale == pytest.approx(math.sqrt(12) / 3)
+    exact = zil_parameters(1.0, 0.2, 0.1, bounds, exact=True)
+    assert exact.scale < record.scale
+    assert SymmetricLaplaceTradeoff(exact.distance, 4).delta(1.0) == pytest.approx(0.1 / 0.9)
+    # Table 1's noise is sqrt(2)/epsilon: (epsilon, zero_probability) just so
+    assert zil_parameters(1.5, 0.1 + 1e-9, 0.1, (0, 1), exact=True).scale == pytest.approx(0.94, abs=0.005)

@@ -1,17 +1,13 @@
 """Trade-off functions of symmetric Laplace noise against closed forms, simulation and 30-digit arithmetic."""
 
-import functools
 import math
 
-import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
 from scipy import optimize, special
 
 import ldpbayes as ldp
-from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.privacy import LaplaceTradeoff, approximate_tradeoff, zil_parameters
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff, _tests
 from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
@@ -23,35 +19,6 @@ GRID = np.linspace(0, 1, 201)
 def errors(dimension, distance, kappa):
     """Level and power of the tests at log thresholds."""
     return np.exp(_tests(dimension, distance).log_errors(kappa)[:2])
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3, 6, 7, 50, 1000])
-def test_density_is_the_bessel_form_near_zero_and_far_out(dimension):
-    order = mpmath.mpf(dimension) / 2 - 1
-    for radius in (1e-12, 1e-3, 0.3, 1.0, 7.0, 60.0, 500.0):
-        with mpmath.workdps(40):
-            r = mpmath.mpf(radius)
-            bessel = mpmath.besselk(order, mpmath.sqrt(2) * r) if radius < 400 or dimension < 50 else None
-            if bessel is None:  # mpmath gives up there; the integral of which the density is made
-                half = mpmath.mpf(dimension) / 4
-                peak = -half + mpmath.sqrt(half**2 + r**2 / 2)
-                mass = mpmath.quad(
-                    lambda w, r=r: mpmath.exp(-w - r**2 / (2 * w)) * w ** (-mpmath.mpf(dimension) / 2),
-                    [peak * t / 20 for t in range(6, 41)],
-                )
-                exact = mpmath.log(mass) - mpmath.mpf(dimension) / 2 * mpmath.log(2 * mpmath.pi)
-            else:
-                exact = mpmath.log(
-                    2 * (2 * mpmath.pi) ** (-mpmath.mpf(dimension) / 2) * (r**2 / 2) ** (-order / 2) * bessel
-                )
-        got = float(log_density(np, np.array(radius), dimension))
-        # a few roundings of the largest of the terms that make up the logarithm
-        assert got == pytest.approx(float(exact), rel=1e-13, abs=2e-13 * (1 + dimension / 10)), radius
-
-
-def test_density_at_zero_is_infinite_in_two_dimensions_or_more():
-    assert log_density(np, np.array(0.0), 1) == pytest.approx(-math.log(2) / 2)
-    assert log_density(np, np.array(0.0), 2) == np.inf
 
 
 @pytest.mark.parametrize("distance", [0.01, 0.3, 1.0, 4.0, 20.0])
@@ -207,47 +174,6 @@ def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
         np.testing.assert_array_equal(inverted[2:], [0, np.inf, 0])
 
 
-def test_zero_inflated_curve_is_the_shrunk_one_and_its_deltas_follow():
-    base = SymmetricLaplaceTradeoff(0.7, 3)
-    curve = ZeroInflatedTradeoff(base, 0.2)
-    np.testing.assert_allclose(curve(0.8 * GRID[::4]), 0.8 * base(GRID[::4]), atol=1e-15)
-    assert np.all(curve(np.linspace(0.8, 1, 5)) == 0)
-    for epsilon in (0.0, 0.5, 1.5):
-        assert curve.delta(epsilon) == pytest.approx(1 - 0.8 * (1 - base.delta(epsilon)))
-        supremum = np.max(1 - np.exp(epsilon) * ALPHA - curve(ALPHA))
-        assert supremum <= curve.delta(epsilon) + 1e-12
-    assert curve.epsilon(curve.delta(0.5)) == pytest.approx(0.5, rel=1e-8)
-    assert curve.epsilon(0.19) == np.inf
-
-
-def test_approximate_tradeoff_is_the_largest_of_its_lines():
-    for epsilon, delta in ((0.8, 0.17), (2.0, 0.0), (30.0, 1e-6)):
-        curve = approximate_tradeoff(epsilon, delta)
-        lines = [0 * GRID, 1 - delta - np.exp(epsilon) * GRID, np.exp(-epsilon) * (1 - delta - GRID)]
-        np.testing.assert_allclose(curve(GRID), np.max(lines, axis=0), atol=1e-14)
-        assert curve.delta(epsilon) == pytest.approx(delta) and curve.epsilon(delta) == pytest.approx(epsilon)
-
-
-def test_figure_1b_parameters_are_found():
-    found = zil_parameters(0.8, 0.17, 0.05, (0, 1))
-    assert found.distance == pytest.approx(0.5, abs=0.01)  # the figure's c′, to its digits
-    assert found.tradeoff.delta(0.8) == pytest.approx(0.17, abs=1e-12)
-    assert found.scale == pytest.approx(1 / found.distance)
-    assert np.all(found.tradeoff(GRID) >= approximate_tradeoff(0.8, 0.17)(GRID) - 1e-12)
-
-
-def test_parameters_for_attributes_and_exact_curves_need_less_noise():
-    bounds = (np.zeros(4), np.array([1.0, 1.0, 1.0, 3.0]))
-    record = zil_parameters(1.0, 0.2, 0.1, bounds)
-    attribute = zil_parameters(1.0, 0.2, 0.1, bounds, unit="attribute")
-    assert record.scale / attribute.scale == pytest.approx(math.sqrt(12) / 3)
-    exact = zil_parameters(1.0, 0.2, 0.1, bounds, exact=True)
-    assert exact.scale < record.scale
-    assert SymmetricLaplaceTradeoff(exact.distance, 4).delta(1.0) == pytest.approx(0.1 / 0.9)
-    # Table 1's noise is sqrt(2)/epsilon: (epsilon, zero_probability) just so
-    assert zil_parameters(1.5, 0.1 + 1e-9, 0.1, (0, 1), exact=True).scale == pytest.approx(0.94, abs=0.005)
-
-
 def test_public_records_have_no_protection():
     curve = SymmetricLaplaceTradeoff(np.array([0.5, np.inf]), 2)
     assert curve(0.3)[0] > 0.4 and curve(0.3)[1] == 0
@@ -292,19 +218,3 @@ def test_curves_of_very_many_dimensions_are_their_limit(dimension):
         np.testing.assert_allclose(got, nearly, rtol=0.06)
         # below the other curves, but for the rounding of theirs
         assert np.all(got >= nearly - 1e-9 if method == "delta" else got <= nearly + 1e-9)
-
-
-@pytest.mark.parametrize("dimension", [2, pytest.param(5, marks=pytest.mark.slow)])
-def test_the_compiled_density_and_its_slope_are_those_of_the_bessel_function_for_few_radii_and_many(dimension, x64):
-    order = dimension / 2 - 1
-    law = functools.partial(log_density, jnp, dimension=dimension)
-    both = jax.jit(lambda radius: (law(radius), jax.vmap(jax.grad(law))(radius)))
-    for count in (16, 4096):
-        radius = np.linspace(0.01, 12.0, count)
-        x = math.sqrt(2) * radius
-        want = math.log(2) - dimension / 2 * math.log(2 * math.pi) - order * np.log(radius / math.sqrt(2))
-        want += np.log(special.kve(order, x)) - x
-        density, slope = both(radius)
-        np.testing.assert_allclose(density, want, atol=1e-12)  # units in the last place of numbers down to −20
-        slope_of_log = special.kvp(order, x) / special.kv(order, x)
-        np.testing.assert_allclose(slope, math.sqrt(2) * slope_of_log - order / radius, rtol=1e-12)

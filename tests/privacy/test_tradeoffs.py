@@ -8,10 +8,13 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff
+from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, approximate_tradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, ZeroInflatedTradeoff
+
+ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
+GRID = np.linspace(0, 1, 201)
 
 
 def randomized_response(epsilon, k):
@@ -210,3 +213,24 @@ def test_gaussian_noise_that_hides_nearly_everything_is_said_to_do_so():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_zero_inflated_curve_is_the_shrunk_one_and_its_deltas_follow():
+    base = SymmetricLaplaceTradeoff(0.7, 3)
+    curve = ZeroInflatedTradeoff(base, 0.2)
+    np.testing.assert_allclose(curve(0.8 * GRID[::4]), 0.8 * base(GRID[::4]), atol=1e-15)
+    assert np.all(curve(np.linspace(0.8, 1, 5)) == 0)
+    for epsilon in (0.0, 0.5, 1.5):
+        assert curve.delta(epsilon) == pytest.approx(1 - 0.8 * (1 - base.delta(epsilon)))
+        supremum = np.max(1 - np.exp(epsilon) * ALPHA - curve(ALPHA))
+        assert supremum <= curve.delta(epsilon) + 1e-12
+    assert curve.epsilon(curve.delta(0.5)) == pytest.approx(0.5, rel=1e-8)
+    assert curve.epsilon(0.19) == np.inf
+
+
+def test_approximate_tradeoff_is_the_largest_of_its_lines():
+    for epsilon, delta in ((0.8, 0.17), (2.0, 0.0), (30.0, 1e-6)):
+        curve = approximate_tradeoff(epsilon, delta)
+        lines = [0 * GRID, 1 - delta - np.exp(epsilon) * GRID, np.exp(-epsilon) * (1 - delta - GRID)]
+        np.testing.assert_allclose(curve(GRID), np.max(lines, axis=0), atol=1e-14)
+        assert curve.delta(epsilon) == pytest.approx(delta) and curve.epsilon(delta) == pytest.approx(epsilon)

@@ -1,3 +1,5 @@
+"""Private estimators by a minimised loss, and by maximum likelihood."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -9,9 +9,9 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
+from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.inference._mode_search import NoMode, find_mode, values_of
 from ldpbayes.inference._surrogates import by_expansion
-from ldpbayes.inference._tails import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
