@@ -31,7 +31,7 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-MOST_MAPS = 25_000  # of 65,530 that Linux lets a process have; every compiled function takes some
+MOST_MAPS = 45_000  # of 65,530 that Linux lets a process have; every compiled function takes some
 
 
 def memory_maps():

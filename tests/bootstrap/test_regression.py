@@ -116,6 +116,7 @@ def test_without_noise_it_is_least_squares(intercept, split):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_replicates_without_noise_have_the_law_of_least_squares_at_fixed_regressors():
     e = estimator(40, 1e10, delta=1e-6)
     params = estimated(e, e.release_values(e.release(regression_data(40), seed=0))).params

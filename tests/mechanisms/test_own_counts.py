@@ -86,6 +86,7 @@ def test_a_sketch_of_it_says_what_the_release_does_and_both_are_argument_of_comp
     np.testing.assert_allclose(every(example["GeometricCounts"](np.array([0.5, 2.0]))), one(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_fitted(example, release):
     options = {"num_warmup": 100, "num_samples": 100, "num_chains": 1, "progress_bar": False}
     rate = ldp.fit(example["model"], release.sketch(), seed=0, **options)["posterior"]["rate"].values

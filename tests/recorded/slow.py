@@ -23,7 +23,7 @@ CASES = {
         rows, zero-inflated, personal | categories, randomized response | categories, randomized response, channel
         a law a record, randomized response | categories, optimal unary encoding | categories, subset selection
         categories, optimal unary encoding, personal budgets | categories, local hashing
-        categories, Hadamard response | uniform beyond the bounds, Laplace""",
+        categories, Hadamard response | uniform beyond the bounds, Laplace | truncated normal, Laplace""",
     "model": """sketch, Laplace | sketch, Gaussian | sketch, symmetric | sketch, independent | sketch, zero-inflated
         sketch, counts | sketch, 17 panels | sketch, sum of two | sketch, randomized response, personal budgets
         sketch, optimal unary encoding | sketch, symmetric unary encoding | sketch, subset selection
@@ -34,7 +34,8 @@ CASES = {
         logistic, dr, no support, one draw | logistic, dr, wider support, seed 3 | logistic, dr, in a ball
         squared, oracle | absolute, combined | absolute, dr | absolute, naive | check, combined
         median of a number, dr | huber, dr | huber, oracle | function, combined
-        function of a tree, sdr | bootstrap | absolute, oracle | function, dr, exact | logistic, independent""",
+        function of a tree, sdr | bootstrap | absolute, oracle | function, dr, exact | logistic, independent
+        two batches | check, dr | huber, naive | squared, sl""",
     "frequencies": """randomized response, personal budgets, unbiased | randomized response, personal budgets, mle
         symmetric unary encoding, mle""",
     "bootstrap": """Bernoulli | Beta | Exponential | Gamma | GammaRate | Gaussian | GaussianMean | Multinomial | Poisson

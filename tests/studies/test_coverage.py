@@ -60,6 +60,7 @@ def binomial_band_misses(study):
     return sum(not row["inside"] for row in study.table(levels=(0.5, 0.7, 0.9, 0.95)))
 
 
+@pytest.mark.slow
 def test_histograms_are_counted_entry_by_entry_and_personal_budgets_kept():
     mechanism = ldp.LocalHashing(np.resize([0.5, np.inf], 60), 3, 2)
     study = coverage(oue_histogram(), mechanism, 60, replicates=4, batch=2, num_warmup=50, num_samples=50)
