@@ -301,7 +301,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     @property
     def support_probabilities(self) -> tuple[Array, Array]:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # the budget is a number, also in a traced function
             p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
         return p, q
 
