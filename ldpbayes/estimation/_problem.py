@@ -115,9 +115,10 @@ def sampled_rows(records: Records) -> np.ndarray:
 
 @functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
-    """For each parameter (p,) the shortest move over which a linear approximation of the losses fails by half.
+    """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half.
 
-    If the approximation never fails, as for a loss that is linear in a parameter, one plus the parameter's size.
+    If that never fails, as above all kinks, the shortest move downwards; for a loss that is linear in a parameter, one
+    plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -138,9 +139,11 @@ def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
         between = jnp.log(BENT / low) / jnp.log(high / low)  # log-linear, so that the lengths' grid does not matter
         length = lengths[first] * 2.0 ** jnp.where(jnp.isfinite(between), between - 1, 0.0)
         fails = jnp.any(bent) & (first > 0) & (size(slope) > 0)
-        return jnp.where(fails, length, 1 + jnp.abs(theta @ direction))
+        return jnp.where(fails, length, jnp.inf)
 
-    return jax.lax.map(unit, jnp.eye(theta.shape[0], dtype=theta.dtype))
+    ahead = jnp.eye(theta.shape[0], dtype=theta.dtype)
+    up, down = jnp.split(jax.lax.map(unit, jnp.concatenate([ahead, -ahead])), 2)
+    return jnp.where(jnp.isfinite(up), up, jnp.where(jnp.isfinite(down), down, 1 + jnp.abs(theta)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
+from importlib import metadata
 from types import ModuleType
 from typing import IO, Any
 
@@ -31,6 +32,7 @@ except ImportError:  # on Windows, where two studies that use one file are not n
 
 FORMAT = 2
 PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
+_version = functools.cache(metadata.version)  # which reads files of the installed package
 
 
 class Checkpoint(dict):
@@ -65,7 +67,7 @@ class Checkpoint(dict):
             self._lock = _lock(self.path)
             try:
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-                versions = {name: version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
+                versions = {name: _version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
                 self._read(self.path)
             except BaseException:

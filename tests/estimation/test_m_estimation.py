@@ -15,7 +15,7 @@ from scipy import integrate, optimize, stats
 import ldpbayes as ldp
 from ldpbayes import losses
 from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRandom, SymmetricLaplaceCorrection
-from ldpbayes.estimation._problem import examine, records_of, with_flat_parameter
+from ldpbayes.estimation._problem import examine, natural_units, records_of, with_flat_parameter
 from ldpbayes.estimation.losses._loss import as_loss
 from ldpbayes.estimation.m_estimation import Estimator, _fixed_point
 from ldpbayes.studies import binomial_band
@@ -388,6 +388,14 @@ def test_a_loss_with_kinks_is_estimated_in_any_units(low, width):
     # three tenths of a width of rounding off, which is 0.02 of a unit of 0.2: a tenth of a standard error
     assert abs(place - first) < 0.2 * error
     assert spread == pytest.approx(error, rel=0.1)  # units agree to a tenth, and so do the widths that they give
+
+
+def test_a_unit_above_all_kinks_is_the_one_as_far_below_them():
+    rows, loss = np.linspace(5.0, 5.001, 100)[:, None], losses.absolute(features=())
+    with jax.enable_x64(True):
+        above, below = (natural_units(loss, rows, np.array([5.0005 + move])) for move in (0.01, -0.01))
+    np.testing.assert_allclose(above, below, rtol=1e-9)
+    assert 0.005 < above[0] < 0.05  # the kinks are 0.01 away; a loss without any has a unit of 6
 
 
 @pytest.mark.slow

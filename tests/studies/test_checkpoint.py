@@ -1,6 +1,5 @@
 """Checkpoints: whatever happens to a study or its file, nothing finished is lost and no result is another study's."""
 
-import functools
 import json
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
-from ldpbayes.studies import Checkpoint, ReplicatedFit, _checkpoint, coverage
+from ldpbayes.studies import Checkpoint, ReplicatedFit, coverage
 from ldpbayes.studies._checkpoint import model_fingerprint
 from tests.checkpoints import read, write
 
@@ -74,13 +73,6 @@ def test_a_study_of_sites_with_such_names_is_complete_and_kept(tmp_path, monkeyp
     assert same(coverage(model, ldp.RandomizedResponse(1.0), 20, **options).quantiles, first)
 
 
-@pytest.fixture
-def versions_read_once(monkeypatch):
-    """Entering a checkpoint reads versions from the files of the installed packages, which takes most of its time."""
-    monkeypatch.setattr(_checkpoint, "version", functools.cache(_checkpoint.version))
-
-
-@pytest.mark.usefixtures("versions_read_once")
 def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
     whole = saved(tmp_path / "c.npz").read_bytes()
     for length in range(len(whole)):
@@ -92,7 +84,6 @@ def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"c.npz", "cut.npz"}
 
 
-@pytest.mark.usefixtures("versions_read_once")
 def test_a_flipped_byte_is_never_a_wrong_result(tmp_path):
     whole, path = bytearray(saved(tmp_path / "c.npz").read_bytes()), tmp_path / "flipped.npz"
     refused = 0
