@@ -23,9 +23,9 @@ from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
-from ldpbayes.estimation.minimise import Box, minimise
 from ldpbayes.inference.density import RUNNING, Density, sites_of
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.numerics.minimise import Box, minimise
 
 LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter

@@ -18,8 +18,8 @@ from ldpbayes.estimation._corrections import (
 from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning, Estimator, MEstimationResult, m_estimate
-from ldpbayes.estimation.minimise import Ball, Box
 from ldpbayes.estimation.priors import label_prior
+from ldpbayes.numerics.minimise import Ball, Box
 
 __all__ = [
     "Ball",

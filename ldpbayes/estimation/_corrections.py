@@ -19,10 +19,11 @@ from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.losses._loss import Derivatives, Loss
+from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.noise.zero_inflated import Omitted
+from ldpbayes.numerics.minimise import Derivatives
 
 DRAWS = 16  # default draws of the analyst's own noise for each record
 LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral

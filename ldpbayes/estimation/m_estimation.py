@@ -25,10 +25,10 @@ from ldpbayes.estimation._corrections import (
     check_noise,
     correction_from,
 )
-from ldpbayes.estimation.losses._loss import Derivatives, Loss
-from ldpbayes.estimation.minimise import TOLERANCE, Ball, Box, Minimum, minimise
+from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.composition import statements
+from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
 
 class EstimationWarning(LdpBayesWarning):

@@ -16,7 +16,7 @@ import optimistix
 from jax.scipy.optimize import minimize as jax_minimize
 from scipy import optimize
 
-from ldpbayes.estimation.minimise import minimise
+from ldpbayes.numerics.minimise import minimise
 from tests.reproductions.lu_chen_qiu import logistic_setting
 
 LOWEST = 1e-7  # how much above the least value found a criterion may be

@@ -13,8 +13,7 @@ from jax.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.types import Array
-
-Derivatives = tuple[jax.Array, jax.Array, jax.Array]  # value, gradient (p,) and Hessian (p, p)
+from ldpbayes.numerics.minimise import Derivatives
 
 
 class Loss(abc.ABC):

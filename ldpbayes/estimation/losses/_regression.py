@@ -12,7 +12,8 @@ from scipy import special
 from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
-from ldpbayes.estimation.losses._loss import Derivatives, Loss
+from ldpbayes.estimation.losses._loss import Loss
+from ldpbayes.numerics.minimise import Derivatives
 
 Columns = Sequence[int | str]  # positions or names
 

@@ -15,7 +15,8 @@ import numpy as np
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.losses._loss import Derivatives
+
+Derivatives = tuple[jax.Array, jax.Array, jax.Array]  # value, gradient (p,) and Hessian (p, p)
 
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-6  # of the last step, against one that changes the criterion by its size; the step after is far shorter

@@ -7,9 +7,9 @@ import pytest
 from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
-from ldpbayes.estimation import minimise as minimisation
 from ldpbayes.estimation.losses._loss import value_gradient_hessian
-from ldpbayes.estimation.minimise import minimise
+from ldpbayes.numerics import minimise as minimisation
+from ldpbayes.numerics.minimise import minimise
 
 pytestmark = pytest.mark.usefixtures("x64")
 
