@@ -5,7 +5,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,22 @@ from ldpbayes._core.tracing import is_concrete
 _INSIDE = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
 _LARGEST = 2**63 - 1  # that an array of integers holds
 LARGEST_CODE = 2**31 - 1  # of codes and columns: that JAX's default integers hold
+
+Rule: TypeAlias = tuple[str, Callable[[np.ndarray], Any]]
+"""What is allowed, in words, and its elementwise test, for ``checked(name, value, *RULE)``."""
+
+FINITE: Rule = "finite", np.isfinite
+FINITE_NUMBERS: Rule = "finite numbers", np.isfinite
+POSITIVE: Rule = "positive and finite", lambda a: (a > 0) & (a < np.inf)
+NOT_NEGATIVE: Rule = "non-negative and finite", lambda a: (a >= 0) & (a < np.inf)
+ABOVE_ZERO: Rule = "positive", lambda a: a > 0
+INSIDE_0_1: Rule = "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)
+SHARE: Rule = "in (0, 1]", lambda a: (a > 0) & (a <= 1)
+PROBABILITY: Rule = "in [0, 1]", lambda a: (a >= 0) & (a <= 1)
+# of one number, not of arrays
+ONE_POSITIVE: Rule = "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf)
+ONE_ABOVE_ZERO: Rule = "a positive number", lambda a: (a.ndim == 0) & (a > 0)
+ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1)
 
 
 class LdpBayesWarning(UserWarning):

@@ -10,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy import special, stats
 
-from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
+from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PointMasses
@@ -19,7 +19,6 @@ from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 from ldpbayes.numerics.tails import poisson_log_mass
 
 NORMAL_REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
-POSITIVE = "a positive and finite number"
 LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
 BLOCK = 2048  # records that are drawn at a time
 
@@ -213,7 +212,7 @@ class GammaRate(RateFamily):
     known: ClassVar = {"concentration": "concentration"}
 
     def __post_init__(self) -> None:
-        checked_field(self, "concentration", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        checked_field(self, "concentration", *ONE_POSITIVE)
         _check_positive_lower(self)
         super().__post_init__()
 
@@ -320,7 +319,7 @@ class NormalMean(NumberFamily):
     known: ClassVar = {"scale": "scale"}
 
     def __post_init__(self) -> None:
-        checked_field(self, "scale", POSITIVE, lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
+        checked_field(self, "scale", *ONE_POSITIVE)
         super().__post_init__()
 
     @property

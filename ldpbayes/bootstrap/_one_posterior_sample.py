@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.scipy import special
 
-from ldpbayes._core.checks import at_least, check_order, checked
+from ldpbayes._core.checks import ONE_POSITIVE, at_least, check_order, checked
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
@@ -206,7 +206,7 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
         if self.count is None:
             raise ValueError("count is missing: the number of records is taken to be public")
         object.__setattr__(self, "count", at_least(1, "count", self.count))
-        checked_field(self, "epsilon", "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+        checked_field(self, "epsilon", *ONE_POSITIVE)
         law = self._law
         for name in ("lower", "upper"):
             if getattr(self, name) is None:

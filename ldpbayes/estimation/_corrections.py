@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from jax.scipy.special import ndtr, ndtri
 
-from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.checks import FINITE, checked, is_integer
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -541,8 +541,8 @@ def _checked_support(support: Support) -> Support:
         lower, upper = support
     except (TypeError, ValueError):
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
-    lower = checked("support's lower bound", lower, "finite", np.isfinite)
-    upper = checked("support's upper bound", upper, "finite", np.isfinite)
+    lower = checked("support's lower bound", lower, *FINITE)
+    upper = checked("support's upper bound", upper, *FINITE)
     try:
         disordered = np.any(np.greater_equal(lower, upper))
     except ValueError:

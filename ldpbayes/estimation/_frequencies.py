@@ -15,7 +15,7 @@ from jax import lax
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import at_least, checked, warn
+from ldpbayes._core.checks import ABOVE_ZERO, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
@@ -99,7 +99,7 @@ def frequencies(
     sketch = _exact_counts(data)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
-    tolerance = checked("tolerance", tolerance, "positive", lambda a: a > 0)
+    tolerance = checked("tolerance", tolerance, *ABOVE_ZERO)
     options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
     with jax.enable_x64(True):
         sample = Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float))

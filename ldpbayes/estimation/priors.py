@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy.polynomial import legendre
 
-from ldpbayes._core.checks import at_least, checked
+from ldpbayes._core.checks import POSITIVE, at_least, checked
 from ldpbayes.data import Release
 from ldpbayes.estimation._frequencies import newton, squarem
 from ldpbayes.mechanisms import NumericMechanism
@@ -71,7 +71,7 @@ def _released_histogram(release: Release, width: float | None) -> Histogram:
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
     width = float(z.std()) if width is None else width
-    width = checked("width", width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    width = checked("width", width, *POSITIVE)
     first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
     at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
     nodes = mean + width * np.arange(first, last)

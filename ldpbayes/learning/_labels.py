@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import check_order, checked
+from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, POSITIVE, check_order, checked
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.estimation.priors import label_prior
@@ -106,13 +106,13 @@ def release_labels(
     values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
     if np.ndim(values) != 1:
         raise ValueError(f"labels must be a vector of one number a record, got an array of shape {np.shape(values)}")
-    epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+    epsilon = checked("epsilon", epsilon, *POSITIVE)
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
-    lower, upper = (checked(name, end, "finite", np.isfinite) for name, end in (("lower", lower), ("upper", upper)))
+    lower, upper = (checked(name, end, *FINITE) for name, end in (("lower", lower), ("upper", upper)))
     check_order(lower, upper)
     if half_width is not None:
-        half_width = checked("half_width", half_width, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        half_width = checked("half_width", half_width, *POSITIVE)
     own = epsilon - prior_epsilon
     # checks the interval and the rule before anything is released
     RPWithPrior(own, (lower, upper) if interval is None or callable(interval) else interval, upper - lower, outside)
@@ -213,7 +213,7 @@ def checked_features(
     width = matrix.shape[1]
     if fit_names is not None and width != len(fit_names):
         raise ValueError(f"features must have {len(fit_names)} columns, as those of the fit had, got {width}")
-    matrix = checked("features", matrix, "finite numbers", np.isfinite)
+    matrix = checked("features", matrix, *FINITE_NUMBERS)
     unnamed = [f"x[{j}]" for j in range(width)]
     if not hasattr(features, "columns"):
         return matrix, unnamed

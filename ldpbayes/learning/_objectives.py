@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._core.checks import LdpBayesWarning, checked
+from ldpbayes._core.checks import ONE_ABOVE_ZERO, ONE_POSITIVE, LdpBayesWarning, checked
 from ldpbayes._core.types import Array
 from ldpbayes.learning._labels import label_spread
 from ldpbayes.likelihood import Privatized
@@ -131,8 +131,7 @@ class student_t_labels:
     df: float = 4.0
 
     def __post_init__(self) -> None:
-        allowed = "a positive and finite number"
-        df = checked("df", self.df, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < float("inf")))
+        df = checked("df", self.df, *ONE_POSITIVE)
         object.__setattr__(self, "df", df)
 
     def __call__(self, prediction: Array, scale: Array) -> dist.Distribution:
@@ -192,7 +191,7 @@ class MarginalLikelihood(Objective):
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
             raise TypeError(f"law must be {allowed}, got {self.law!r}")
         for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
-            value = checked(name, getattr(self, name), "a positive number", lambda a: (a.ndim == 0) & (a > 0))
+            value = checked(name, getattr(self, name), *ONE_ABOVE_ZERO)
             object.__setattr__(self, name, value)
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 import ldpbayes.noise as laws
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, SHARE, checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -42,7 +42,7 @@ class LaplaceMechanism(Additive):
     sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
-        self._check_positive("epsilon")
+        self._check("epsilon", *POSITIVE)
         super().__post_init__()
 
     @classmethod
@@ -83,7 +83,7 @@ class _StatedDeviation(Additive):
     perturbed: ColumnSubset = static(default=None)
 
     def __post_init__(self) -> None:
-        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        self._check("scale", *NOT_NEGATIVE)
         super().__post_init__()
 
 
@@ -150,8 +150,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
     perturbed: ColumnSubset = static(default=None)
 
     def __post_init__(self) -> None:
-        self._check_probability("zero_probability")
-        self._check("scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        self._check("zero_probability", *INSIDE_0_1)
+        self._check("scale", *NOT_NEGATIVE)
         super().__post_init__()
 
     @property
@@ -186,8 +186,8 @@ class GaussianMechanism(Additive):
     scale: Array = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self._check_positive("epsilon")
-        self._check_probability("delta")
+        self._check("epsilon", *POSITIVE)
+        self._check("delta", *INSIDE_0_1)
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError(
@@ -215,8 +215,8 @@ class GaussianMechanism(Additive):
         needs; for large ε it adds too little. Ask the guarantee, which is exact, for the δ that holds:
         ``mechanism.guarantee.delta(epsilon)``. `options` are those of `AdditiveMechanism`.
         """
-        epsilon = checked("epsilon", epsilon, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        delta = checked("delta", delta, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        epsilon = checked("epsilon", epsilon, *POSITIVE)
+        delta = checked("delta", delta, *INSIDE_0_1)
         unit_noise = AdditiveMechanism(laws.Gaussian(1.0), lower, upper, **options)
         with np.errstate(over="ignore"):
             deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise) / epsilon
@@ -268,11 +268,11 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     perturbed: ClassVar[None] = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        self._check_positive("epsilon")
+        self._check("epsilon", *POSITIVE)
         for name in ("lower", "upper"):
-            self._check(name, "finite", np.isfinite)
+            self._check(name, *FINITE)
         if self.gamma is not None:
-            self._check("gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+            self._check("gamma", *SHARE)
         super().__post_init__()
         with np.errstate(all="ignore"):
             if is_concrete(self) and not np.all(np.isfinite(self.noise.variance)):
@@ -299,7 +299,7 @@ class _WholeNumbers(Additive):
     sensitivity: Array = optional()
 
     def __post_init__(self) -> None:
-        self._check_positive("scale")
+        self._check("scale", *POSITIVE)
         if self.lower is None and self.upper is None and self.sensitivity is None:
             object.__setattr__(self, "sensitivity", 1.0)
         super().__post_init__()

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import LARGEST_CODE, at_least, checked, whole_numbers_up_to
+from ldpbayes._core.checks import ABOVE_ZERO, LARGEST_CODE, at_least, checked, whole_numbers_up_to
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -61,7 +61,7 @@ class PureProtocol(DiscreteMechanism):
         """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "positive", lambda a: a > 0)
+        self._check("epsilon", *ABOVE_ZERO)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:

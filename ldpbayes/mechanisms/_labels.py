@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import at_least, checked, is_integer
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, checked, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -53,9 +53,9 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
 
     def __post_init__(self) -> None:
-        self._check_positive("epsilon")
+        self._check("epsilon", *POSITIVE)
         for name, least in (("edges", 3), ("outputs", 2)):
-            self._check(name, "finite numbers", np.isfinite)
+            self._check(name, *FINITE_NUMBERS)
             protocol.increasing(name, getattr(self, name), least)
         edges, outputs = np.shape(self.edges), np.shape(self.outputs)
         if edges[0] != outputs[0] + 1:
@@ -78,7 +78,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             or more, parts of the prior's bins, and at most 512: half a second's work, which grows as their cube.
         """
         histogram = checked_histogram(prior)
-        cells = _cells(histogram.nodes) if nodes is None else checked("nodes", nodes, "finite numbers", np.isfinite)
+        cells = _cells(histogram.nodes) if nodes is None else checked("nodes", nodes, *FINITE_NUMBERS)
         cells = np.atleast_1d(cells)
         protocol.increasing("nodes", cells, 3)
         inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
@@ -191,7 +191,8 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     resolution = math.inf
 
     def __post_init__(self) -> None:
-        self._check_positive("epsilon", "half_width")
+        self._check("epsilon", *POSITIVE)
+        self._check("half_width", *POSITIVE)
         object.__setattr__(self, "interval", checked_interval(self.interval))
         if self.outside not in RULES:
             raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
@@ -337,11 +338,11 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
 
     def __post_init__(self) -> None:
-        self._check("epsilon", "one positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+        self._check("epsilon", *ONE_POSITIVE)
         for name in ("nodes", "outputs"):
-            self._check(name, "finite numbers", np.isfinite)
+            self._check(name, *FINITE_NUMBERS)
             protocol.increasing(name, getattr(self, name), 2)
-        self._check("matrix", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        self._check("matrix", *POSITIVE)
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
             raise ValueError(f"matrix must have a row a node and a column an output, {shape}, got {got}")
@@ -374,7 +375,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         if is_integer(nodes):
             rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
         else:
-            rows = np.atleast_1d(checked("nodes", nodes, "finite numbers", np.isfinite))
+            rows = np.atleast_1d(checked("nodes", nodes, *FINITE_NUMBERS))
             protocol.increasing("nodes", rows, 2)
         laws = design.optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
         return cls(epsilon, rows, laws.outputs, laws.matrix)

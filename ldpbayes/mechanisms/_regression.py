@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -68,8 +68,10 @@ class LinearRecordsMechanism(Additive):
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
         object.__setattr__(self, "clip", bool(self.clip))
-        self._check_positive("epsilon", "radius", "response_bound")
-        self._check_probability("delta", "split")
+        for name in ("epsilon", "radius", "response_bound"):
+            self._check(name, *POSITIVE)
+        for name in ("delta", "split"):
+            self._check(name, *INSIDE_0_1)
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
         object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
@@ -157,9 +159,9 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
         object.__setattr__(self, "clip", bool(self.clip))
         for name in ("epsilon", "radius"):
-            self._check(name, "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
+            self._check(name, *ONE_POSITIVE)
         for name in ("delta", "split"):
-            self._check(name, "a number between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1) & (a.ndim == 0))
+            self._check(name, *ONE_INSIDE_0_1)
         if not is_concrete(self.epsilon, self.delta, self.split):
             raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
@@ -275,8 +277,8 @@ class StatisticsMechanism(Additive):
         object.__setattr__(self, "columns", checked_regression_columns(self.columns))
         object.__setattr__(self, "clip", bool(self.clip))
         for name in ("epsilon", "radius"):
-            self._check(name, "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
-        self._check("delta", "a number between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1) & (a.ndim == 0))
+            self._check(name, *ONE_POSITIVE)
+        self._check("delta", *ONE_INSIDE_0_1)
         if self.count is not None:
             self._check("count", "a whole number of records, 1 at least", lambda a: (a >= 1) & (a == np.round(a)))
         for name, allowed in (("trust_model", ("local", "central")), ("off_diagonal", tuple(OFF_DIAGONALS))):
@@ -287,7 +289,7 @@ class StatisticsMechanism(Additive):
         units = np.asarray(self._units)
         if self.ratios is None:
             object.__setattr__(self, "ratios", units / units[0])
-        ratios = checked("ratios", self.ratios, "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        ratios = checked("ratios", self.ratios, *POSITIVE)
         if np.shape(np.atleast_1d(ratios)) != units.shape:
             raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
         object.__setattr__(self, "ratios", tuple(np.atleast_1d(ratios).tolist()))
@@ -434,7 +436,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     standard_deviation: Array = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self._check("response_bound", "a positive and finite number", lambda a: (a > 0) & (a < np.inf) & (a.ndim == 0))
+        self._check("response_bound", *ONE_POSITIVE)
         super().__post_init__()
 
     @property

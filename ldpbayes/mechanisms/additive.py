@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order, checked, is_integer
+from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_ZERO, at_least, check_order, checked, is_integer
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
@@ -179,12 +179,12 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                     "how far one record can move it (math.inf for records that were not clipped, to which the noise "
                     f"promises nothing). Got {self!r}"
                 )
-            self._check("sensitivity", "a positive number", lambda a: (a.ndim == 0) & (a > 0))
+            self._check("sensitivity", *ONE_ABOVE_ZERO)
             return
         if self.sensitivity is not None:
             raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")
         for name in ("lower", "upper"):
-            self._check(name, "finite", np.isfinite)
+            self._check(name, *FINITE)
             shape = np.shape(getattr(self, name))
             if columns.columns is not None and shape not in ((), (columns.dimension,)):
                 raise ValueError(
@@ -192,7 +192,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 )
             if shape and columns.perturbed is not None and len(order) > 1:
                 object.__setattr__(self, name, getattr(self, name)[order])
-                self._check(name, "finite", np.isfinite)
+                self._check(name, *FINITE)
         if self.columns is None:
             numbers = {name: value for name, value in shown_fields(self) if not isinstance(value, Noise)}
             shapes = {name: np.shape(value) for name, value in numbers.items() if value is not None}

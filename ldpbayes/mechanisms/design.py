@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import check_order, checked
+from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, ONE_ABOVE_ZERO, ONE_POSITIVE, POSITIVE, check_order, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.protocol import increasing
@@ -100,7 +100,7 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
         raise ValueError(
             f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
         ) from None
-    nodes = np.atleast_1d(checked("the histogram's nodes", nodes, "finite numbers", np.isfinite))
+    nodes = np.atleast_1d(checked("the histogram's nodes", nodes, *FINITE_NUMBERS))
     allowed = "finite and not negative"
     densities = checked("the histogram's densities", densities, allowed, lambda a: np.isfinite(a) & (a >= 0))
     densities = np.atleast_1d(densities)
@@ -152,7 +152,7 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
     epsilon, interval, half_width
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
-    epsilon, half_width = _positive("epsilon", epsilon), _positive("half_width", half_width)
+    epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
 
 
@@ -181,7 +181,7 @@ def optimal_half_width(
     error of a linear model by 12 % to 67 %). Keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
-    epsilon = _positive("epsilon", epsilon)
+    epsilon = checked("epsilon", epsilon, *POSITIVE)
     support = np.flatnonzero(prior.densities)
     ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
     if not callable(interval):
@@ -256,13 +256,9 @@ def checked_interval(interval: Interval) -> Interval:
     if is_concrete(lower, upper):
         if np.ndim(lower) or np.ndim(upper):
             raise ValueError(f"interval must be a pair of numbers, one for all labels, got {interval!r}")
-        lower, upper = (checked("interval", end, "finite", np.isfinite) for end in (lower, upper))
+        lower, upper = (checked("interval", end, *FINITE) for end in (lower, upper))
         check_order(lower, upper)
     return lower, upper
-
-
-def _positive(name: str, value: float) -> float:
-    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
 
 
 def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
@@ -279,8 +275,8 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
         Of `RPWithPrior`, positive; an infinite budget gives the histogram's support.
     """
     nodes, densities = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, "a positive number", lambda a: a > 0)
-    half_width = _positive("half_width", half_width)
+    epsilon = checked("epsilon", epsilon, *ONE_ABOVE_ZERO)
+    half_width = checked("half_width", half_width, *POSITIVE)
     support = np.flatnonzero(densities)
     first, last = support[0], support[-1] + 1
     nodes = nodes[first : last + 1]
@@ -374,7 +370,7 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
 
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
     """A law on increasing numbers as float64 arrays, normalised, and the budget."""
-    values = np.atleast_1d(checked("values", values, "finite numbers", np.isfinite))
+    values = np.atleast_1d(checked("values", values, *FINITE_NUMBERS))
     allowed = "finite and not negative"
     probabilities = np.atleast_1d(checked("probabilities", probabilities, allowed, lambda a: (a >= 0) & (a < np.inf)))
     if probabilities.shape != values.shape:
@@ -385,7 +381,7 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
             "probability, and two must"
         )
     increasing("values", values, 2)
-    budget = checked("epsilon", epsilon, "a positive number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    budget = checked("epsilon", epsilon, *ONE_POSITIVE)
     return values, probabilities / probabilities.sum(), budget
 
 
@@ -432,7 +428,7 @@ def optimal_unbiased(
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     outputs = _default_outputs(values, budget) if outputs is None else outputs
-    outputs = np.atleast_1d(checked("outputs", outputs, "finite numbers", np.isfinite))
+    outputs = np.atleast_1d(checked("outputs", outputs, *FINITE_NUMBERS))
     increasing("outputs", outputs, 2)
     # labels from -1 to 1
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2

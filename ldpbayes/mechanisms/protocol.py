@@ -171,17 +171,7 @@ class Mechanism(Called, abc.ABC):
         """The mechanism as a JSON-able dict, which `mechanism_from_spec` inverts."""
         return {"mechanism": self.name} | {name: to_json(value) for name, value in shown_fields(self)}
 
-    def _check(self, name: str, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
-        """Make field `name` a float or a float64 array that passes `ok`; leave a tracer alone."""
-        checked_field(self, name, allowed, ok)
-
-    def _check_positive(self, *names: str) -> None:
-        for name in names:
-            self._check(name, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-
-    def _check_probability(self, *names: str) -> None:
-        for name in names:
-            self._check(name, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+    _check = checked_field
 
     def _check_event(self, name: str, rows: jax.Array) -> None:
         """ValueError unless an array ends in `event_shape`."""

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
+from ldpbayes._core.checks import POSITIVE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -34,7 +35,7 @@ class _WholeNumbers(Noise):
     discrete: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_field(self, "scale", "positive and finite", lambda a: (a > 0) & (a < np.inf))
+        checked_field(self, "scale", *POSITIVE)
 
     @property
     def resolution(self) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from scipy import special
 
+from ldpbayes._core.checks import NOT_NEGATIVE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -52,7 +53,7 @@ class Gaussian(_NormalColumns):
     standard_deviation: Array
 
     def __post_init__(self) -> None:
-        checked_field(self, "standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        checked_field(self, "standard_deviation", *NOT_NEGATIVE)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))

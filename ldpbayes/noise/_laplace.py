@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ldpbayes._core.checks import NOT_NEGATIVE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -44,7 +45,7 @@ class Laplace(_LaplaceColumns):
     norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        checked_field(self, "scale", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        checked_field(self, "scale", *NOT_NEGATIVE)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         return jnp.asarray(self.scale, dtype)[..., None] * jax.random.laplace(key, shape, dtype)
@@ -84,7 +85,7 @@ class SymmetricLaplace(_LaplaceColumns):
     norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        checked_field(self, "standard_deviation", "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
+        checked_field(self, "standard_deviation", *NOT_NEGATIVE)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)

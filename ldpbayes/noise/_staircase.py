@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ldpbayes._core.checks import POSITIVE, SHARE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
@@ -44,8 +45,8 @@ class Staircase(Noise):
 
     def __post_init__(self) -> None:
         for name in ("step", "epsilon"):
-            checked_field(self, name, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-        checked_field(self, "gamma", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+            checked_field(self, name, *POSITIVE)
+        checked_field(self, "gamma", *SHARE)
 
     def _shares(self) -> tuple[Array, Array, Array]:
         """exp(−ε), 1 − exp(−ε), and γ + exp(−ε)(1 − γ): a step's mass over its length and highest level."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ldpbayes._core.checks import INSIDE_0_1
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -93,7 +94,7 @@ class ZeroInflated(Omitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_field(self, "probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        checked_field(self, "probability", *INSIDE_0_1)
 
     @property
     def chance(self) -> Array:

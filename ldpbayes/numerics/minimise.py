@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ldpbayes._core.checks import FINITE, ONE_POSITIVE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -34,7 +35,7 @@ class Box:
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            checked_field(self, name, "finite", np.isfinite)
+            checked_field(self, name, *FINITE)
         if is_concrete(self) and np.any(np.greater_equal(self.lower, self.upper)):
             raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
 
@@ -79,9 +80,8 @@ class Ball:
     radius: Array
 
     def __post_init__(self) -> None:
-        checked_field(self, "centre", "finite", np.isfinite)
-        allowed = "a positive and finite number"
-        checked_field(self, "radius", allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+        checked_field(self, "centre", *FINITE)
+        checked_field(self, "radius", *ONE_POSITIVE)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import at_least, checked
+from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked
 
 
 def linear_sensitivity(
@@ -117,8 +117,7 @@ def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: in
     """A, and C where there is a third block."""
     numbers = f"{blocks} positive and finite numbers"
     radius, response_bound = (
-        checked(name, value, "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < math.inf))
-        for name, value in (("radius", radius), ("response_bound", response_bound))
+        checked(name, value, *ONE_POSITIVE) for name, value in (("radius", radius), ("response_bound", response_bound))
     )
     scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
     if np.shape(scales) != (blocks,):

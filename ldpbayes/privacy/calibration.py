@@ -10,12 +10,12 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, checked, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, checked_positive, checked_probability, checked_share
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -31,8 +31,8 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     sensitivity : array_like
         Largest distance between the inputs, positive and finite; in the unit of the result.
     """
-    epsilon, delta = np.broadcast_arrays(checked_positive("epsilon", epsilon), checked_share("delta", delta))
-    sensitivity = checked_positive("sensitivity", sensitivity)
+    epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
+    sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
     # Phi(-a) > delta(mu) at a = epsilon/mu - mu/2, so the mu at which Phi(-a) = delta is too small; it is the root of
     # mu^2/2 + t mu - epsilon, written so that nothing cancels for either sign of t
     t = -special.ndtri_exp(np.log(delta))
@@ -118,7 +118,7 @@ def zil_parameters(
         lower, upper = bounds
     except (TypeError, ValueError):
         raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from None
-    lower, upper = checked("lower", lower, "finite", np.isfinite), checked("upper", upper, "finite", np.isfinite)
+    lower, upper = checked("lower", lower, *FINITE), checked("upper", upper, *FINITE)
     if dimension is not None:
         if not (is_integer(dimension) and dimension >= 1):
             raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
@@ -157,10 +157,11 @@ class GaussianWithResponseTradeoff(Tradeoff):
     response_epsilon: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("mu", "response_epsilon")
+        self._check("mu", *POSITIVE)
+        self._check("response_epsilon", *POSITIVE)
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, mu, budget = np.broadcast_arrays(checked_probability("alpha", alpha), self.mu, self.response_epsilon)
+        alpha, mu, budget = np.broadcast_arrays(checked("alpha", alpha, *PROBABILITY), self.mu, self.response_epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
             # a large level is more precise as one less its complement (sign = −1 in `_log_level`)
@@ -184,14 +185,14 @@ class GaussianWithResponseTradeoff(Tradeoff):
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
-        return _log_delta(self.mu, tradeoffs.checked_epsilon(epsilon), self.response_epsilon)[()]
+        return _log_delta(self.mu, checked("epsilon", epsilon, *NOT_NEGATIVE), self.response_epsilon)[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """Mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio."""
         return np.exp(self.log_delta(epsilon))
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta, mu, budget = np.broadcast_arrays(checked_probability("delta", delta), self.mu, self.response_epsilon)
+        delta, mu, budget = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.mu, self.response_epsilon)
         inside = (delta > 0) & (delta < 1)
         at = np.where(inside, delta, 0.5)
         # by basic composition delta is at most `at` at the sum of both epsilons
@@ -213,8 +214,8 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
     response, which is about the same person. Arguments broadcast. ValueError where one is out of range. `mu` exceeds
     that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
     """
-    epsilon, delta = checked_positive("epsilon", epsilon), checked_share("delta", delta)
-    epsilon, delta, budget = np.broadcast_arrays(epsilon, delta, checked_positive("response_epsilon", response_epsilon))
+    epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
+    epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
         where = np.flatnonzero(budget >= epsilon)[0]
         raise ValueError(

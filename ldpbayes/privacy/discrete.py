@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from ldpbayes._core.checks import NOT_NEGATIVE, POSITIVE, PROBABILITY, checked
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Polygon, Tradeoff, checked_epsilon, checked_probability
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Polygon, Tradeoff
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class _IntegerTradeoff(Tradeoff):
     distance: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("scale")
+        self._check("scale", *POSITIVE)
         self._check("distance", "a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a)))
 
 
@@ -37,7 +38,7 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        alpha = np.asarray(checked_probability("alpha", alpha))
+        alpha = np.asarray(checked("alpha", alpha, *PROBABILITY))
         scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log_alpha = np.log(alpha)
@@ -51,7 +52,7 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
         return np.where(log_level <= -d / scale, steep, np.where(alpha * (1 + a) >= a, shallow, middle))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        epsilon = np.asarray(checked_epsilon(epsilon))
+        epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE))
         scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         # the test rejects from the first m on at which (2 m − distance)/scale exceeds epsilon
         m = np.minimum(np.floor((epsilon * scale + d) / 2) + 1, d)
@@ -59,7 +60,7 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
         return np.where(epsilon < d / scale, delta, 0.0)[()]
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta = np.asarray(checked_probability("delta", delta))
+        delta = np.asarray(checked("delta", delta, *PROBABILITY))
         scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
         with np.errstate(divide="ignore"):
             # delta is 1 − a^(distance − m) at epsilon = (2 m − distance)/scale
@@ -82,7 +83,7 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, scale, d = np.broadcast_arrays(checked_probability("alpha", alpha), self.scale, self.distance)
+        alpha, scale, d = np.broadcast_arrays(checked("alpha", alpha, *PROBABILITY), self.scale, self.distance)
         reach = np.ceil(FAR * scale) + 2
         # the first m with T(m) ≤ alpha; there and at m − 1 the test rejects, at m − 1 with some probability
         m = _first(lambda m: np.exp(gaussian_log_tail(m, scale)) <= alpha, -reach, reach)
@@ -93,10 +94,10 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(beta, 1.0)))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        return np.exp(_log_delta(self.scale, self.distance, checked_epsilon(epsilon)))[()]
+        return np.exp(_log_delta(self.scale, self.distance, checked("epsilon", epsilon, *NOT_NEGATIVE)))[()]
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta, scale, d = np.broadcast_arrays(checked_probability("delta", delta), self.scale, self.distance)
+        delta, scale, d = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.scale, self.distance)
 
         def ratio(m: np.ndarray) -> np.ndarray:
             return np.maximum(d * (2 * m - d) / (2 * scale**2), 0.0)
@@ -267,7 +268,7 @@ class DiscreteGaussianRowsTradeoff(Tradeoff):
     columns: int
 
     def __post_init__(self) -> None:
-        self._check_positive("scale")
+        self._check("scale", *POSITIVE)
         self._check("distance", "finite, at least 1", lambda a: (a >= 1) & (a < np.inf))
 
     def __call__(self, alpha: ArrayLike) -> Array:

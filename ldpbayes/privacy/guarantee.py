@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ldpbayes._core.checks import PROBABILITY, checked
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import Tradeoff, checked_probability
+from ldpbayes.privacy.tradeoffs import Tradeoff
 
 UNITS = ("record", "attribute", "label")
 TRUST_MODELS = ("local", "central")
@@ -43,7 +44,7 @@ class Guarantee:
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
         if self.stated_delta is not None:
-            object.__setattr__(self, "stated_delta", checked_probability("stated_delta", self.stated_delta))
+            object.__setattr__(self, "stated_delta", checked("stated_delta", self.stated_delta, *PROBABILITY))
 
     def delta(self, epsilon: ArrayLike) -> Array:
         return self.tradeoff.delta(epsilon)

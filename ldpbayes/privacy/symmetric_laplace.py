@@ -15,11 +15,11 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import is_integer
+from ldpbayes._core.checks import ABOVE_ZERO, NOT_NEGATIVE, PROBABILITY, checked, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
-from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff, checked_epsilon, checked_probability
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff
 
 FAR = 2000.0  # distance at which both errors underflow
 MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
@@ -40,21 +40,21 @@ class SymmetricLaplaceTradeoff(Tradeoff):
     dimension: float = math.inf
 
     def __post_init__(self) -> None:
-        self._check("distance", "positive", lambda a: a > 0)
+        self._check("distance", *ABOVE_ZERO)
         d = self.dimension
         if not (is_integer(d) and d >= 1) and d != math.inf:
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        alpha = checked_probability("alpha", alpha)
+        alpha = checked("alpha", alpha, *PROBABILITY)
         return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, alpha, public=0.0)
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """δ_c(ε): power less exp(ε) times level, of the test with threshold exp(ε); for the limit [LCQ] Theorem 3.3."""
-        return self._map(LaplaceTradeoff.delta, _Tests.delta, checked_epsilon(epsilon), public=1.0)
+        return self._map(LaplaceTradeoff.delta, _Tests.delta, checked("epsilon", epsilon, *NOT_NEGATIVE), public=1.0)
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta = checked_probability("delta", delta)
+        delta = checked("delta", delta, *PROBABILITY)
         epsilon = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, delta, public=math.inf)
         return np.where(np.equal(delta, 1), 0.0, epsilon)[()]
 

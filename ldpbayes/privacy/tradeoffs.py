@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import ABOVE_ZERO, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 
@@ -42,26 +42,6 @@ class Tradeoff(abc.ABC):
         """Make a field a float or a float64 array; its name in errors is that of the field unless it has another."""
         object.__setattr__(self, field, checked(name or field, getattr(self, field), allowed, ok))
 
-    def _check_positive(self, *fields: str, name: str = "") -> None:
-        for field in fields:
-            self._check(field, "positive and finite", lambda a: (a > 0) & (a < np.inf), name)
-
-
-def checked_positive(name: str, value: ArrayLike) -> Array:
-    return checked(name, value, "positive and finite", lambda a: (a > 0) & (a < np.inf))
-
-
-def checked_epsilon(value: ArrayLike) -> Array:
-    return checked("epsilon", value, "non-negative and finite", lambda a: (a >= 0) & (a < np.inf))
-
-
-def checked_share(name: str, value: ArrayLike) -> Array:
-    return checked(name, value, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
-
-
-def checked_probability(name: str, value: ArrayLike) -> Array:
-    return checked(name, value, "in [0, 1]", lambda a: (a >= 0) & (a <= 1))
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaplaceTradeoff(Tradeoff):
@@ -74,10 +54,10 @@ class LaplaceTradeoff(Tradeoff):
     budget: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("budget", name="epsilon")
+        self._check("budget", *POSITIVE, "epsilon")
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, budget = np.asarray(checked_probability("alpha", alpha)), self.budget
+        alpha, budget = np.asarray(checked("alpha", alpha, *PROBABILITY)), self.budget
         with np.errstate(divide="ignore", over="ignore"):
             log_alpha = np.log(alpha)
             steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
@@ -87,11 +67,11 @@ class LaplaceTradeoff(Tradeoff):
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
-        return -np.expm1(-np.maximum(self.budget - checked_epsilon(epsilon), 0.0) / 2)
+        return -np.expm1(-np.maximum(self.budget - checked("epsilon", epsilon, *NOT_NEGATIVE), 0.0) / 2)
 
     def epsilon(self, delta: ArrayLike) -> Array:
         with np.errstate(divide="ignore"):
-            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(checked_probability("delta", delta))), 0.0)
+            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(checked("delta", delta, *PROBABILITY))), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,12 +87,12 @@ class PureProtocolTradeoff(Tradeoff):
     separation: Array
 
     def __post_init__(self) -> None:
-        self._check("budget", "positive", lambda a: a > 0, "epsilon")
-        self._check("separation", "in (0, 1]", lambda a: (a > 0) & (a <= 1))
+        self._check("budget", *ABOVE_ZERO, "epsilon")
+        self._check("separation", *SHARE)
 
     def __call__(self, alpha: ArrayLike) -> Array:
         """A convex polygon: the maximum of lines of slopes -exp(budget), -1 and -exp(-budget)."""
-        alpha, budget = np.asarray(checked_probability("alpha", alpha)), np.asarray(self.budget)
+        alpha, budget = np.asarray(checked("alpha", alpha, *PROBABILITY)), np.asarray(self.budget)
         with np.errstate(divide="ignore", invalid="ignore"):
             steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
         steep = np.where(np.isinf(budget), 0.0, steep)
@@ -120,10 +100,10 @@ class PureProtocolTradeoff(Tradeoff):
         return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        return -self.separation * np.expm1(-np.maximum(self.budget - checked_epsilon(epsilon), 0.0))
+        return -self.separation * np.expm1(-np.maximum(self.budget - checked("epsilon", epsilon, *NOT_NEGATIVE), 0.0))
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        share = np.minimum(np.asarray(checked_probability("delta", delta)) / self.separation, 1.0)
+        share = np.minimum(np.asarray(checked("delta", delta, *PROBABILITY)) / self.separation, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(share < 1, np.maximum(self.budget + np.log1p(-share), 0.0), 0.0)[()]
 
@@ -135,21 +115,21 @@ class GaussianTradeoff(Tradeoff):
     mu: Array
 
     def __post_init__(self) -> None:
-        self._check_positive("mu")
+        self._check("mu", *POSITIVE)
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        return special.ndtr(-special.ndtri(checked_probability("alpha", alpha)) - self.mu)
+        return special.ndtr(-special.ndtri(checked("alpha", alpha, *PROBABILITY)) - self.mu)
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
-        return gaussian_log_delta(self.mu, checked_epsilon(epsilon))[()]
+        return gaussian_log_delta(self.mu, checked("epsilon", epsilon, *NOT_NEGATIVE))[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation."""
         return np.exp(self.log_delta(epsilon))
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta, mu = np.broadcast_arrays(checked_probability("delta", delta), self.mu)
+        delta, mu = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.mu)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             target = np.log(delta)
             # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
@@ -199,16 +179,16 @@ class Polygon(Tradeoff):
         self._level, self._power = level, power
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        return np.clip(1 - np.interp(checked_probability("alpha", alpha), self._level, self._power), 0.0, 1.0)[()]
+        return np.clip(1 - np.interp(checked("alpha", alpha, *PROBABILITY), self._level, self._power), 0.0, 1.0)[()]
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        epsilon = np.asarray(checked_epsilon(epsilon))[..., None]
+        epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE))[..., None]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
         return np.maximum(gain.max(axis=-1), 0.0)[()]
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        delta = np.asarray(checked_probability("delta", delta))[..., None]
+        delta = np.asarray(checked("delta", delta, *PROBABILITY))[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
         return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)[()]
@@ -232,7 +212,7 @@ class FiniteTradeoff(Polygon):
     laws: Array
 
     def __post_init__(self) -> None:
-        laws = np.asarray(checked("laws", self.laws, "positive and finite", lambda a: (a > 0) & (a < np.inf)))
+        laws = np.asarray(checked("laws", self.laws, *POSITIVE))
         if laws.ndim != 2:
             raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
         errors = np.abs(laws.sum(axis=1) - 1)
@@ -281,11 +261,11 @@ class ZeroInflatedTradeoff(Tradeoff):
     zero_probability: Array = dataclasses.field()  # else the attribute of the base class would be its default
 
     def __post_init__(self) -> None:
-        self._check("zero_probability", "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1))
+        self._check("zero_probability", *INSIDE_0_1)
 
     def __call__(self, alpha: ArrayLike) -> Array:
         noisy = 1 - np.asarray(self.zero_probability)
-        return noisy * self.tradeoff(np.minimum(np.asarray(checked_probability("alpha", alpha)) / noisy, 1.0))
+        return noisy * self.tradeoff(np.minimum(np.asarray(checked("alpha", alpha, *PROBABILITY)) / noisy, 1.0))
 
     def delta(self, epsilon: ArrayLike) -> Array:
         """1 − (1 − δ) (1 − delta of the noise)."""
@@ -293,7 +273,7 @@ class ZeroInflatedTradeoff(Tradeoff):
 
     def epsilon(self, delta: ArrayLike) -> Array:
         share = np.asarray(self.zero_probability)
-        rest = (np.asarray(checked_probability("delta", delta)) - share) / (1 - share)
+        rest = (np.asarray(checked("delta", delta, *PROBABILITY)) - share) / (1 - share)
         return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)[()]
 
 
@@ -303,7 +283,7 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
     response between two answers that gives the true one away with probability δ, in [0, 1).
     """
-    epsilon = checked_positive("epsilon", epsilon)
+    epsilon = checked("epsilon", epsilon, *POSITIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
     response = PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-np.asarray(epsilon))))
     return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
@@ -331,7 +311,7 @@ class WorstTradeoff(Tradeoff):
     def __call__(self, alpha: ArrayLike) -> Array:
         """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
         smallest = -_largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
-        alpha = np.broadcast_to(checked_probability("alpha", alpha), smallest.shape)
+        alpha = np.broadcast_to(checked("alpha", alpha, *PROBABILITY), smallest.shape)
 
         def tangent(t: np.ndarray) -> np.ndarray:
             # the curves are symmetric: at the log slope −t < 0 the tangent is exp(−t) (1 − δ(t) − α)
