@@ -23,7 +23,7 @@ from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
-from ldpbayes.inference.density import RUNNING, Density, sites_of
+from ldpbayes.inference.density import RUNNING, Density, replace_data, sites_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise
 
@@ -333,12 +333,12 @@ def simulate_site(
 def _without_values(arguments: PyTree) -> PyTree:
     """Arguments of a model without the values of releases among them, so that the model simulates."""
 
-    def plan(leaf: Any) -> Any:
-        if isinstance(leaf, Sketch):
+    def plan(data: Release | Sketch) -> Release:
+        if isinstance(data, Sketch):
             raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
-        return Release(None, leaf.mechanism, leaf.count) if isinstance(leaf, Release) else leaf
+        return Release(None, data.mechanism, data.count)
 
-    return jax.tree.map(plan, arguments, is_leaf=lambda leaf: isinstance(leaf, (Release, Sketch)))
+    return replace_data(arguments, plan)
 
 
 def _sample_messages(

@@ -277,5 +277,5 @@ def _data_groups(density: Density) -> dict[str, Params]:
     weighted = [(i, data) for i, data in enumerate(density.data) if isinstance(data, Sketch)]
     weights = {f"weights_{i}" if i else "weights": d.weights for i, d in weighted if not isinstance(d, ExpandedSketch)}
     key = jax.random.key(0)
-    observing, (arrays,) = trace(lambda _, key: density.observed(key), key)
+    observing, (arrays,) = trace(lambda _, key: density.values(key, observed=True), key)
     return {"observed_data": jax.device_get(observing(arrays, key)), "constant_data": weights}

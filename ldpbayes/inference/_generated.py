@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import unchecked
@@ -17,7 +16,7 @@ from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.inference._mode_search import evenly_spaced
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
-from ldpbayes.inference.density import Density
+from ldpbayes.inference.density import Density, given, sample_sites
 
 MAX_BYTES = 1 << 28  # bytes of a generated group
 
@@ -31,7 +30,7 @@ class Generated:
     def __init__(self, name: str, function: _Generate, density: Density) -> None:
         self._function = function
         key = jax.random.key(0)
-        example = jax.eval_shape(lambda key: density.values(key, init_to_uniform), key)
+        example = jax.eval_shape(density.values, key)
         shapes = jax.eval_shape(function, key, example)
         if not shapes:
             raise ValueError(f"{name} is of data, and the model observes none")
@@ -64,12 +63,11 @@ class Generated:
 def replicates(density: Density) -> _Generate:
     """What mechanisms would have released of other records of the same law; ValueError for sketches without laws."""
     simulation = density.replace_data(_unobserved)
-    model = _Unobserved(density.model)
 
     def replicated(key: Key, values: Params) -> Params:
-        sites = simulation.trace(numpyro.handlers.seed(numpyro.handlers.substitute(model, data=values), key))
-        names = [name for name, site in sites.items() if site["type"] == "sample" and not site["is_observed"]]
-        return {name: sites[name]["value"] for name in names if name not in values}
+        model = numpyro.handlers.seed(given(_Unobserved(density.model), values), key)
+        sites = sample_sites(simulation.trace(model), observed=False)
+        return {name: site["value"] for name, site in sites.items() if name not in values}
 
     return replicated
 
@@ -100,10 +98,9 @@ def log_likelihoods(density: Density) -> _Generate:
         raise ValueError("log_likelihood is one number a record, and a sketch has no records; pass the release")
 
     def log_likelihood(key: Key, values: Params) -> Params:
-        sites = density.trace(numpyro.handlers.seed(numpyro.handlers.substitute(density.model, data=values), key))
-        samples = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
-        laws = {name: site["fn"] for name, site in samples.items() if not isinstance(site["fn"], dist.Unit)}
-        return {name: law.log_prob(samples[name]["value"]) for name, law in laws.items()}
+        sites = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), observed=True)
+        observed = {name: site for name, site in sites.items() if not isinstance(site["fn"], dist.Unit)}
+        return {name: site["fn"].log_prob(site["value"]) for name, site in observed.items()}
 
     return log_likelihood
 

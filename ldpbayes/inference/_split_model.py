@@ -5,20 +5,17 @@ cut are priors and transformations; below is the log-likelihood as a function of
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax.typing import ArrayLike
-from numpyro.distributions import biject_to
-from numpyro.infer.util import compute_log_probs, potential_energy
-from numpyro.primitives import Messenger
 
-from ldpbayes._core.types import Array, Message, Model, Params
+from ldpbayes._core.types import Array, Params
 from ldpbayes.inference.compiled_programs import inputs_in_use
-from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.density import Density, Site
 from ldpbayes.inference.sketch_certificate import panel_sketches
 
 WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
@@ -29,31 +26,6 @@ MAX_ALL_COORDINATES = 1 << 14  # numbers of all groups together
 
 class Uncut(ValueError):
     """The model has no place where it can be cut; the message says why."""
-
-
-class FixedValues(Messenger):
-    """Latent or deterministic sites take fixed values; those named in ``unconstrained`` are in unconstrained space."""
-
-    def __init__(self, model: Model, values: Params, unconstrained: Iterable[str] = ()) -> None:
-        self.values, self.unconstrained = values, frozenset(unconstrained)
-        super().__init__(model)
-
-    def process_message(self, msg: Message) -> None:
-        if msg.get("name") in self.values and msg["type"] in ("sample", "deterministic"):
-            value = self.values[msg["name"]]
-            msg["value"] = biject_to(msg["fn"].support)(value) if msg["name"] in self.unconstrained else value
-
-
-class _WithoutLikelihood(Messenger):
-    """A model without the log density of some observed sites."""
-
-    def __init__(self, model: Model, names: Iterable[str]) -> None:
-        self.names = frozenset(names)
-        super().__init__(model)
-
-    def process_message(self, msg: Message) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.names:
-            msg["fn"] = msg["fn"].mask(False)
 
 
 @dataclass(frozen=True)
@@ -77,9 +49,8 @@ class Cut:
 
     def rest(self, parameters: Params) -> Array:
         """The potential of unconstrained parameters without the likelihood below the cut."""
-        model = _WithoutLikelihood(self.density.model, self.observed)
-        with RUNNING:
-            return potential_energy(model, self.density.args, self.density.kwargs, parameters)
+        above = numpyro.handlers.block(self.density.model, hide=list(self.observed))
+        return replace(self.density, model=above).potential(parameters)
 
     def coordinates(self, parameters: Params) -> Array:
         """The coordinates of unconstrained parameters, in the shape of the cut."""
@@ -93,14 +64,7 @@ class Cut:
         parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
         values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}
         unconstrained = self.unconstrained | set(self.irrelevant)
-        return _log_likelihood(self.density, self.observed, self.irrelevant | values, unconstrained)
-
-
-def _log_likelihood(density: Density, observed: Iterable[str], values: Params, unconstrained: Iterable[str]) -> Array:
-    model = FixedValues(density.model, values, unconstrained)
-    with RUNNING:
-        sums = compute_log_probs(model, density.args, density.kwargs, {})[0]
-    return sum(sums[name] for name in observed)
+        return self.density.log_likelihood(self.observed, self.irrelevant | values, unconstrained)
 
 
 def cut_model(
@@ -150,7 +114,7 @@ def _ancestors(
     """Sites that the observed sites depend on if deterministic ones are fixed, with the latent sites behind each."""
 
     def likelihood(latent: Params, fixed: Params) -> Array:
-        return _log_likelihood(density, observed, latent | fixed, latent)
+        return density.log_likelihood(observed, latent | fixed, latent)
 
     shapes = jax.eval_shape(density.constrained, parameters)
     latent, fixed = inputs_in_use(likelihood, parameters, {name: shapes[name] for name in deterministic})

@@ -18,10 +18,10 @@ from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference import _mode_search
 from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, Compare, follow_rays, straight_rays, tail_errors
 from ldpbayes.inference._mode_search import Expansion, Mode, NoMode, Search
-from ldpbayes.inference._split_model import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, FixedValues, Uncut
+from ldpbayes.inference._split_model import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, Uncut
 from ldpbayes.inference.chains import Chains, Sampling
 from ldpbayes.inference.compiled_programs import program_of
-from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
+from ldpbayes.inference.density import RUNNING, Density, Site, density_of, given, sites_of
 from ldpbayes.inference.result import arviz, resample, smoothed_weights
 from ldpbayes.inference.sketch_certificate import panel_sketches
 from ldpbayes.likelihood.nodes import ExpandedLaw
@@ -377,7 +377,7 @@ class _Shares:
 
         def shares(flat: Array) -> list[Array]:
             parameters = unravel(flat)
-            sites = density.trace(FixedValues(density.model, parameters, parameters)).values()
+            sites = density.trace(given(density.model, parameters, parameters)).values()
             laws = [unwrapped(site["fn"])[0] for site in sites if site["type"] == "sample"]
             self.sketches[:] = [law.sketch for law in laws if isinstance(law, ExpandedLaw)]
             return [law.theta for law in laws if isinstance(law, ExpandedLaw)]

@@ -1,4 +1,32 @@
-"""Compiled programs, kept by the structure of the computation, so that they serve other data."""
+"""Compiled programs, kept by the structure of the computation, so that they serve other data.
+
+`trace` takes the arrays out of a function, `program_of` compiles and keeps a function of its arguments, and `PROGRAMS`
+keeps anything else under a key; `inputs_in_use` says what a function depends on.
+"""
+
+# What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function. A model makes its functions anew
+# in each call, and they close over data. So this module keeps programs by the equations of a function, to which JAX has
+# no public way: `jax.extend.core` is meant for such uses but may change, and the attributes below are not promised at
+# all. `tests/inference/test_compiled_programs.py` begins with a test of each name. If that test fails after an update
+# of JAX, this module has to follow the change, as said below, and nothing else does.
+#
+# - `jax.make_jaxpr` returns a `ClosedJaxpr` with `jaxpr` and `consts`; a `Jaxpr` has `constvars`, `invars`, `outvars`,
+#   `eqns`, `debug_info` and `replace`. Arrays that a function closes over are `consts`, in the order of `constvars`.
+#   Since JAX 0.12 open and closed jaxprs are of one class, which always has `consts`: see `_extract`. If JAX kept these
+#   arrays in the equations, the arrays would become part of the key: programs would be right but serve one data set
+#   each, until `trace` moves the arrays to the inputs.
+# - An equation has `primitive`, `params`, `invars`, `outvars`, `effects` and `ctx`. The key is made of these, so it is
+#   complete as long as nothing else changes what an equation computes. Settings of context managers are attributes of
+#   `ctx`: those that change a result are in `_CONTEXT`, and one that JAX adds belongs there. Further parameters are
+#   described without a change here, except that a function among them differs in each trace, so that its program would
+#   be compiled each time. Rules of differentiation are such parameters, and are in `_RULES`.
+# - A variable has `aval` with `size` and `weak_type`, and the text of `aval` tells types and shapes apart. Variables
+#   are compared by identity. A `Literal` is a constant number in an equation, with `val` and `aval`.
+# - `jaxpr_as_fun` evaluates a closed jaxpr. Functions within (of jit, scan, cond, custom rules) are jaxprs among the
+#   parameters, alone or in a tuple; the number of steps of a scan is its parameter ``length``, on which only `work`
+#   depends.
+# - Settings of JAX for the whole process that a compiled program depends on, `_SETTINGS`, are attributes of
+#   `jax.config` with the prefix ``jax_``.
 
 import functools
 import hashlib

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density, potential_energy
+from numpyro.infer.util import compute_log_probs, constrain_fn, helpful_support_errors, log_density, potential_energy
 from numpyro.util import _validate_model
 
 from ldpbayes._core.tracing import is_concrete
@@ -49,6 +49,28 @@ def leaves(tree: PyTree) -> list[Any]:
     return jax.tree.leaves(tree, is_leaf=_is_data)
 
 
+def replace_data(tree: PyTree, function: Callable[[Any], Any]) -> PyTree:
+    """A pytree with ``function(data)`` in the place of each release and sketch."""
+    return jax.tree.map(lambda leaf: function(leaf) if _is_data(leaf) else leaf, tree, is_leaf=_is_data)
+
+
+def given(model: Model, values: Params, unconstrained: Container[str] = ()) -> Model:
+    """A model whose sites named in ``values``, latent or deterministic, have these values, in unconstrained space those
+    named in ``unconstrained``.
+    """
+
+    def value_of(site: Message) -> Array | None:
+        value = values.get(site["name"])
+        return biject_to(site["fn"].support)(value) if site["name"] in unconstrained else value
+
+    return numpyro.handlers.substitute(model, substitute_fn=value_of)
+
+
+def sample_sites(trace: dict[str, Message], observed: bool) -> dict[str, Message]:
+    """The observed or the latent sites of a trace."""
+    return {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"] == observed}
+
+
 @dataclass(frozen=True)
 class Density:
     """A NumPyro model with its arguments."""
@@ -64,42 +86,31 @@ class Density:
 
     def replace_data(self, function: Callable[[Any], Any]) -> "Density":
         """The density with ``function(data)`` in the place of each release and sketch."""
-        args, kwargs = jax.tree.map(
-            lambda leaf: function(leaf) if _is_data(leaf) else leaf, (self.args, self.kwargs), is_leaf=_is_data
-        )
-        return Density(self.model, args, kwargs)
+        return Density(self.model, *replace_data((self.args, self.kwargs), function))
 
     def trace(self, model: Model) -> dict[str, Message]:
         """Sites of one run of ``model``, a version of this model under further handlers."""
         with RUNNING:
             return numpyro.handlers.trace(model).get_trace(*self.args, **self.kwargs)
 
-    def _initial_trace(self, key: Key, strategy: Callable) -> dict[str, Message]:
-        # The strategy gives all latent sites their values, since nothing can be drawn from an improper prior.
+    def run(self, key: Key, strategy: Callable = init_to_uniform) -> dict[str, Message]:
+        """Sites of one run. A strategy of NumPyro gives all latent sites their values, since nothing can be drawn from
+        an improper prior.
+        """
         return self.trace(numpyro.handlers.substitute(numpyro.handlers.seed(self.model, key), substitute_fn=strategy))
 
-    def start(self, key: Key, strategy: Callable = init_to_uniform, sites: dict[str, Site] | None = None) -> Params:
-        """Unconstrained values of the latent sites, by a strategy of NumPyro; fills ``sites`` and warns as NumPyro."""
-        trace = self._initial_trace(key, strategy)
-        if sites is not None:
-            sites.update(_sites(trace))
-            if all(site.plain for site in sites.values()):
-                _validate_model(trace)
+    def values(self, key: Key, observed: bool = False) -> Params:
+        """Values of the latent sites, or of the observed ones, in a run with this random key."""
+        return {name: site["value"] for name, site in sample_sites(self.run(key), observed).items()}
+
+    def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
+        """Unconstrained values of the latent sites that are not discrete, by a strategy of NumPyro."""
         values = {}
-        for name, site in trace.items():
-            if _is_latent(site) and not site["fn"].support.is_discrete:
+        for name, site in sample_sites(self.run(key, strategy), observed=False).items():
+            if not site["fn"].support.is_discrete:
                 with helpful_support_errors(site):
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
-
-    def values(self, key: Key, strategy: Callable) -> Params:
-        """Constrained values of the latent sites at which a chain may start."""
-        return {name: site["value"] for name, site in self._initial_trace(key, strategy).items() if _is_latent(site)}
-
-    def observed(self, key: Key) -> Params:
-        """Observed values by site, of a run with this random key."""
-        trace = self._initial_trace(key, init_to_uniform)
-        return {name: site["value"] for name, site in trace.items() if _is_observed(site)}
 
     def potential(self, parameters: Params) -> Array:
         """Minus the log density of unconstrained parameters."""
@@ -116,6 +127,13 @@ class Density:
         with RUNNING:
             return log_density(self.model, self.args, self.kwargs, values)[0]
 
+    def log_likelihood(self, observed: Iterable[str], values: Params, unconstrained: Container[str]) -> Array:
+        """Log density of some observed sites, where other sites have values as in `given`."""
+        with RUNNING:
+            model = given(self.model, values, unconstrained)
+            logs = compute_log_probs(model, self.args, self.kwargs, {})[0]
+        return sum(logs[name] for name in observed)
+
 
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
     """The density of a model with a user's arguments: data frames become arrays, NumPy arrays become views. JAX 0.10 to
@@ -128,55 +146,51 @@ def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
 
 
 def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str, Site]:
-    """Sites of a model by name, found by tracing it abstractly: nothing is computed."""
+    """Sites of a model by name, found by tracing it abstractly: nothing is computed. Warns as NumPyro."""
     sites: dict[str, Site] = {}
-    jax.eval_shape(lambda key: density.start(key, strategy, sites), jax.random.key(0))
+
+    def describe(key: Key) -> None:
+        trace = density.run(key, strategy)
+        sites.update({name: _described(name, site) for name, site in trace.items()})
+        if all(site.plain for site in sites.values()):
+            _validate_model(trace)
+
+    jax.eval_shape(describe, jax.random.key(0))
     return sites
 
 
-def _is_latent(site: Message) -> bool:
-    return site["type"] == "sample" and not site["is_observed"]
-
-
-def _is_observed(site: Message) -> bool:
-    return site["type"] == "sample" and site["is_observed"]
-
-
-def _sites(trace: dict[str, Message]) -> dict[str, Site]:
-    sites = {}
-    for name, site in trace.items():
-        if site["type"] == "plate":  # one that subsamples draws indices anew each time, fewer than its size
-            sites[name] = Site(False, False, [], plain=np.shape(site["value"]) == (site["args"][0],))
-            continue
-        fn, _ = unwrapped(site.get("fn"))
-        latent, observed, private = _is_latent(site), _is_observed(site), isinstance(fn, Privatized)
-        if observed and _is_data(site["value"]):
-            raise TypeError(
-                f"site {name!r} observes a {type(site['value']).__name__}: write it with ldpbayes.observe, or fit "
-                f"privatize(model, {{{name!r}: release.mechanism}})"
-            )
-        if observed and private:
-            check_site(name, site["fn"], site["value"])
-        frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)
-        # A value computed inside a plate need not have the plate's shape: no axis of it then belongs to the plate.
-        shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
-        fits = shape[: len(sizes)] == sizes and (site["type"] == "sample" or len(shape) == len(sizes))
-        if latent and private:
-            raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
-        discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
-        records, rows = _record_count(site) if observed else (0, 0)
-        sites[name] = Site(
-            latent,
-            discrete_base=private and fn.base_dist.support.is_discrete,
-            dims=[frame.name for frame in frames] if fits else [],
-            plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
-            records=records,
-            rows=rows,
-            expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
-            shape=shape,
-            mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
+def _described(name: str, site: Message) -> Site:
+    if site["type"] == "plate":  # one that subsamples draws indices anew each time, fewer than its size
+        return Site(False, False, [], plain=np.shape(site["value"]) == (site["args"][0],))
+    fn, _ = unwrapped(site.get("fn"))
+    sampled, private = site["type"] == "sample", isinstance(fn, Privatized)
+    latent, observed = sampled and not site["is_observed"], sampled and site["is_observed"]
+    if observed and _is_data(site["value"]):
+        raise TypeError(
+            f"site {name!r} observes a {type(site['value']).__name__}: write it with ldpbayes.observe, or fit "
+            f"privatize(model, {{{name!r}: release.mechanism}})"
         )
-    return sites
+    if observed and private:
+        check_site(name, site["fn"], site["value"])
+    frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)
+    # A value computed inside a plate need not have the plate's shape: no axis of it then belongs to the plate.
+    shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
+    fits = shape[: len(sizes)] == sizes and (sampled or len(shape) == len(sizes))
+    if latent and private:
+        raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
+    discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
+    records, rows = _record_count(site) if observed else (0, 0)
+    return Site(
+        latent,
+        discrete_base=private and fn.base_dist.support.is_discrete,
+        dims=[frame.name for frame in frames] if fits else [],
+        plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
+        records=records,
+        rows=rows,
+        expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
+        shape=shape,
+        mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
+    )
 
 
 def _has_numbers_or_shares(support: Any) -> bool:

@@ -8,14 +8,53 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 import ldpbayes as ldp
+from ldpbayes.inference import compiled_programs
 from ldpbayes.inference._generated import Generated, log_likelihoods
 from ldpbayes.inference.compiled_programs import Program, Programs, trace
 from ldpbayes.inference.density import density_of
 from ldpbayes.inference.sketch_certificate import Certificate
 
 X = np.arange(6.0).reshape(2, 3)
+
+
+def test_jax_still_has_what_programs_take_from_it():
+    # The comment at the head of compiled_programs says what each of these is for, and what to do where one is missing.
+    custom = jax.custom_jvp(jnp.sin)
+    custom.defjvps(lambda tangent, _, x: jnp.cos(x) * tangent)
+
+    def function(theta):
+        looped, _ = jax.lax.scan(lambda x, _: (2.0 * x, None), theta, length=5)
+        return jax.jit(jnp.exp)(looped) + custom(theta) + X[0]
+
+    closed = jax.make_jaxpr(function)(np.ones(3, np.float32))
+    jaxpr, equations = closed.jaxpr, {equation.primitive.name: equation for equation in closed.jaxpr.eqns}
+    rules = [name for name, value in equations["custom_jvp_call"].params.items() if callable(value)]
+    equation, literal = equations["scan"], equations["scan"].params["jaxpr"].jaxpr.eqns[0].invars[0]
+    needed = [
+        (closed, ["jaxpr", "consts"]),
+        (jaxpr, ["constvars", "invars", "outvars", "eqns", "debug_info", "replace"]),
+        (jaxpr.debug_info, ["arg_names", "result_paths", "_replace"]),
+        (equation, ["primitive", "params", "invars", "outvars", "effects", "ctx"]),
+        (equation.ctx, compiled_programs._CONTEXT),
+        (equation.invars[-1].aval, ["size", "weak_type"]),
+        (literal, ["val", "aval"]),
+        (jax.config, [f"jax_{name}" for name in compiled_programs._SETTINGS]),
+    ]
+    missing = [f"{type(of).__name__}.{name}" for of, names in needed for name in names if not hasattr(of, name)]
+    missing += [f"a rule named {name}" for name in rules if name not in compiled_programs._RULES]
+    missing += [] if equation.params.get("length") == 5 else ["parameter length of scan"]
+    missing += [] if isinstance(literal, Literal) else ["Literal for a number in an equation"]
+    missing += [] if isinstance(equation.params["jaxpr"], (ClosedJaxpr, Jaxpr)) else ["jaxpr of a scan"]
+    arrays = len(closed.consts) == len(jaxpr.constvars) == 1 and np.array_equal(closed.consts[0], X[0])
+    missing += [] if arrays else ["arrays that a function closes over, as consts"]
+    missing += [] if np.allclose(jaxpr_as_fun(closed)(np.ones(3, np.float32))[0], function(1.0)) else ["jaxpr_as_fun"]
+    assert not missing, (
+        f"JAX {jax.__version__} has changed what compiled_programs takes from its internals: {', '.join(missing)}. The "
+        "comment at the head of that module says what each is for, and what to do."
+    )
 
 
 def loss(matrix, power=2.0, branch=True):
