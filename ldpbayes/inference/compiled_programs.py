@@ -4,11 +4,11 @@
 keeps anything else under a key; `inputs_in_use` says what a function depends on.
 """
 
-# What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function. A model makes its functions anew
-# in each call, and they close over data. So this module keeps programs by the equations of a function, to which JAX has
-# no public way: `jax.extend.core` is meant for such uses but may change, and the attributes below are not promised at
-# all. `tests/inference/test_compiled_programs.py` begins with a test of each name. If that test fails after an update
-# of JAX, this module has to follow the change, as said below, and nothing else does.
+# What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function. A model makes its functions
+# anew in each call, and they close over data. So this module keeps programs by the equations of a function, to which
+# JAX has no public way: `jax.extend.core` is meant for such uses but may change, and the attributes below are not
+# promised at all. `tests/inference/test_compiled_programs.py` begins with a test of each name. If that test fails after
+# an update of JAX, this module has to follow the change, as said below, and nothing else does.
 #
 # - `jax.make_jaxpr` returns a `ClosedJaxpr` with `jaxpr` and `consts`; a `Jaxpr` has `constvars`, `invars`, `outvars`,
 #   `eqns`, `debug_info` and `replace`. Arrays that a function closes over are `consts`, in the order of `constvars`.
