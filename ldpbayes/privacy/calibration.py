@@ -10,12 +10,12 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, checked, is_integer
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, POSITIVE, checked, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, parameter
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -145,66 +145,45 @@ def zil_parameters(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GaussianWithResponseTradeoff(Tradeoff):
+class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
 
     The response is true with probability 1/(1 + exp(−response_epsilon)). It is the product of both curves ([DRS]
     Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is ±`response_epsilon`, so that of both is
-    a mixture of two normal laws under either input, and the most powerful tests are its thresholds.
+    a mixture of two normal laws under either input, and the most powerful tests are its thresholds. Delta is the mean,
+    over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
     """
 
-    mu: Array
-    response_epsilon: Array
+    mu: Array = parameter(POSITIVE)
+    response_epsilon: Array = parameter(POSITIVE)
 
-    def __post_init__(self) -> None:
-        self._check("mu", *POSITIVE)
-        self._check("response_epsilon", *POSITIVE)
+    def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
+        # a large level is more precise as one less its complement (sign = −1 in `_log_level`)
+        large = alpha > 0.5
+        target, sign = np.where(large, log_rest, log_alpha), np.where(large, -1.0, 1.0)
+        # given the response, the threshold is that of the normal laws, plus or minus the budget
+        middle = -sign * mu * special.ndtri_exp(target) - mu**2 / 2
+        margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
+        inside = (alpha > 0) & (alpha < 1)
+        low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
+        threshold = find_root(
+            lambda threshold, mu, budget, sign, target: _log_level(threshold, mu, budget, sign) - target,
+            (low, high),
+            args=(mu, budget, sign, np.where(inside, target, -1.0)),
+        ).x
+        log_level = _log_level(threshold, mu, budget, sign)
+        # the tangent there is within rounding of the curve, also where the threshold has an error
+        correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
+        value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
+        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, mu, budget = np.broadcast_arrays(checked("alpha", alpha, *PROBABILITY), self.mu, self.response_epsilon)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
-            # a large level is more precise as one less its complement (sign = −1 in `_log_level`)
-            large = alpha > 0.5
-            target, sign = np.where(large, log_rest, log_alpha), np.where(large, -1.0, 1.0)
-            # given the response, the threshold is that of the normal laws, plus or minus the budget
-            middle = -sign * mu * special.ndtri_exp(target) - mu**2 / 2
-            margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
-            inside = (alpha > 0) & (alpha < 1)
-            low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
-            threshold = find_root(
-                lambda threshold, mu, budget, sign, target: _log_level(threshold, mu, budget, sign) - target,
-                (low, high),
-                args=(mu, budget, sign, np.where(inside, target, -1.0)),
-            ).x
-            log_level = _log_level(threshold, mu, budget, sign)
-            # the tangent there is within rounding of the curve, also where the threshold has an error
-            correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
-            value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
-        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))[()]
+    def _log_delta(self, epsilon: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        return _log_delta(mu, epsilon, budget)
 
-    def log_delta(self, epsilon: ArrayLike) -> Array:
-        """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
-        return _log_delta(self.mu, checked("epsilon", epsilon, *NOT_NEGATIVE), self.response_epsilon)[()]
-
-    def delta(self, epsilon: ArrayLike) -> Array:
-        """Mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio."""
-        return np.exp(self.log_delta(epsilon))
-
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta, mu, budget = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.mu, self.response_epsilon)
-        inside = (delta > 0) & (delta < 1)
-        at = np.where(inside, delta, 0.5)
-        # by basic composition delta is at most `at` at the sum of both epsilons
-        high = (np.asarray(GaussianTradeoff(mu).epsilon(at)) + budget) * (1 + 1e-9)
-        target = np.log(at)
-        root = find_root(
-            lambda epsilon, mu, budget, target: _log_delta(mu, epsilon, budget) - target,
-            (np.zeros_like(high), high),
-            args=(mu, budget, target),
-        )
-        enough = (delta == 1) | (inside & (target >= _log_delta(mu, 0.0, budget)))
-        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))[()]
+    def _too_large(self, log_delta: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        # by basic composition delta is at most that of the normal laws at the sum of both epsilons
+        return (np.asarray(GaussianTradeoff(mu).epsilon(np.exp(log_delta))) + budget) * (1 + 1e-9)
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:

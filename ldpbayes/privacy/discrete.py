@@ -9,23 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import NOT_NEGATIVE, POSITIVE, PROBABILITY, checked
+from ldpbayes._core.checks import POSITIVE
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Polygon, Tradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, Tradeoff, parameter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _IntegerTradeoff(Tradeoff):
+class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array
-    distance: Array
-
-    def __post_init__(self) -> None:
-        self._check("scale", *POSITIVE)
-        self._check("distance", "a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a)))
+    scale: Array = parameter(POSITIVE)
+    distance: Array = parameter(("a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,40 +33,30 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a).
     """
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        alpha = np.asarray(checked("alpha", alpha, *PROBABILITY))
-        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            log_alpha = np.log(alpha)
-            log_level = log_alpha + np.log1p(a)
-            steep = -np.expm1(np.minimum(d / scale + log_alpha, 0.0))
-            # the test rejects from m on, and at m − 1 with some probability
-            m = np.clip(np.ceil(-log_level * scale), 1.0, d)
-            middle = np.exp((m - d - 1) / scale) * (1 + a - np.exp(log_level + (m - 1) / scale)) / (1 + a)
+    def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+        a, log_alpha = np.exp(-1 / scale), np.log(alpha)
+        log_level = log_alpha + np.log1p(a)
+        steep = -np.expm1(np.minimum(d / scale + log_alpha, 0.0))
+        # the test rejects from m on, and at m − 1 with some probability
+        m = np.clip(np.ceil(-log_level * scale), 1.0, d)
+        middle = np.exp((m - d - 1) / scale) * (1 + a - np.exp(log_level + (m - 1) / scale)) / (1 + a)
         shallow = np.exp(-d / scale) * (1 - alpha)
         # between the first and the last vertex, a/(1 + a) and a^distance/(1 + a)
-        return np.where(log_level <= -d / scale, steep, np.where(alpha * (1 + a) >= a, shallow, middle))[()]
+        return np.where(log_level <= -d / scale, steep, np.where(alpha * (1 + a) >= a, shallow, middle))
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE))
-        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
+    def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+        a = np.exp(-1 / scale)
         # the test rejects from the first m on at which (2 m − distance)/scale exceeds epsilon
         m = np.minimum(np.floor((epsilon * scale + d) / 2) + 1, d)
         delta = -(np.expm1(-np.maximum(m / scale - epsilon, 0.0)) + a * np.expm1((m - d) / scale)) / (1 + a)
-        return np.where(epsilon < d / scale, delta, 0.0)[()]
+        return np.where(epsilon < d / scale, delta, 0.0)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta = np.asarray(checked("delta", delta, *PROBABILITY))
-        scale, d, a = np.asarray(self.scale), np.asarray(self.distance), self._ratio
-        with np.errstate(divide="ignore"):
-            # delta is 1 − a^(distance − m) at epsilon = (2 m − distance)/scale
-            m = np.clip(np.ceil(d + np.log1p(-delta) * scale), 1.0, d)
-            share = delta * (1 + a) + a * np.expm1((m - d) / scale)
-            return np.maximum(m / scale + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)[()]
-
-    @property
-    def _ratio(self) -> Array:
-        return np.exp(-1 / np.asarray(self.scale))
+    def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+        a = np.exp(-1 / scale)
+        # delta is 1 − a^(distance − m) at epsilon = (2 m − distance)/scale
+        m = np.clip(np.ceil(d + np.log1p(-delta) * scale), 1.0, d)
+        share = delta * (1 + a) + a * np.expm1((m - d) / scale)
+        return np.maximum(m / scale + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,37 +68,31 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     T(m − distance) − exp(epsilon) T(m) ([CKS] Theorem 7).
     """
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, scale, d = np.broadcast_arrays(checked("alpha", alpha, *PROBABILITY), self.scale, self.distance)
+    def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         reach = np.ceil(FAR * scale) + 2
         # the first m with T(m) ≤ alpha; there and at m − 1 the test rejects, at m − 1 with some probability
         m = _first(lambda m: np.exp(gaussian_log_tail(m, scale)) <= alpha, -reach, reach)
         level, at = np.exp(gaussian_log_tail(m - 1, scale)), np.exp(_log_mass(m - 1, scale))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            kept = np.where(at > 0, np.clip((level - alpha) / at, 0.0, 1.0), 0.0)
+        kept = np.where(at > 0, np.clip((level - alpha) / at, 0.0, 1.0), 0.0)
         beta = np.exp(gaussian_log_tail(d + 2 - m, scale)) + kept * np.exp(_log_mass(m - 1 - d, scale))
-        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(beta, 1.0)))[()]
+        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(beta, 1.0)))
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        return np.exp(_log_delta(self.scale, self.distance, checked("epsilon", epsilon, *NOT_NEGATIVE)))[()]
+    def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+        return np.exp(_log_delta(scale, d, epsilon))
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta, scale, d = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.scale, self.distance)
-
+    def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         def ratio(m: np.ndarray) -> np.ndarray:
             return np.maximum(d * (2 * m - d) / (2 * scale**2), 0.0)
 
         # the first m beyond the middle of the centres at whose ratio delta is small enough; between two neighbouring
         # ratios delta is linear in exp(epsilon)
         reach = d + np.ceil(FAR * scale) + 2
-        m = _first(lambda m: np.exp(_log_delta(scale, d, ratio(m))) <= delta, np.floor(d / 2), reach)
+        m = _first(lambda m: self._delta(ratio(m), scale, d) <= delta, np.floor(d / 2), reach)
         above = ratio(m)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            shortfall = delta - np.exp(_log_delta(scale, d, above))
-            share = shortfall * np.exp(-above - gaussian_log_tail(m, scale))
-            epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)
-            enough = delta >= np.exp(_log_delta(scale, d, 0.0))
-        return np.where(enough, 0.0, np.where(delta > 0, epsilon, np.inf))[()]
+        share = (delta - self._delta(above, scale, d)) * np.exp(-above - gaussian_log_tail(m, scale))
+        epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)
+        enough = delta >= self._delta(np.zeros_like(delta), scale, d)
+        return np.where(enough, 0.0, np.where(delta > 0, epsilon, np.inf))
 
 
 def _first(test: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -253,7 +233,7 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DiscreteGaussianRowsTradeoff(Tradeoff):
+class DiscreteGaussianRowsTradeoff(ParametricTradeoff):
     """Two rows of integers, at most some Euclidean distance apart, with discrete Gaussian noise in every column.
 
     The distance is at least 1. Where scale and distance are small, it is the exact curve: the hull over all integer
@@ -263,32 +243,27 @@ class DiscreteGaussianRowsTradeoff(Tradeoff):
     variance, for a τ² (about 2) at which these factors, of all columns together, are lost in rounding.
     """
 
-    scale: Array
-    distance: Array
-    columns: int
+    scale: Array = parameter(POSITIVE)
+    distance: Array = parameter(("finite, at least 1", lambda a: (a >= 1) & (a < np.inf)))
+    columns: int = 1
 
-    def __post_init__(self) -> None:
-        self._check("scale", *POSITIVE)
-        self._check("distance", "finite, at least 1", lambda a: (a >= 1) & (a < np.inf))
+    def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return self._map("__call__", alpha, scale, distance)
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        return self._map(lambda curve, alpha: curve(alpha), alpha)
+    def _delta(self, epsilon: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return self._map("delta", epsilon, scale, distance)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        return self._map(lambda curve, epsilon: curve.delta(epsilon), epsilon)
+    def _epsilon(self, delta: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return self._map("epsilon", delta, scale, distance)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        return self._map(lambda curve, delta: curve.epsilon(delta), delta)
-
-    def _map(self, function: Callable[[Tradeoff, np.ndarray], np.ndarray], argument: ArrayLike) -> Array:
-        """Apply a function of the curve at each scale and distance to its arguments."""
-        argument, scale, distance = np.broadcast_arrays(np.asarray(argument, float), self.scale, self.distance)
+    def _map(self, method: str, argument: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        """A method of the curve at each scale and distance, of the arguments there."""
         squared = np.floor(distance**2 * (1 + 1e-12))  # of integer vectors
         result = np.empty(argument.shape)
         for sigma, length in set(zip(scale.ravel().tolist(), squared.ravel().tolist(), strict=True)):
             here = (scale == sigma) & (squared == length)
-            result[here] = function(_curve(sigma, int(length), self.columns), argument[here])
-        return result[()]
+            result[here] = getattr(_curve(sigma, int(length), self.columns), method)(argument[here])
+        return result
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,17 +9,15 @@ probability of a cap, a beta probability.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import ABOVE_ZERO, NOT_NEGATIVE, PROBABILITY, checked, is_integer
+from ldpbayes._core.checks import ABOVE_ZERO, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
-from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, Tradeoff
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, parameter
 
 FAR = 2000.0  # distance at which both errors underflow
 MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
@@ -27,53 +25,49 @@ NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SymmetricLaplaceTradeoff(Tradeoff):
+class SymmetricLaplaceTradeoff(ParametricTradeoff):
     """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
 
     `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
     of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2 and
     Propositions 3.1 and 3.2). The limit has a closed form in the log threshold κ: with a = κ/c, the level is
-    ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c solved.
+    ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c solved; its delta is
+    that of [LCQ] Theorem 3.3.
     """
 
-    distance: Array
+    distance: Array = parameter(ABOVE_ZERO)
     dimension: float = math.inf
 
     def __post_init__(self) -> None:
-        self._check("distance", *ABOVE_ZERO)
+        super().__post_init__()
         d = self.dimension
         if not (is_integer(d) and d >= 1) and d != math.inf:
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        alpha = checked("alpha", alpha, *PROBABILITY)
-        return self._map(LaplaceTradeoff.__call__, _Tests.type_ii_error, alpha, public=0.0)
+    def _type_ii_error(self, alpha: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return self._map("type_ii_error", alpha, distance, public=0.0)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        """δ_c(ε): power less exp(ε) times level, of the test with threshold exp(ε); for the limit [LCQ] Theorem 3.3."""
-        return self._map(LaplaceTradeoff.delta, _Tests.delta, checked("epsilon", epsilon, *NOT_NEGATIVE), public=1.0)
+    def _delta(self, epsilon: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return self._map("delta", epsilon, distance, public=1.0)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta = checked("delta", delta, *PROBABILITY)
-        epsilon = self._map(LaplaceTradeoff.epsilon, _Tests.epsilon, delta, public=math.inf)
-        return np.where(np.equal(delta, 1), 0.0, epsilon)[()]
+    def _epsilon(self, delta: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        return np.where(delta == 1, 0.0, self._map("epsilon", delta, distance, public=math.inf))
 
-    def _map(self, closed: Callable, function: Callable, argument: ArrayLike, public: float) -> Array:
-        """Apply a function of the tests at each distance to its arguments; `public` where the distance is infinite.
+    def _map(self, formula: str, argument: np.ndarray, distance: np.ndarray, public: float) -> np.ndarray:
+        """A function of the tests at each distance, of the arguments there; `public` where the distance is infinite.
 
-        T_{1,c} has a `closed` form: that of Laplace noise of scale λ/√2.
+        T_{1,c} has a closed form: that of Laplace noise of scale λ/√2.
         """
-        argument, distance = np.broadcast_arrays(argument, self.distance)
         if self.dimension == 1:
-            with np.errstate(over="ignore"):
-                budget = math.sqrt(2) * distance
+            budget = math.sqrt(2) * distance
             finite = np.isfinite(budget)
-            return np.where(finite, closed(LaplaceTradeoff(np.where(finite, budget, 1.0)), argument), public)[()]
+            closed = getattr(LaplaceTradeoff, f"_{formula}")
+            return np.where(finite, closed(self, argument, np.where(finite, budget, 1.0)), public)
         result = np.full(argument.shape, public)
         for c in np.unique(distance[distance < FAR]):
             here = distance == c
-            result[here] = function(_tests(self.dimension, float(c)), argument[here])
-        return result[()]
+            result[here] = getattr(_tests(self.dimension, float(c)), formula)(argument[here])
+        return result
 
 
 @functools.lru_cache(maxsize=256)

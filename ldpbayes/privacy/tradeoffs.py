@@ -5,15 +5,17 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_ZERO, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
+from ldpbayes._core.checks import ABOVE_ZERO, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, Rule, checked
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 
+Formula: TypeAlias = Callable[..., np.ndarray]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
@@ -38,109 +40,138 @@ class Tradeoff(abc.ABC):
     def epsilon(self, delta: ArrayLike) -> Array:
         """Inverse of `delta`, in [0, 1]: the smallest epsilon, 0 where that is enough, infinite where none is."""
 
-    def _check(self, field: str, allowed: str, ok: Callable[[np.ndarray], Array], name: str = "") -> None:
-        """Make a field a float or a float64 array; its name in errors is that of the field unless it has another."""
-        object.__setattr__(self, field, checked(name or field, getattr(self, field), allowed, ok))
+
+def parameter(rule: Rule, name: str = "") -> Any:
+    """A field of a curve: what it may be, and its name in errors if that is not the field's."""
+    return dataclasses.field(metadata={"rule": rule, "name": name})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaplaceTradeoff(Tradeoff):
+class ParametricTradeoff(Tradeoff):
+    """A dataclass with a `parameter` or several, and formulas: functions of the argument and the parameters, which are
+    checked and broadcast against each other.
+    """
+
+    _type_ii_error: ClassVar[Formula]
+    _delta: ClassVar[Formula]
+    _epsilon: ClassVar[Formula]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "rule" in field.metadata:
+                name, value = field.metadata["name"] or field.name, getattr(self, field.name)
+                object.__setattr__(self, field.name, checked(name, value, *field.metadata["rule"]))
+
+    def _at(self, formula: Formula, argument: Array) -> Array:
+        parameters = (getattr(self, field.name) for field in dataclasses.fields(self) if "rule" in field.metadata)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return formula(*np.broadcast_arrays(argument, *parameters))[()]
+
+    def __call__(self, alpha: ArrayLike) -> Array:
+        return self._at(self._type_ii_error, checked("alpha", alpha, *PROBABILITY))
+
+    def delta(self, epsilon: ArrayLike) -> Array:
+        return self._at(self._delta, checked("epsilon", epsilon, *NOT_NEGATIVE))
+
+    def epsilon(self, delta: ArrayLike) -> Array:
+        return self._at(self._epsilon, checked("delta", delta, *PROBABILITY))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogTradeoff(ParametricTradeoff):
+    """A curve with a formula for log delta, to nearly full relative precision; its epsilon is solved for."""
+
+    _log_delta: ClassVar[Formula]
+    _too_large: ClassVar[Formula]  # of log delta: an epsilon that is not below the one sought
+
+    def log_delta(self, epsilon: ArrayLike) -> Array:
+        """Log of `delta`, also where delta itself underflows."""
+        return self._at(self._log_delta, checked("epsilon", epsilon, *NOT_NEGATIVE))
+
+    def _delta(self, epsilon: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        return np.exp(self._log_delta(epsilon, *parameters))
+
+    def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        inside = (delta > 0) & (delta < 1)
+        target = np.log(np.where(inside, delta, 0.5))
+        root = find_root(
+            lambda epsilon, target, *parameters: self._log_delta(epsilon, *parameters) - target,
+            (np.zeros_like(target), self._too_large(target, *parameters)),
+            args=(target, *parameters),
+        )
+        enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
+        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaplaceTradeoff(ParametricTradeoff):
     """Two Laplace laws of unit scale whose centres are `budget` apart: epsilon, sensitivity over scale ([DMNS]; [DRS]).
 
     The likelihood ratio is exp(+-budget) beyond the centres and exp(2 z - budget) between them, hence three pieces:
-    a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget).
+    a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget). Delta is
+    1 - exp((epsilon - budget) / 2) up to the budget; the test rejects beyond (epsilon + budget) / 2.
     """
 
-    budget: Array
+    budget: Array = parameter(POSITIVE, "epsilon")
 
-    def __post_init__(self) -> None:
-        self._check("budget", *POSITIVE, "epsilon")
-
-    def __call__(self, alpha: ArrayLike) -> Array:
-        alpha, budget = np.asarray(checked("alpha", alpha, *PROBABILITY)), self.budget
-        with np.errstate(divide="ignore", over="ignore"):
-            log_alpha = np.log(alpha)
-            steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
-            middle = np.exp(-budget - log_alpha) / 4
+    def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        log_alpha = np.log(alpha)
+        steep = -np.expm1(np.minimum(budget + log_alpha, 0.0))
+        middle = np.exp(-budget - log_alpha) / 4
         shallow = np.exp(-budget) * (1 - alpha)
-        return np.where(log_alpha < -budget - np.log(2), steep, np.where(alpha > 0.5, shallow, middle))[()]
+        return np.where(log_alpha < -budget - np.log(2), steep, np.where(alpha > 0.5, shallow, middle))
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        """1 - exp((epsilon - budget) / 2) up to the budget, then 0; the test rejects beyond (epsilon + budget) / 2."""
-        return -np.expm1(-np.maximum(self.budget - checked("epsilon", epsilon, *NOT_NEGATIVE), 0.0) / 2)
+    def _delta(self, epsilon: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        return -np.expm1(-np.maximum(budget - epsilon, 0.0) / 2)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.maximum(self.budget + 2 * np.log1p(-np.asarray(checked("delta", delta, *PROBABILITY))), 0.0)
+    def _epsilon(self, delta: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        return np.maximum(budget + 2 * np.log1p(-delta), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PureProtocolTradeoff(Tradeoff):
+class PureProtocolTradeoff(ParametricTradeoff):
     """Two laws whose likelihood ratio is exp(budget), 1 or exp(-budget).
 
     So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
     the true category have mass `separation`, in (0, 1], and exp(-budget) times that under the other category. An
-    infinite budget means that some outputs give the category away.
+    infinite budget means that some outputs give the category away. The curve is a convex polygon, the maximum of lines
+    of slopes -exp(budget), -1 and -exp(-budget).
     """
 
-    budget: Array
-    separation: Array
+    budget: Array = parameter(ABOVE_ZERO, "epsilon")
+    separation: Array = parameter(SHARE)
 
-    def __post_init__(self) -> None:
-        self._check("budget", *ABOVE_ZERO, "epsilon")
-        self._check("separation", *SHARE)
+    def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
+        steep = np.where(np.isinf(budget), 0.0, -np.expm1(np.minimum(budget + np.log(alpha), 0.0)))
+        middle = 1 + separation * np.expm1(-budget) - alpha
+        return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        """A convex polygon: the maximum of lines of slopes -exp(budget), -1 and -exp(-budget)."""
-        alpha, budget = np.asarray(checked("alpha", alpha, *PROBABILITY)), np.asarray(self.budget)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            steep = -np.expm1(np.minimum(budget + np.log(alpha), 0.0))
-        steep = np.where(np.isinf(budget), 0.0, steep)
-        middle = 1 + self.separation * np.expm1(-budget) - alpha
-        return np.maximum(np.maximum(steep, middle), np.exp(-budget) * (1 - alpha))[()]
+    def _delta(self, epsilon: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
+        return -separation * np.expm1(-np.maximum(budget - epsilon, 0.0))
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        return -self.separation * np.expm1(-np.maximum(self.budget - checked("epsilon", epsilon, *NOT_NEGATIVE), 0.0))
-
-    def epsilon(self, delta: ArrayLike) -> Array:
-        share = np.minimum(np.asarray(checked("delta", delta, *PROBABILITY)) / self.separation, 1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(share < 1, np.maximum(self.budget + np.log1p(-share), 0.0), 0.0)[()]
+    def _epsilon(self, delta: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
+        share = np.minimum(delta / separation, 1.0)
+        return np.where(share < 1, np.maximum(budget + np.log1p(-share), 0.0), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GaussianTradeoff(Tradeoff):
-    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW])."""
+class GaussianTradeoff(LogTradeoff):
+    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW]).
 
-    mu: Array
+    Delta is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation.
+    """
 
-    def __post_init__(self) -> None:
-        self._check("mu", *POSITIVE)
+    mu: Array = parameter(POSITIVE)
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        return special.ndtr(-special.ndtri(checked("alpha", alpha, *PROBABILITY)) - self.mu)
+    def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        return special.ndtr(-special.ndtri(alpha) - mu)
 
-    def log_delta(self, epsilon: ArrayLike) -> Array:
-        """Log of `delta`, to nearly full relative precision also where delta itself underflows."""
-        return gaussian_log_delta(self.mu, checked("epsilon", epsilon, *NOT_NEGATIVE))[()]
+    def _log_delta(self, epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        return gaussian_log_delta(mu, epsilon)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        """Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation."""
-        return np.exp(self.log_delta(epsilon))
-
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta, mu = np.broadcast_arrays(checked("delta", delta, *PROBABILITY), self.mu)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            target = np.log(delta)
-            # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
-            high = mu * (mu / 2 - special.ndtri_exp(target)) * (1 + 1e-9)
-            root = find_root(
-                lambda epsilon, mu, target: gaussian_log_delta(mu, epsilon) - target,
-                (np.zeros_like(high), high),
-                args=(mu, target),
-            )
-            enough = target >= gaussian_log_delta(mu, 0.0)
-        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))[()]
+    def _too_large(self, log_delta: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
+        return mu * (mu / 2 - special.ndtri_exp(log_delta)) * (1 + 1e-9)
 
 
 def gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
@@ -250,7 +281,7 @@ def upper_hull(points: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ZeroInflatedTradeoff(Tradeoff):
+class ZeroInflatedTradeoff(ParametricTradeoff):
     """The curve of a noise that is left out with probability δ, in (0, 1), from the `tradeoff` of the noise.
 
     A test that sees an input as it is knows which one it was. So the curve is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0
@@ -258,23 +289,17 @@ class ZeroInflatedTradeoff(Tradeoff):
     """
 
     tradeoff: Tradeoff
-    zero_probability: Array = dataclasses.field()  # else the attribute of the base class would be its default
+    zero_probability: Array = parameter(INSIDE_0_1)
 
-    def __post_init__(self) -> None:
-        self._check("zero_probability", *INSIDE_0_1)
+    def _type_ii_error(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
+        return (1 - share) * self.tradeoff(np.minimum(alpha / (1 - share), 1.0))
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        noisy = 1 - np.asarray(self.zero_probability)
-        return noisy * self.tradeoff(np.minimum(np.asarray(checked("alpha", alpha, *PROBABILITY)) / noisy, 1.0))
+    def _delta(self, epsilon: np.ndarray, share: np.ndarray) -> np.ndarray:
+        return share + (1 - share) * self.tradeoff.delta(epsilon)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        """1 − (1 − δ) (1 − delta of the noise)."""
-        return self.zero_probability + (1 - np.asarray(self.zero_probability)) * self.tradeoff.delta(epsilon)
-
-    def epsilon(self, delta: ArrayLike) -> Array:
-        share = np.asarray(self.zero_probability)
-        rest = (np.asarray(checked("delta", delta, *PROBABILITY)) - share) / (1 - share)
-        return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)[()]
+    def _epsilon(self, delta: np.ndarray, share: np.ndarray) -> np.ndarray:
+        rest = (delta - share) / (1 - share)
+        return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
