@@ -16,8 +16,9 @@ from ldpbayes._core.checks import ONE_ABOVE_ZERO, at_least, checked, warn
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, Simulator, with_simulator
 from ldpbayes.bootstrap._intervals import Interval, interval_kind
-from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, names_of
+from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
 from ldpbayes.data import Release
+from ldpbayes.estimation.estimates import names_of
 
 BATCH_SIZE = 50  # replicates that run at once by default
 OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning

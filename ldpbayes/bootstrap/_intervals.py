@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ldpbayes._core.checks import checked
-
 if TYPE_CHECKING:
     from ldpbayes.bootstrap._result import BootstrapEstimate
 
@@ -89,12 +87,3 @@ def interval_kind(kind: str | Interval) -> Interval:
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, or an Interval such as Transformed(), got {kind!r}")
     return KINDS[kind]
-
-
-def tail_probabilities(level: float, side: str) -> tuple[float, float]:
-    """Probabilities below the two ends of an interval; 0 or 1 for an end that a one-sided interval lacks."""
-    level = checked("level", level, "between 0 and 1", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
-    sides = {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}
-    if side not in sides:
-        raise ValueError(f"side must be one of {', '.join(sides)}, got {side!r}")
-    return sides[side]

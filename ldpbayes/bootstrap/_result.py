@@ -1,19 +1,16 @@
 """Results: an estimate with its replicates, or with a normal approximation."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
-from scipy import special
 
 from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.types import PyTree
-from ldpbayes.bootstrap._intervals import Interval, interval_kind, tail_probabilities
-from ldpbayes.estimation import Estimate
-from ldpbayes.estimation.estimates import table, tails
+from ldpbayes.bootstrap._intervals import Interval, interval_kind
+from ldpbayes.estimation.estimates import Estimate, cells, tail_probabilities
 
 if TYPE_CHECKING:
     import xarray
@@ -23,9 +20,9 @@ class BootstrapWarning(LdpBayesWarning):
     """Replicates or an estimate that should not be used as they are; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BootstrapEstimate:
-    """A private estimate with its parametric bootstrap; an `Estimate`.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BootstrapEstimate(Estimate):
+    """A private estimate with its parametric bootstrap.
 
     ``estimate`` has the reported parameters in the estimator's form, ``params`` (p,) as a flat array with ``names``.
     ``draws`` (draws, p) are replicates of the estimate, after a bias correction those of the corrected one, and
@@ -47,15 +44,11 @@ class BootstrapEstimate:
     kind: str | Interval
     privacy: str
 
-    @property
+    @functools.cached_property
     def covariance(self) -> np.ndarray:
         """Covariance (p, p) of the replicates, for sampling and perturbation together."""
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
-
-    @property
-    def standard_error(self) -> np.ndarray:
-        return np.sqrt(np.diagonal(self.covariance))
 
     @property
     def bias(self) -> np.ndarray:
@@ -88,27 +81,36 @@ class BootstrapEstimate:
         side : {"both", "lower", "upper"}
             Which ends the interval has; the other end is infinite.
         """
+        if kind is not None:
+            return dataclasses.replace(self, kind=kind).interval(level, side=side)
         below, above = tail_probabilities(level, side)
-        tail = min(p for p in (below, 1 - above) if p > 0)
-        needed = math.ceil(1 / tail - 1e-9) - 1
+        needed = math.ceil(1 / min(p for p in (below, 1 - above) if p > 0) - 1e-9) - 1
         if len(self.draws) < needed:
             advice = f"give parametric_bootstrap draws={needed} or, better, ten times as many"
             count = f"at least {needed} replicates, there are {len(self.draws)}"
             raise ValueError(f"an interval of level {level:g} needs {count}; {advice}")
-        chosen = interval_kind(self.kind if kind is None else kind)
-        return _ends(lambda probability: chosen.end(self, probability), below, above, len(self.params))
+        return super().interval(level, side=side)
+
+    def _quantile(self, probability: float) -> np.ndarray:
+        return interval_kind(self.kind).end(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
         """Return a table of the estimates in plain text; level and kind as for `interval`."""
-        title = f"Parametric bootstrap, {len(self.draws)} replicates"
+        return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
+
+    @property
+    def _title(self) -> str:
         corrected = ", bias corrected" if not np.array_equal(self.uncorrected, self.params) else ""
         outside = f", {self.outside_draws} outside the domain" if self.outside_draws else ""
-        columns = {"estimate": self.params, "std err": self.standard_error, "bias": self.bias}
-        return _table(title + corrected + outside, self.names, columns, level, self.interval(level, kind))
+        return f"Parametric bootstrap, {len(self.draws)} replicates{corrected}{outside}"
+
+    def _columns(self, level: float) -> dict[str, list[str]]:
+        errors = {"estimate": self.params, "std err": self.standard_error, "bias": self.bias}
+        return cells(errors | self._ends(level), "10.4g")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NormalEstimate:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class NormalEstimate(Estimate):
     """An `Estimate` whose intervals are normal; ``title`` says whether its covariance counts the noise for privacy."""
 
     estimate: PyTree
@@ -119,42 +121,8 @@ class NormalEstimate:
     title: str
 
     @property
-    def standard_error(self) -> np.ndarray:
-        return np.sqrt(np.diagonal(self.covariance))
+    def _title(self) -> str:
+        return self.title
 
-    def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of normal confidence intervals; ``side`` is "both", "lower" or "upper"."""
-        error = self.standard_error
-        below, above = tail_probabilities(level, side)
-        return _ends(lambda p: self.params + special.ndtri(p) * error, below, above, len(error))
-
-    def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimates in plain text."""
-        columns = {"estimate": self.params, "std err": self.standard_error}
-        return _table(self.title, self.names, columns, level, self.interval(level))
-
-
-_PROTOCOL: tuple[type[Estimate], ...] = (BootstrapEstimate, NormalEstimate)  # for the type checker
-
-
-def _ends(quantile: Callable[[float], np.ndarray], below: float, above: float, size: int) -> tuple:
-    """Ends with these probabilities below them; infinite for the probabilities 0 and 1."""
-    low = quantile(below) if below > 0 else np.full(size, -math.inf)
-    return low, quantile(above) if above < 1 else np.full(size, math.inf)
-
-
-def _table(title: str, names: list[str], columns: dict[str, np.ndarray], level: float, ends: tuple) -> str:
-    columns = columns | dict(zip(tails(level), ends, strict=True))
-    head = " ".join(f"{name:>10}" for name in columns)
-    rows = [(name, " ".join(f"{column[j]:10.4g}" for column in columns.values())) for j, name in enumerate(names)]
-    return table(title, "parameter", head, rows)
-
-
-def names_of(tree: PyTree) -> list[str]:
-    """Names of the numbers in a pytree, in the order of its flat array: ``loc``, ``probs[2]``, ``cov[0,1]``."""
-    names = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        stem = ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
-        index = [",".join(map(str, at)) for at in np.ndindex(np.shape(leaf))]
-        names += [f"{stem or 'theta'}[{at}]" for at in index] if np.shape(leaf) else [stem or "theta"]
-    return names
+    def _columns(self, level: float) -> dict[str, list[str]]:
+        return cells({"estimate": self.params, "std err": self.standard_error} | self._ends(level), "10.4g")

@@ -17,8 +17,9 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
 from ldpbayes.bootstrap._parametric_family import NumberFamily, ParametricFamily
-from ldpbayes.bootstrap._result import NormalEstimate, names_of
+from ldpbayes.bootstrap._result import NormalEstimate
 from ldpbayes.data import Release
+from ldpbayes.estimation.estimates import names_of
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import lax
-from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import ABOVE_ZERO, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
-from ldpbayes.estimation import estimates
+from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.mechanisms.composition import statements
@@ -27,7 +26,6 @@ from ldpbayes.mechanisms.composition import statements
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
-_NO_ERRORS = "this {!r} estimate has no standard errors; use method='unbiased'"
 
 
 class Sample(NamedTuple):
@@ -136,25 +134,30 @@ class LinearVariance:
     def __call__(self, theta: Array) -> Array:
         return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
 
-    def interval(self, estimate: np.ndarray, quantile: float) -> tuple[np.ndarray, np.ndarray]:
-        """All frequencies that are at most `quantile` of *their* standard deviations away from an estimate.
+    def end(self, estimate: np.ndarray, z: float) -> np.ndarray:
+        """The frequencies that are z of *their* standard deviations away from an estimate, the furthest if several are.
 
-        Below 0 and above 1 the variance is continued as a constant, so that every estimate has an interval.
+        Below 0 and above 1 the variance is continued as a constant, so that every estimate has an end.
         """
-        square = quantile**2
-        lead = 1 + square * self.sampling
-        middle = estimate + square * (self.own - self.other + self.sampling) / 2
-        root = np.sqrt(np.maximum(middle**2 - lead * (estimate**2 - square * self.other), 0.0))
-        absent, sure = (quantile * np.sqrt(self(theta)) for theta in (0.0, 1.0))
-        low, high = (middle - root) / lead, (middle + root) / lead
-        low = np.where(estimate < absent, estimate - absent, np.where(estimate > 1 + sure, estimate - sure, low))
-        high = np.where(estimate > 1 - sure, estimate + sure, np.where(estimate < -absent, estimate + absent, high))
-        return low, high
+        lead = 1 + z**2 * self.sampling
+        middle = estimate + z**2 * (self.own - self.other + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (estimate**2 - z**2 * self.other), 0.0))
+        below, above = (estimate + z * np.sqrt(self(theta)) for theta in (0.0, 1.0))
+        end = (middle + np.sign(z) * root) / lead
+        if z < 0:
+            return np.where(below < 0, below, np.where(above > 1, above, end))
+        return np.where(above > 1, above, np.where(below < 0, below, end))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FrequencyEstimate(estimates.NotebookSummary):
-    """Estimated frequencies of the categories, as probabilities of the population; an `Estimate`.
+class FrequencyEstimate(Estimate):
+    """Estimated frequencies of the categories, as probabilities of the population.
+
+    Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
+    further off than so many standard deviations. They hold where few records tell of a category, as with infinite
+    budgets and many categories; then the standard error, at the estimate itself, does not. They may reach beyond
+    [0, 1]. Intervals of ``mle``, and of any sum of frequencies, are normal. A contrast's are too short where hardly any
+    record supports a category of the sum. ValueError for either if the estimate has no standard errors.
 
     Attributes
     ----------
@@ -173,20 +176,16 @@ class FrequencyEstimate(estimates.NotebookSummary):
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    _joint: "Terms | Dense | None" = None
+    _terms: "Terms | None" = None
+    _matrix: np.ndarray | None = None
     _variance: LinearVariance | None = None
     _mechanisms: tuple[Mechanism, ...] = ()
 
-    def __repr__(self) -> str:
-        head = f"{self.method}, {len(self.estimate):,} categories{'' if self.converged else ', NOT CONVERGED'}"
-        labels = [f"{name}:" for name in self.names]
-        return f"{type(self).__name__}({estimates.estimates_line(head, labels, self.estimate, self.standard_error)})"
-
-    @property
+    @cached_property
     def params(self) -> np.ndarray:
         return self.estimate
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The codes of the categories."""
         return [str(code) for code in range(len(self.estimate))]
@@ -200,61 +199,49 @@ class FrequencyEstimate(estimates.NotebookSummary):
         standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With several budgets
         they differ by sampling error, of which the covariance has more.
         """
-        return None if self._joint is None or len(self.estimate) > DENSE_CATEGORIES else self._joint.covariance()
+        return (
+            self._matrix if self._terms is None or len(self.estimate) > DENSE_CATEGORIES else self._terms.covariance()
+        )
 
-    @property
+    @cached_property
     def privacy(self) -> str:
         return statements(self._mechanisms)
 
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Ends (categories,) of confidence intervals, category by category; they may reach beyond [0, 1].
+    @property
+    def _title(self) -> str:
+        end = "" if self.converged else ", NOT CONVERGED"
+        return f"Frequencies, method {self.method!r}, {len(self.estimate)} categories{end}"
 
-        Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
-        further off than so many standard deviations. They hold where few records tell of a category, as with infinite
-        budgets and many categories; then the standard error, at the estimate itself, does not. Intervals of ``mle``
-        are normal, and NaN with the errors. ValueError if the estimate has no standard errors.
-        """
+    def _check_errors(self) -> None:
         if self.standard_error is None:
-            raise ValueError(_NO_ERRORS.format(self.method))
-        if self._variance is not None:
-            return self._variance.interval(self.estimate, estimates.normal_quantile(level))
-        return estimates.normal_interval(self.estimate, self.standard_error, level)
+            raise ValueError(f"this {self.method!r} estimate has no standard errors; use method='unbiased'")
 
-    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> estimates.Contrast:
-        """Estimate, standard error and interval of Σ w_k θ_k: of a sum of shares, say, or of a difference.
+    def _quantile(self, probability: float) -> np.ndarray:
+        self._check_errors()
+        if self._variance is None:
+            return super()._quantile(probability)
+        return self._variance.end(self.estimate, special.ndtri(probability))
 
-        `weights` are those of one sum (categories,), of m sums (m, categories), or of one sum by code as
-        ``{0: 1, 3: -1}``. Errors of categories are correlated, so that the error of a sum does not follow from theirs.
-        The interval is normal, and too short where hardly any record supports a category of the sum; for a single
-        category `interval` then has a better one. The error of an ``mle`` sum with a category estimated as 0 is NaN.
-        ValueError if the estimate has no standard errors.
-        """
-        if self._joint is None:
-            raise ValueError(_NO_ERRORS.format(self.method))
-        return estimates.weighted_sums(self.estimate, self._joint.variances, weights, level, self.names)
+    def _variances(self, weights: np.ndarray) -> np.ndarray:
+        self._check_errors()
+        return super()._variances(weights) if self._terms is None else self._terms.variances(weights)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
-        codes = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
-        head, columns = f"{'frequency':>10}", [self.estimate]
+        shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
+        columns = {"frequency": self.estimate}
         if self.standard_error is not None:
-            lower, upper = estimates.tails(level)
-            head += f" {'std err':>10} {lower:>10} {upper:>10}"
-            columns += [self.standard_error, *self.interval(level)]
-        rows = [(str(k), " ".join(f"{column[k]:10.4f}" for column in columns)) for k in codes]
-        title = f"Frequencies, method {self.method!r}, {len(self.estimate)} categories"
-        title += f", the {SUMMARY_CATEGORIES} most frequent" if len(self.estimate) > SUMMARY_CATEGORIES else ""
-        return estimates.table(title + ("" if self.converged else ", NOT CONVERGED"), "category", head, rows)
-
-
-_PROTOCOL: type[estimates.Estimate] = FrequencyEstimate  # for the type checker
+            columns |= {"std err": self.standard_error} | self._ends(level)
+        some = f", the {SUMMARY_CATEGORIES} most frequent" if len(self.estimate) > SUMMARY_CATEGORIES else ""
+        columns = {head: column[shown] for head, column in columns.items()}
+        return table(self._title + some, [self.names[code] for code in shown], cells(columns))
 
 
 def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
     estimate, slope, variance = _linear(sample)
     error = np.sqrt(variance(np.clip(estimate, 0, 1)))
     terms = Terms.of(sample, slope, estimate)
-    return FrequencyEstimate("unbiased", estimate, error, _joint=terms, _variance=variance)
+    return FrequencyEstimate("unbiased", estimate, error, _terms=terms, _variance=variance)
 
 
 def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
@@ -365,19 +352,6 @@ def _squares(mechanism: PureProtocol, z: Array, root: Array, common: Array, weig
     return lax.map(square, (weights, common.T))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
-    """A covariance matrix that is known; NaN for categories without errors."""
-
-    matrix: np.ndarray
-
-    def covariance(self) -> np.ndarray:
-        return self.matrix
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        return estimates.variances_under(self.matrix, weights)
-
-
 Evaluated = tuple[float, np.ndarray]  # mean log-likelihood and its gradient
 
 
@@ -410,8 +384,7 @@ def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
             RuntimeWarning,
         )
     error, covariance = _errors(theta, count, information(theta)) if d <= DENSE_CATEGORIES else (None, None)
-    joint = None if covariance is None else Dense(covariance)
-    return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, joint)
+    return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, _matrix=covariance)
 
 
 _METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {

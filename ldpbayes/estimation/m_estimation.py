@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,7 +16,6 @@ from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import _problem as problem
-from ldpbayes.estimation import estimates
 from ldpbayes.estimation._corrections import (
     Corrected,
     Correction,
@@ -25,6 +24,7 @@ from ldpbayes.estimation._corrections import (
     check_noise,
     correction_from,
 )
+from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.composition import statements
@@ -129,8 +129,8 @@ def m_estimate(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class MEstimationResult(estimates.NotebookSummary):
-    """An M-estimate with its covariance, for sampling and perturbation together; an `Estimate`.
+class MEstimationResult(Estimate):
+    """An M-estimate with its covariance, for sampling and perturbation together.
 
     Attributes
     ----------
@@ -162,38 +162,17 @@ class MEstimationResult(estimates.NotebookSummary):
     _evidence: EvidenceCorrection
     _mechanisms: tuple[Additive, ...]
 
-    def __repr__(self) -> str:
-        head = f"{self.method}, {self.count:,} records{'' if self.converged else ', NOT CONVERGED'}"
-        return f"{type(self).__name__}({estimates.estimates_line(head, self.names, self.params, self.standard_error)})"
-
-    @property
-    def standard_error(self) -> np.ndarray:
-        return np.sqrt(np.diagonal(self.covariance))
-
-    @property
+    @functools.cached_property
     def privacy(self) -> str:
         return statements(self._mechanisms)
 
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Ends (p,) of normal confidence intervals with coverage `level`, between 0 and 1."""
-        return estimates.normal_interval(self.params, self.standard_error, level)
+    @property
+    def _title(self) -> str:
+        end = "" if self.converged else ", NOT CONVERGED"
+        return f"M-estimate, method {self.method!r}, {self.count} records{end}"
 
-    def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> estimates.Contrast:
-        """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two coefficients.
-
-        `weights` are those of one sum (p,), of m sums (m, p), or of one sum by name as ``{"age": 1, "income": -1}``.
-        The error of a sum with a parameter on the boundary is NaN.
-        """
-        variances = functools.partial(estimates.variances_under, self.covariance)
-        return estimates.weighted_sums(self.params, variances, weights, level, self.names)
-
-    def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimates in plain text, like those of statsmodels."""
-        head, rows = estimates.coefficient_rows(self, level)
-        edges = zip(rows, self.boundary, strict=True)
-        rows = [(name, numbers + ("  on the boundary" if edge else "")) for (name, numbers), edge in edges]
-        title = f"M-estimate, method {self.method!r}, {self.count} records{'' if self.converged else ', NOT CONVERGED'}"
-        return estimates.table(title, "parameter", head, rows)
+    def _columns(self, level: float) -> dict[str, list[str]]:
+        return super()._columns(level) | {"": [" on the boundary" if edge else "" for edge in self.boundary]}
 
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
         """Estimate again with the records of one more release; noise drawn for the old records is kept.
@@ -218,9 +197,6 @@ class MEstimationResult(estimates.NotebookSummary):
             estimator = self._solver.estimator.settled
             thetas = np.asarray(_bootstrap_estimates(estimator, keys, self._evidence, self.params, batch))
         return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
-
-
-_PROTOCOL: type[estimates.Estimate] = MEstimationResult  # for the type checker
 
 
 class Solution(NamedTuple):

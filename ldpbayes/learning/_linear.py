@@ -1,6 +1,7 @@
 """Linear predictors of released labels."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -10,7 +11,7 @@ from scipy import special
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.estimation.estimates import Estimate, coefficient_rows, normal_interval, table
+from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
 from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Fixed, Minimum, Penalty, newton
@@ -23,9 +24,13 @@ START_CONSTANTS = 9  # constant predictions between the bounds, of which the bes
 START_INFORMATION = 1e-2  # share of the largest information at any constant: a fit starts at none with less
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LinearPredictor:
-    """A linear predictor of labels with its errors; an `Estimate`.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LinearPredictor(Estimate):
+    """A linear predictor of labels with its errors.
+
+    Intervals are normal but for the scale. The scale's interval has all scales that a likelihood ratio test accepts,
+    without the scale's prior: it begins with 0 if the labels do not tell a small scale from none. If the labels
+    determine the scale to 10 %, its interval is normal in the logarithm.
 
     Attributes
     ----------
@@ -54,8 +59,8 @@ class LinearPredictor:
     converged: bool
     steps: int
     privacy: str
-    _intercept: bool = dataclasses.field(repr=False)
-    _profile: Profile = dataclasses.field(repr=False)
+    _intercept: bool
+    _profile: Profile
 
     @property
     def intercept(self) -> float:
@@ -76,13 +81,9 @@ class LinearPredictor:
         """The law's scale, None if it has none."""
         return float(self.params[-1]) if self.objective.scaled else None
 
-    @property
+    @functools.cached_property
     def estimate(self) -> dict[str, float]:
         return dict(zip(self.names, self.params.tolist(), strict=True))
-
-    @property
-    def standard_error(self) -> np.ndarray:
-        return np.sqrt(np.diagonal(self.covariance))
 
     def linear_predictor(self, features: Array) -> np.ndarray:
         """The linear predictor, before any link, shape (m,), of features (m, d) in the columns of the fit."""
@@ -98,33 +99,24 @@ class LinearPredictor:
             prediction = self.linear_predictor(features)
             return np.asarray(self.objective.mean(prediction, self.scale, labels.checked_bounds(bounds)))
 
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence intervals at a level between 0 and 1, two arrays (p,).
-
-        They are normal but for the scale. The scale's interval has all scales that a likelihood ratio test accepts,
-        without the scale's prior: it begins with 0 if the labels do not tell a small scale from none. If the labels
-        determine the scale to 10 %, its interval is normal in the logarithm.
-        """
-        lower, upper = normal_interval(self.params, self.standard_error, level)
+    def _quantile(self, probability: float) -> np.ndarray:
+        ends, z = super()._quantile(probability), special.ndtri(probability)
         if self._profile is not None:
-            lower[-1], upper[-1] = self._profile.interval(special.ndtri(0.5 + 0.5 * level))
+            ends[-1] = self._profile.interval(abs(z))[int(z > 0)]
         elif self.objective.scaled:
-            scale = self.params[-1]
-            ends = normal_interval(np.log(scale), self.standard_error[-1] / scale, level)
-            lower[-1], upper[-1] = np.exp(ends)
-        return lower, upper
+            ends[-1] = self.params[-1] * np.exp(z * self.standard_error[-1] / self.params[-1])
+        return ends
 
-    def summary(self, level: float = 0.95) -> str:
-        """Return a table of the parameters in plain text, with intervals at a level between 0 and 1."""
-        head, rows = coefficient_rows(self, level)
+    @property
+    def _title(self) -> str:
+        end = "" if self.converged else ", NOT CONVERGED"
+        return f"{type(self.objective).__name__} of {self.count} released labels, penalty {self.penalty:.4g}{end}"
+
+    def _columns(self, level: float) -> dict[str, list[str]]:
+        columns = super()._columns(level)
         if self.objective.scaled:  # a scale is positive: there is no hypothesis that it is 0
-            name, numbers = rows[-1]
-            rows[-1] = (name, numbers[:22] + f"{'':16}" + numbers[38:])
-        title = f"{type(self.objective).__name__} of {self.count} released labels, penalty {self.penalty:.4g}"
-        return table(title + ("" if self.converged else ", NOT CONVERGED"), "parameter", head, rows)
-
-
-_PROTOCOL: type[Estimate] = LinearPredictor  # for the type checker
+            columns["z"][-1] = columns["P>|z|"][-1] = ""
+        return columns
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,8 +75,8 @@ class CoverageTable:
             cells.setdefault(row["parameter"], []).append(f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}")
         title = f"{self.replicates} replicates: shares of central intervals that cover the truth, and the band that a\n"
         title += f"calibrated posterior's share is in with probability {confidence:g}"
-        head = " ".join(f"{f'{100 * level:g} %':>12} " for level in levels).rstrip()
-        return table(title, "parameter", head, [(name, " ".join(row).rstrip()) for name, row in cells.items()])
+        heads = [f"{100 * level:g} % " for level in levels]
+        return table(title, list(cells), dict(zip(heads, zip(*cells.values(), strict=True), strict=True)))
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
