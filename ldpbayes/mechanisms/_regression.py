@@ -1,10 +1,9 @@
 """Mechanisms for the records (x, y) of a regression: noise on each record, or on statistics of one or of many."""
 
-import abc
 import dataclasses
 import math
-from collections.abc import Sequence
 from operator import attrgetter
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked
+from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, Rule, checked
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -26,10 +25,85 @@ from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, WorstTradeoff
 
+ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
+
+
+class _Regression(Columnwise):
+    """A mechanism for records (x, y): covariates in a ball, then a number within a bound or a label."""
+
+    epsilon: Array
+    delta: Array
+    radius: Array
+    response_bound: Array
+    columns: ColumnNames
+    clip: bool
+
+    perturbed = None
+    _labels: ClassVar[bool] = False
+
+    def _check_parameters(self, positive: Rule, inside_0_1: Rule) -> None:
+        """Bring fields into the form in which they are kept; ValueError if one is out of range."""
+        kept, _ = checked_columns(self.columns, None)
+        if kept.columns is None or kept.width < 2:
+            raise ValueError(
+                f"columns must be covariates and a response, two at least, the response last; got {self.columns!r}"
+            )
+        object.__setattr__(self, "columns", kept.columns)
+        object.__setattr__(self, "clip", bool(self.clip))
+        rules = dict.fromkeys(("epsilon", "radius", "response_bound"), positive)
+        rules |= dict.fromkeys(("delta", "split"), inside_0_1)
+        fields = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        for name, rule in rules.items():
+            if name in fields:
+                self._check(name, *rule)
+
+    def _parts(self, rows: Array) -> tuple[Array, Array]:
+        """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1.
+
+        With `clip`, those outside the bounds are drawn back to them; else they are refused if they are concrete.
+        ValueError also for rows of another width, missing values and labels that are none. NumPy in, NumPy out.
+        """
+        whole = Columns(self.columns, None)
+        rows = whole.in_order(rows)
+        concrete = is_concrete(rows)
+        rows = np.asarray(rows) if concrete else jnp.asarray(rows)
+        rows = rows if rows.dtype.kind == "f" else rows.astype(float)
+        if rows.ndim < 1 or rows.shape[-1] != whole.width:
+            raise ValueError(
+                f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}"
+            )
+        x, y = rows[..., :-1], rows[..., -1]
+        if concrete and np.isnan(rows).any():
+            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
+        y = signs(y) if self._labels else y
+        if concrete and not self.clip and is_concrete(self.radius, self.response_bound):
+            for bound, sizes, words in (
+                (
+                    self.radius,
+                    np.linalg.norm(x, axis=-1),
+                    "rows have covariates of norm above radius = {:g}, the largest",
+                ),
+                (
+                    self.response_bound,
+                    np.abs(y),
+                    "responses lie beyond response_bound = {:g}, the largest in absolute value",
+                ),
+            ):
+                beyond = sizes > bound * (1 + ROUNDING)
+                if beyond.any():
+                    raise ValueError(
+                        f"{beyond.sum()} of {beyond.size} {words.format(bound)} {sizes.max():g}: scale them, or say "
+                        "clip=True to have them drawn back to the bounds"
+                    )
+        if self.clip or concrete:
+            xp = np if is_concrete(y, self.response_bound) else jnp
+            x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
+        return x, y
+
 
 @register("linear_records")
 @dataclasses.dataclass(frozen=True)
-class LinearRecordsMechanism(Additive):
+class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a response y in its range ([KJKH] sec. 3.2.3 and 12.1).
 
     Covariates and response have noise of different scales, and share one budget: with μ the Gaussian parameter of
@@ -62,16 +136,10 @@ class LinearRecordsMechanism(Additive):
     clip: bool = static(default=False)
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
-    perturbed = None
     sensitivity = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", checked_regression_columns(self.columns))
-        object.__setattr__(self, "clip", bool(self.clip))
-        for name in ("epsilon", "radius", "response_bound"):
-            self._check(name, *POSITIVE)
-        for name in ("delta", "split"):
-            self._check(name, *INSIDE_0_1)
+        self._check_parameters(POSITIVE, INSIDE_0_1)
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
         object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
@@ -105,8 +173,7 @@ class LinearRecordsMechanism(Additive):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Add noise; ValueError for concrete records outside the ball or the range, unless ``clip``."""
-        covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
-        y = responses_in_range(y, self.response_bound, self.clip)
+        covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -126,7 +193,7 @@ class LinearRecordsMechanism(Additive):
 
 @register("logistic_records")
 @dataclasses.dataclass(frozen=True)
-class LogisticRecordsMechanism(Columnwise, NumericMechanism):
+class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
     The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
@@ -149,19 +216,15 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
-    perturbed = None
+    response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
+    _labels = True
     linear_tails = False
     resolution = property(attrgetter("standard_deviation"))
     released_range = None  # rows are not compressed on panels
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", checked_regression_columns(self.columns))
-        object.__setattr__(self, "clip", bool(self.clip))
-        for name in ("epsilon", "radius"):
-            self._check(name, *ONE_POSITIVE)
-        for name in ("delta", "split"):
-            self._check(name, *ONE_INSIDE_0_1)
+        self._check_parameters(ONE_POSITIVE, ONE_INSIDE_0_1)
         if not is_concrete(self.epsilon, self.delta, self.split):
             raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
@@ -187,9 +250,8 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
-        covariates, y = rows_in_ball(x, self.columns, self.radius, self.clip)
-        y = (signs(y) > 0).astype(covariates.dtype)
-        return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
+        covariates, y = self._parts(x)
+        return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
         x = jnp.asarray(x)
@@ -247,7 +309,8 @@ class LogisticRecordsMechanism(Columnwise, NumericMechanism):
         return implausible_columns(names, values[:, :d].T, -bounds, bounds, deviations, 1.0, self.noise.depth)
 
 
-class StatisticsMechanism(Additive):
+@dataclasses.dataclass(frozen=True)
+class StatisticsMechanism(_Regression, Additive):
     """Gaussian noise on the statistics of a record (x, y), or on their sum over records.
 
     `LinearStatisticsMechanism` and `LogisticStatisticsMechanism` say which statistics these are.
@@ -256,29 +319,20 @@ class StatisticsMechanism(Additive):
     epsilon: Array
     delta: Array
     radius: Array
-    columns: ColumnNames
-    ratios: tuple[float, ...]
-    off_diagonal: str
-    trust_model: str
-    count: Array
-    clip: bool
-    standard_deviation: Array
+    response_bound: Array
+    columns: ColumnNames = static()
+    ratios: Array = static(default=None)
+    off_diagonal: str = static(default="scaled")
+    trust_model: str = static(default="local")
+    count: Array = optional()
+    clip: bool = static(default=False)
+    standard_deviation: Array = dataclasses.field(init=False)
 
     lower = None
     upper = None
-    perturbed = None
-
-    @property
-    @abc.abstractmethod
-    def _units(self) -> tuple[float, ...]:
-        """Size of the statistics in each block; the noise is in proportion to it unless ratios are given."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", checked_regression_columns(self.columns))
-        object.__setattr__(self, "clip", bool(self.clip))
-        for name in ("epsilon", "radius"):
-            self._check(name, *ONE_POSITIVE)
-        self._check("delta", *ONE_INSIDE_0_1)
+        self._check_parameters(ONE_POSITIVE, ONE_INSIDE_0_1)
         if self.count is not None:
             self._check("count", "a whole number of records, 1 at least", lambda a: (a >= 1) & (a == np.round(a)))
         for name, allowed in (("trust_model", ("local", "central")), ("off_diagonal", tuple(OFF_DIAGONALS))):
@@ -286,29 +340,39 @@ class StatisticsMechanism(Additive):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if not is_concrete(self.epsilon, self.delta, self.radius):
             raise ValueError("budget and bounds must be concrete; make the mechanism outside the traced function")
-        units = np.asarray(self._units)
-        if self.ratios is None:
-            object.__setattr__(self, "ratios", units / units[0])
-        ratios = checked("ratios", self.ratios, *POSITIVE)
-        if np.shape(np.atleast_1d(ratios)) != units.shape:
+        units = np.array([self.radius**2, self.radius * self.response_bound, self.response_bound**2])
+        units = units[: len(self._blocks)]
+        ratios = units / units[0] if self.ratios is None else self.ratios
+        ratios = np.atleast_1d(checked("ratios", ratios, *POSITIVE))
+        if ratios.shape != units.shape:
             raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
-        object.__setattr__(self, "ratios", tuple(np.atleast_1d(ratios).tolist()))
+        object.__setattr__(self, "ratios", tuple(ratios.tolist()))
         deviation = float(self.sensitivity * gaussian_scale(self.epsilon, self.delta))
         object.__setattr__(self, "standard_deviation", deviation)
 
-    @abc.abstractmethod
+    @property
+    def sensitivity(self) -> float:  # type: ignore[override]
+        """How far one record can move the statistics, in units of the noise of the first block."""
+        if self._labels:
+            return logistic_sensitivity(self.covariates, self.radius, self.ratios)
+        return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
+
     def statistics(self, rows: Array) -> Array:
         """Statistics (*batch, statistics) of records (*batch, columns), the response last.
 
         NumPy in, NumPy out; JAX in, JAX out. ValueError for concrete labels that are none, and for concrete records
         outside the bounds unless ``clip``.
         """
+        x, y = self._parts(rows)
+        y = y[..., None]
+        blocks = [packed(x[..., :, None] * x[..., None, :], self.off_diagonal), x * y, y * y]
+        return (np if is_concrete(x) else jnp).concatenate(blocks[: len(self._blocks)], axis=-1)
 
     @property
-    def _blocks(self) -> Sequence[int]:
-        """Number of statistics in each block."""
+    def _blocks(self) -> tuple[int, ...]:
+        """Number of statistics in each block: products of covariates, those with the response, its square."""
         d = self.covariates
-        return (d * (d + 1) // 2, d, 1)[: len(self.ratios)]
+        return (d * (d + 1) // 2, d) if self._labels else (d * (d + 1) // 2, d, 1)
 
     @property
     def covariates(self) -> int:
@@ -323,23 +387,19 @@ class StatisticsMechanism(Additive):
         return Columns(tuple(names[: sum(self._blocks)]), None)
 
     @property
-    def _summed(self) -> Array:
-        """Number of records whose noise is in a released value."""
-        return 1.0 if self.trust_model == "central" or self.count is None else self.count
-
-    @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
+        summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
-        xp = np if is_concrete(self.standard_deviation, self._summed) else jnp
-        first = self.standard_deviation * xp.sqrt(self._summed)
+        xp = np if is_concrete(self.standard_deviation, summed) else jnp
+        first = self.standard_deviation * xp.sqrt(summed)
         return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""
         if self.trust_model == "central" or self.count is not None:
             raise ValueError(f"only values of one record each, locally perturbed, are summed; got {self!r}")
-        names = [field.name for field in dataclasses.fields(type(self))]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(self)]
         return unchecked(type(self), *(count if name == "count" else getattr(self, name) for name in names))
 
     @property
@@ -350,48 +410,36 @@ class StatisticsMechanism(Additive):
 
     attribute_guarantee = guarantee  # one attribute may change all statistics
 
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Smallest and largest value of each statistic of one record."""
-        d, r = self.covariates, self.radius
-        bound = getattr(self, "response_bound", 1.0)
-        off = OFF_DIAGONALS[self.off_diagonal] * r**2 / 2
-        lower = np.concatenate([np.zeros(d), np.full(d * (d - 1) // 2, -off), np.full(d, -r * bound), [0.0]])
-        upper = np.concatenate([np.full(d, r**2), np.full(d * (d - 1) // 2, off), np.full(d, r * bound), [bound**2]])
-        return lower[: sum(self._blocks)], upper[: sum(self._blocks)]
-
     def implausible(self, values: np.ndarray) -> list[str]:
         """Statistics that no records within the bounds could have.
 
         Each is bounded, squares are not negative, the sum of the squares of all covariates is at most radius² a record,
-        and the matrix of second moments has no negative eigenvalue.
+        and the matrix of second moments has no negative eigenvalue. Where off-diagonals are scaled by √2 its noise has
+        one variance, sd², in every direction v vᵀ (at most twice that where they are not), so that the least eigenvalue
+        is below −sd (√(2d) + t) with probability at most exp(−t²/2): the expectation by comparison of Gaussian
+        processes, the tail by their concentration.
         """
-        central = self.trust_model == "central"
-        if central and self.count is None:
+        if self.trust_model == "central" and self.count is None:
             return []
-        n, d, r = 1.0 if self.count is None else float(self.count), self.covariates, self.radius
-        lower, upper = self._ends()
+        n = 1.0 if self.count is None else float(self.count)
+        d, r, bound = self.covariates, self.radius, self.response_bound
+        product = OFF_DIAGONALS[self.off_diagonal] * r**2 / 2
+        ends = [(0.0, r**2), (-product, product), (-r * bound, r * bound), (0.0, bound**2)]
+        lower, upper = np.repeat(ends, [d, d * (d - 1) // 2, d, 1], axis=0)[: sum(self._blocks)].T
         deviations = np.asarray(self.noise.standard_deviations)
         columns = [*values.T, values[:, :d].sum(axis=1)]
         bounds = n * np.append(lower, 0.0), n * np.append(upper, r**2)
         names = [*self._columns.names, "the covariates' squares together"]
-        deviations = np.append(deviations, math.sqrt(d) * deviations[0])
-        sentences = implausible_columns(names, columns, *bounds, deviations, 1.0, self.noise.depth)
-        return sentences + self._negative(values, deviations[0])
-
-    def _negative(self, values: np.ndarray, standard_deviation: float) -> list[str]:
-        """A sentence if the second moments of the covariates have an eigenvalue that noise alone does not explain.
-
-        Where off-diagonals are scaled by √2 the noise has one variance, sd², in every direction v vᵀ (at most twice
-        that where they are not), so that its least eigenvalue is below −sd (√(2d) + t) with probability at most
-        exp(−t²/2): the expectation by comparison of Gaussian processes, the tail by their concentration.
-        """
-        d = self.covariates
+        every = np.append(deviations, math.sqrt(d) * deviations[0])
+        sentences = implausible_columns(names, columns, *bounds, every, 1.0, self.noise.depth)
+        least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
-        least = np.linalg.eigvalsh(unpacked(values[:, : d * (d + 1) // 2], d, self.off_diagonal))[:, 0]
-        bound = -standard_deviation * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
-        if not (least < bound).any():
-            return []
-        return [f"the matrix of second moments has an eigenvalue {least.min():.4g}, where {bound:.4g} is the least"]
+        bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
+        if (least < bound).any():
+            sentences.append(
+                f"the matrix of second moments has an eigenvalue {least.min():.4g}, where {bound:.4g} is the least"
+            )
+        return sentences
 
 
 @register("linear_statistics")
@@ -423,38 +471,6 @@ class LinearStatisticsMechanism(StatisticsMechanism):
         The number of records that are summed in a released value: by default 1, or unknown under central trust.
     """
 
-    epsilon: Array
-    delta: Array
-    radius: Array
-    response_bound: Array
-    columns: ColumnNames = static()
-    ratios: Array = static(default=None)
-    off_diagonal: str = static(default="scaled")
-    trust_model: str = static(default="local")
-    count: Array = optional()
-    clip: bool = static(default=False)
-    standard_deviation: Array = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self._check("response_bound", *ONE_POSITIVE)
-        super().__post_init__()
-
-    @property
-    def _units(self) -> tuple[float, ...]:
-        return self.radius**2, self.radius * self.response_bound, self.response_bound**2
-
-    @property
-    def sensitivity(self) -> float:  # type: ignore[override]
-        """How far one record can move the statistics, in units of the noise of the first block."""
-        return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
-
-    def statistics(self, rows: Array) -> Array:
-        x, y = rows_in_ball(rows, self.columns, self.radius, self.clip)
-        y = responses_in_range(y, self.response_bound, self.clip)[..., None]
-        xp = np if is_concrete(x) else jnp
-        second = packed(x[..., :, None] * x[..., None, :], self.off_diagonal)
-        return xp.concatenate([second, x * y, y * y], axis=-1)
-
 
 @register("logistic_statistics")
 @dataclasses.dataclass(frozen=True)
@@ -472,42 +488,8 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
         As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
     """
 
-    epsilon: Array
-    delta: Array
-    radius: Array
-    columns: ColumnNames = static()
-    ratios: Array = static(default=None)
-    off_diagonal: str = static(default="scaled")
-    trust_model: str = static(default="local")
-    count: Array = optional()
-    clip: bool = static(default=False)
-    standard_deviation: Array = dataclasses.field(init=False)
-
-    @property
-    def _units(self) -> tuple[float, ...]:
-        return self.radius**2, self.radius
-
-    @property
-    def sensitivity(self) -> float:  # type: ignore[override]
-        """How far one record can move the statistics, in units of the noise of the first block."""
-        return logistic_sensitivity(self.covariates, self.radius, self.ratios)
-
-    def statistics(self, rows: Array) -> Array:
-        x, y = rows_in_ball(rows, self.columns, self.radius, self.clip)
-        xp = np if is_concrete(x) else jnp
-        second = packed(x[..., :, None] * x[..., None, :], self.off_diagonal)
-        return xp.concatenate([second, x * signs(y)[..., None]], axis=-1)
-
-
-ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
-
-
-def checked_regression_columns(columns: ColumnNames) -> ColumnNames:
-    """Columns of rows (x, y) as they are kept; ValueError unless there are two at least, the response last."""
-    kept, _ = checked_columns(columns, None)
-    if kept.columns is None or kept.width < 2:
-        raise ValueError(f"columns must be covariates and a response, two at least, the response last; got {columns!r}")
-    return kept.columns
+    response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
+    _labels = True
 
 
 def projected(x: Array, radius: Array) -> Array:
@@ -518,51 +500,9 @@ def projected(x: Array, radius: Array) -> Array:
     return x * xp.where(outside, radius / xp.sqrt(xp.where(outside, square, 1.0)), 1.0)
 
 
-def rows_in_ball(rows: Array, columns: ColumnNames, radius: Array, clip: bool) -> tuple[Array, Array]:
-    """Covariates (*batch, d) inside the ball, and responses (*batch,) as they are, of rows or a data frame.
-
-    With `clip`, covariates outside are drawn back to the ball's surface; else they are refused if they are concrete.
-    ValueError also for rows of another width and missing values.
-    """
-    whole = Columns(columns, None)
-    rows = whole.in_order(rows)
-    rows = np.asarray(rows) if is_concrete(rows) else jnp.asarray(rows)
-    rows = rows if rows.dtype.kind == "f" else rows.astype(float)
-    if rows.ndim < 1 or rows.shape[-1] != whole.width:
-        raise ValueError(f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}")
-    x, y = rows[..., :-1], rows[..., -1]
-    if is_concrete(rows):
-        if np.isnan(rows).any():
-            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
-        if not clip and is_concrete(radius):
-            norms = np.linalg.norm(x, axis=-1)
-            beyond = norms > radius * (1 + ROUNDING)
-            if beyond.any():
-                raise ValueError(
-                    f"{int(beyond.sum())} of {beyond.size} rows have covariates of norm above radius = {radius:g}, the "
-                    f"largest {norms.max():g}: scale them, or say clip=True to have them drawn back to the ball"
-                )
-    return projected(x, radius) if clip or is_concrete(rows) else x, y
-
-
-def responses_in_range(y: Array, bound: Array, clip: bool) -> Array:
-    """Responses between −bound and bound; others are clipped, or refused with ValueError if they are concrete."""
-    if is_concrete(y, bound):
-        beyond = np.abs(y) > bound * (1 + ROUNDING)
-        if beyond.any() and not clip:
-            raise ValueError(
-                f"{int(beyond.sum())} of {beyond.size} responses lie beyond response_bound = {bound:g}, the largest in "
-                f"absolute value {np.abs(y).max():g}: scale them, or say clip=True"
-            )
-        return np.clip(y, -bound, bound)
-    return jnp.clip(y, -bound, bound) if clip else y
-
-
 def signs(y: Array) -> Array:
     """Labels 0 and 1 (or −1 and 1) as −1 and 1; ValueError for other concrete values."""
-    if is_concrete(y):
-        zero_one, plus_minus = np.isin(y, (0, 1)), np.isin(y, (-1, 1))
-        if not (zero_one.all() or plus_minus.all()):
-            raise ValueError(f"labels must be 0 and 1 (or -1 and 1), got {np.unique(y)[:5].tolist()}")
-        return np.where(y > 0, 1.0, -1.0).astype(y.dtype)
-    return jnp.where(y > 0, 1.0, -1.0).astype(y.dtype)
+    xp = np if is_concrete(y) else jnp
+    if xp is np and not (np.isin(y, (0, 1)).all() or np.isin(y, (-1, 1)).all()):
+        raise ValueError(f"labels must be 0 and 1 (or -1 and 1), got {np.unique(y)[:5].tolist()}")
+    return xp.where(y > 0, 1.0, -1.0).astype(y.dtype)
