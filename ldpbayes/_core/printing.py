@@ -73,7 +73,10 @@ class Holding:
         return {}
 
     def _readable_counts(self) -> dict[str, str]:
-        counts = {name: readable(count) for name, count in self._counts().items()}
+        try:
+            counts = {name: readable(count) for name, count in self._counts().items()}
+        except (AttributeError, IndexError, TypeError, ValueError):  # mapped leaves need not be arrays
+            counts = {}
         known = {name: float(count) for name, count in counts.items() if count is not None and count.size == 1}
         # the first s of records (to simulate), nodes, groups and columns is that of the plural
         return {name.replace("s", "", 1) if n == 1 else name: f"{n:,.12g}" for name, n in known.items()}

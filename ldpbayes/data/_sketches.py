@@ -3,18 +3,17 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import is_integer
-from ldpbayes._core.printing import Holding, readable
+from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree
-from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.tracing import array_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
-ROWS = 1 << 18  # rows that are read at a time, which bounds the memory
+ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
 
 
 class Sketch(Holding):
@@ -28,10 +27,14 @@ class Sketch(Holding):
     mechanism: Any
     nodes: Any
     weights: Any
-    size: Any
     doubts: tuple[str, ...]
     added: tuple[Any, ...]
     num_groups: int | None = None
+
+    @property
+    def size(self) -> Any:
+        """Number of records."""
+        return self.weights.sum()
 
     @property
     def law_shape(self) -> tuple[int, ...]:
@@ -43,13 +46,22 @@ class Sketch(Holding):
         """The mechanisms of the releases, one each, as their privacy statement needs them."""
         return self.added or (self.mechanism,)
 
+    def _counts(self) -> dict[str, Any]:
+        return {"records": self.size, "groups": self.num_groups}
+
+    def _common(self) -> Any:
+        """What sketches that add have in common: by default all of the mechanism."""
+        return self.mechanism
+
     def _plus(self, other: Any) -> Any:
-        """Sum with another sketch of the class; ValueError if the two do not add."""
+        """Sum with another sketch of the class and of a mechanism in common; ValueError if the two do not add."""
         raise TypeError(f"{type(self).__name__} does not add")
 
     def __add__(self, other: Any) -> Any:
         if type(self) is not type(other):
             return NotImplemented
+        if not (self._common() == other._common()):
+            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
         return dataclasses.replace(self._plus(other), **both)
 
@@ -66,15 +78,11 @@ class MomentSketch(Sketch):
     A normal log density is quadratic in the row, so that its sum over records is that over any weighted nodes of the
     same count, mean and second moments. Here these are the 2D points mean ± √D · (columns of a root of the covariance),
     all of the same weight. Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
-
-    ``count`` records have the mean ``center`` (D,); ``root`` (D, D) is a matrix R with R Rᵀ the mean of the outer
-    products of the records less their mean.
     """
 
     mechanism: Any
-    count: Any
-    center: Any
-    root: Any
+    nodes: Any  # (2D, D)
+    weights: Any  # (2D,)
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
 
@@ -87,58 +95,27 @@ class MomentSketch(Sketch):
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
         array = np.asarray(values)
-        parts = [_moments(np.asarray(array[start : start + ROWS], float)) for start in range(0, len(array), ROWS)]
-        return cls._of_moments(mechanism, *_total_moments(parts))
-
-    @classmethod
-    def _of_moments(cls, mechanism: Any, count: Any, center: Any, scatter: Any) -> "MomentSketch":
-        # not Cholesky: records that are few, or all equal in a column, have a singular covariance
-        values, vectors = np.linalg.eigh(scatter / count)
-        return cls(mechanism, float(count), center, vectors * np.sqrt(np.maximum(values, 0.0)))
-
-    @property
-    def nodes(self) -> Any:  # type: ignore[override]
-        """(2D, D)."""
-        xp = np if is_concrete(self.center, self.root) else jnp
-        arms = np.sqrt(self.center.shape[-1]) * self.root.T
-        return xp.concatenate([self.center + arms, self.center - arms])
-
-    @property
-    def weights(self) -> Any:  # type: ignore[override]
-        """(2D,), all equal."""
-        d = self.center.shape[-1]
-        xp = np if is_concrete(self.count) else jnp
-        return xp.broadcast_to(self.count / (2 * d), (2 * d,))
-
-    @property
-    def size(self) -> Any:
-        return self.count
+        chunks = (np.asarray(array[start : start + ROWS], float) for start in range(0, len(array), ROWS))
+        parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
+        return cls(mechanism, *_nodes_of_moments(*map(np.concatenate, zip(*parts, strict=True))))
 
     def _counts(self) -> dict[str, Any]:
-        center = readable(self.center)
-        return {"records": self.count, "columns": None if center is None else np.atleast_1d(center).shape[-1]}
+        return {"records": self.size, "columns": self.nodes.shape[-1]}
 
     def _plus(self, other: Any) -> "MomentSketch":
-        if not (self.mechanism == other.mechanism):
-            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
-        parts = [(part.count, part.center, part.count * part.root @ part.root.T) for part in (self, other)]
-        return self._of_moments(self.mechanism, *_total_moments(parts))
+        nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
+        return MomentSketch(self.mechanism, *_nodes_of_moments(nodes, weights))
 
 
-def _moments(rows: np.ndarray) -> tuple[Any, Any, Any]:
-    """Count, mean and sum of outer products less the mean."""
-    center = rows.mean(axis=0)
+def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (2D, D) of equal weights (2D,), with the count, mean and second moments of weighted rows."""
+    count, d = weights.sum(), rows.shape[1]
+    center = weights @ rows / count
     away = rows - center
-    return len(rows), center, away.T @ away
-
-
-def _total_moments(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
-    """`_moments` of all parts together, without the cancellation that sums of squares would have."""
-    counts, centers, scatters = (np.array([part[i] for part in parts]) for i in range(3))
-    count = counts.sum()
-    center = counts @ centers / count
-    away = centers - center
-    return count, center, scatters.sum(axis=0) + (counts[:, None] * away).T @ away
+    # not Cholesky: records that are few, or all equal in a column, have a singular covariance
+    values, vectors = np.linalg.eigh((weights[:, None] * away).T @ away / count)
+    arms = np.sqrt(d) * (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    return np.concatenate([center + arms, center - arms]), np.full(2 * d, count / (2 * d))
 
 
 @pytree
@@ -166,12 +143,8 @@ class TotalSketch(Sketch):
     def size(self) -> Any:
         return self.mechanism.count
 
-    def _counts(self) -> dict[str, Any]:
-        return {"records": getattr(self.mechanism, "count", None)}
+    def _common(self) -> Any:
+        return dataclasses.replace(self.mechanism, count=None)
 
     def _plus(self, other: Any) -> "TotalSketch":
-        first, second = (dataclasses.replace(part.mechanism, count=None) for part in (self, other))
-        if not (first == second):
-            raise ValueError(f"sketches of different mechanisms do not add: {first} and {second}")
-        count = self.mechanism.count + other.mechanism.count
-        return TotalSketch(first.total(count), self.nodes + other.nodes, np.ones(1))
+        return TotalSketch(self._common().total(self.size + other.size), self.nodes + other.nodes, np.ones(1))

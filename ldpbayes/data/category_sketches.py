@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.printing import Holding, readable
 from ldpbayes._core.pytrees import host, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
@@ -47,34 +46,20 @@ class CountSketch(Sketch):
         array = np.asarray(values)
         return _count_kinds(mechanism, array, np.ones(len(array)), *_group_numbers(by, len(array)))
 
-    @property
-    def size(self) -> Any:
-        return self.weights.sum()
-
     def _counts(self) -> dict[str, Any]:
-        weights = readable(self.weights)
-        records, nodes = (None, None) if weights is None else (weights.sum(), weights.size)
-        return {"records": records, "nodes": nodes, "groups": self.num_groups}
+        return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
+
+    def _common(self) -> Any:
+        """The protocol; budgets may differ."""
+        return jax.tree.structure(self.mechanism)
 
     def _plus(self, other: Any) -> "CountSketch":
-        """Of one protocol; budgets may differ."""
-        mechanisms = _of_one_protocol(self, other)
         if (self.groups is None) != (other.groups is None):
             raise ValueError("a sketch made with by= and one without do not add")
-        mechanism = joined_mechanism(mechanisms, (len(self.nodes), len(other.nodes)))
+        mechanism = joined_mechanism((self.mechanism, other.mechanism), (len(self.nodes), len(other.nodes)))
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
-        if self.groups is None:
-            return _count_kinds(mechanism, nodes, weights, None, None)
-        groups = np.concatenate([self.groups, other.groups])
-        return _count_kinds(mechanism, nodes, weights, groups, max(*self.law_shape, *other.law_shape))
-
-
-def _of_one_protocol(one: Sketch, other: Sketch) -> tuple[Any, Any]:
-    """The mechanisms of both sketches; ValueError if these differ in more than budgets."""
-    mechanisms = one.mechanism, other.mechanism
-    if len({jax.tree.structure(mechanism) for mechanism in mechanisms}) > 1:
-        raise ValueError(f"sketches of different mechanisms do not add: {mechanisms[0]} and {mechanisms[1]}")
-    return mechanisms
+        groups = None if self.groups is None else np.concatenate([self.groups, other.groups])
+        return _count_kinds(mechanism, nodes, weights, groups, max(self.law_shape + other.law_shape, default=None))
 
 
 def _count_kinds(
@@ -91,16 +76,15 @@ def _count_kinds(
             columns.append(groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
-    if n <= ROWS:
-        first, weights = _distinct(keys(slice(None)), weights)
-    else:
-        chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
-        parts = [(chunk.start, *_distinct(keys(chunk), weights[chunk])) for chunk in chunks]
-        first = np.concatenate([start + rows for start, rows, _ in parts])
-        rows, weights = _distinct(keys(first), np.concatenate([counts for *_, counts in parts]))
+    chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
+    parts = [_distinct(keys(chunk), weights[chunk]) for chunk in chunks]
+    first = np.concatenate([chunk.start + rows for chunk, (rows, _) in zip(chunks, parts, strict=True)])
+    counts = np.concatenate([counts for _, counts in parts])
+    if len(chunks) > 1:
+        rows, counts = _distinct(keys(first), counts)
         first = first[rows]
     nodes, groups = values if len(first) == n else values[first], None if groups is None else groups[first]
-    return CountSketch(mechanism.of_records((n,), first), nodes, weights, groups, num_groups)
+    return CountSketch(mechanism.of_records((n,), first), nodes, counts, groups, num_groups)
 
 
 def _words(integers: np.ndarray) -> np.ndarray:
@@ -161,12 +145,11 @@ class ExpandedSketch(Sketch):
 
     mechanism: Any
     polynomial: Polynomial
-    size: Any
+    count: Any
     num_groups: int | None = static(default=None)
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Any, ...] = host(default=())
-    parts: "tuple[ExpandedSketch, ...] | None" = host(default=None)  # one group each, that are side by side here
 
     @classmethod
     def of(
@@ -215,10 +198,13 @@ class ExpandedSketch(Sketch):
     weights = nodes
 
     @property
+    def size(self) -> Any:
+        return self.count
+
+    @property
     def exact(self) -> CountSketch:
         """A `CountSketch` of the records, whose log-likelihood is exact; ValueError without records."""
-        counts = [CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records()]
-        total = sum(counts[1:], counts[0])
+        total: Any = sum(CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records())
         return dataclasses.replace(total, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
@@ -227,8 +213,6 @@ class ExpandedSketch(Sketch):
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
             raise ValueError(f"theta must be of shape (m, {', '.join(map(str, shape))}), got {points.shape}")
-        if self.parts is not None:
-            return sum((part.log_likelihood(points[:, j]) for j, part in enumerate(self.parts)), np.zeros(len(points)))
         return sum((part.log_likelihood(points) for part in self._required_records()), np.zeros(len(points)))
 
     def _required_records(self) -> "tuple[CategoryRecords, ...]":
@@ -236,18 +220,14 @@ class ExpandedSketch(Sketch):
             raise ValueError("the sketch has not kept its records; make it with keep_records=True")
         return self.records
 
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "groups": self.num_groups}
+    _common = CountSketch._common
 
     def _plus(self, other: Any) -> "ExpandedSketch":
-        """Of one protocol, both expanded at one point (``at=``); budgets may differ."""
-        return ExpandedSketch(
-            joined_mechanism(_of_one_protocol(self, other), (self.size, other.size)),
-            self.polynomial.plus(other.polynomial),
-            self.size + other.size,
-            self.num_groups,
-            None if self.records is None or other.records is None else self.records + other.records,
-        )
+        """Both are expanded at one point (``at=``)."""
+        mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
+        records = None if self.records is None or other.records is None else self.records + other.records
+        polynomial = self.polynomial.plus(other.polynomial)
+        return ExpandedSketch(mechanism, polynomial, self.count + other.count, self.num_groups, records)
 
 
 def expansion_pays(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> bool:
@@ -475,17 +455,14 @@ def _tangent(d: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SideBySide(Holding):
+class SideBySide(Sketch):
     """Sketches of several groups: weights (nodes, G), and nodes (nodes, G), or (nodes, 1) if the groups share them."""
 
-    sketches: tuple[Any, ...]
     mechanism: Any
     nodes: Any
     weights: Any
-
-    def _counts(self) -> dict[str, Any]:
-        weights = readable(self.weights)
-        return {"records": None if weights is None else weights.sum(), "groups": len(self.sketches)}
+    sketches: tuple[Any, ...]
+    num_groups: int | None = None
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
@@ -498,8 +475,12 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
     if isinstance(sketches[0], ExpandedSketch):
         polynomials = [part.polynomial for part in sketches]
         stacked = jax.tree.map(lambda *parts: (np if is_concrete(parts) else jnp).stack(parts), *polynomials)
-        size = sum(part.size for part in sketches)
-        return ExpandedSketch(sketches[0].mechanism, stacked, size, len(sketches), parts=tuple(sketches))
+        records: Any = None
+        if all(part.records is not None for part in sketches):
+            pairs = [(group, each) for group, part in enumerate(sketches) for each in part.records]
+            records = tuple(dataclasses.replace(each, by=np.broadcast_to(g, len(each))) for g, each in pairs)
+        count = sum(part.count for part in sketches)
+        return ExpandedSketch(sketches[0].mechanism, stacked, count, len(sketches), records)
     nodes, weights = [part.nodes for part in sketches], [part.weights for part in sketches]
     if mechanisms[0].support.is_discrete:
         sizes = [len(part) for part in nodes]
@@ -509,7 +490,7 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
     # A group with fewer nodes than others has its last one repeated, with weight 0.
     nodes, weights = _padded_columns(nodes, "edge"), _padded_columns(weights, "constant")
     nodes = nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
-    return SideBySide(tuple(sketches), joined_mechanism(mechanisms), nodes, weights)
+    return SideBySide(joined_mechanism(mechanisms), nodes, weights, tuple(sketches), len(sketches))
 
 
 def _padded_columns(parts: Sequence[Any], padding: str) -> Any:

@@ -12,7 +12,6 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.printing import readable
 from ldpbayes._core.pytrees import host, pytree, static
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
@@ -182,24 +181,18 @@ class PanelSketch(Sketch):
         return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
 
     def _counts(self) -> dict[str, Any]:
-        moments, tails, atoms = (readable(getattr(self, name)) for name in self.arrays)
-        if moments is None or tails is None or atoms is None or min(moments.ndim, tails.ndim, atoms.ndim + 1) < 2:
-            return {}
-        nodes = moments.shape[-2] * self.order + 4 + atoms.shape[-1]
-        return {"records": moments[..., 0].sum() + tails[..., 0].sum() + atoms.sum(), "nodes": nodes}
+        return {"records": self.size, "nodes": len(self.nodes)}
 
     def _plus(self, other: Any) -> "PanelSketch":
-        if self.mechanism != other.mechanism:
-            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
         if self.edges != other.edges:
             panels = f"({len(self.edges) - 1} and {len(other.edges) - 1} panels)"
             raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
-        probes: Any = [] if self.probes is None or other.probes is None else [self.probes, other.probes]
+        known = self.probes is not None and other.probes is not None
+        probes = _evenly_spread(np.concatenate([self.probes, other.probes])) if known else None
         moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
-        probes = _evenly_spread(np.concatenate(probes)) if probes else None
         return PanelSketch(self.mechanism, moments, tails, atoms, self.edges, order, grid, chosen, records, probes)
 
 

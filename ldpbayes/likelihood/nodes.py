@@ -59,7 +59,7 @@ class ExpandedLaw(dist.Distribution):
         return self
 
 
-def law_of_nodes(sketch: Sketch | SideBySide, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
+def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
     Parameters
