@@ -16,31 +16,29 @@ SPEC_KEY = "ldpbayes.mechanism"  # of the spec, in the schema metadata of a Parq
 def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) -> None:
     """Write released values and their mechanism's spec; ValueError for another ending."""
     text = json.dumps(spec)
-    if path.suffix == ".npz":
+    if _is_npz(path):
         np.savez(path, values=values, mechanism=np.array(text))
-    elif path.suffix == ".parquet":
-        pa, parquet = _pyarrow()
-        column = values
-        if column.ndim > 1:
-            column = pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
-        table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text})
-        parquet.write_table(table, path)
     else:
-        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+        pa = _pyarrow()
+        column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
+        pa.parquet.write_table(pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text}), path)
 
 
 def read_release(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
     """Released values and their mechanism's spec; ValueError for another ending or form, or a damaged file."""
-    if path.suffix == ".npz":
-        values, spec = _read_npz(path)
-    elif path.suffix == ".parquet":
-        values, spec = _read_parquet(path)
-    else:
-        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+    if not path.exists():
+        raise FileNotFoundError(f"no release file {path}")
+    values, spec = _read_npz(path) if _is_npz(path) else _read_parquet(path)
     try:
         return values, json.loads(spec)
     except json.JSONDecodeError as error:
         raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
+
+
+def _is_npz(path: pathlib.Path) -> bool:
+    if path.suffix not in (".npz", ".parquet"):
+        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+    return path.suffix == ".npz"
 
 
 def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
@@ -52,8 +50,7 @@ def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
             absent = {"values", "mechanism"} - set(archive.files)
             if absent:
                 raise ValueError(f"{path.name} lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
-            values, spec = (_entry(archive, name, path) for name in ("values", "mechanism"))
-            return values, str(spec)
+            return _entry(archive, "values", path), str(_entry(archive, "mechanism", path))
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
 
@@ -76,9 +73,9 @@ def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
 
 
 def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
-    pa, parquet = _pyarrow()
+    pa = _pyarrow()
     try:
-        table = parquet.read_table(path)
+        table = pa.parquet.read_table(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path.name} is not a Parquet file, or damaged: {error}") from None
     metadata = table.schema.metadata or {}
@@ -90,18 +87,15 @@ def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
     # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.
     nulls = column.null_count + (column.flatten().null_count if rows else 0)
     if nulls:
-        raise ValueError(
-            f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have its value"
-        )
+        raise ValueError(f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have a value")
     if fixed:
         return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size), spec
     return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False), spec
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _pyarrow() -> Any:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise ImportError(missing("Parquet release files, unlike .npz, need pyarrow", "parquet")) from None
-    return pyarrow, pyarrow.parquet
+    return pyarrow

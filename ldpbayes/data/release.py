@@ -143,16 +143,28 @@ class Release(Holding):
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
-        options: dict[str, Any] = {"panels": panels, "lattice": lattice, "expand": expand, "at": at}
-        result = sketch_release(self.values, self.mechanism, keep_records=keep_records, by=by, **options)
-        return dataclasses.replace(result, doubts=self.doubts)  # type: ignore[type-var]  # every sketch is a dataclass
+        if expand is False and at is not None:
+            raise ValueError("at= is for expansions, and expand is False")
+        values, mechanism = self.values, self.mechanism
+        if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
+            sketch: Any = ExpandedSketch.of(values, mechanism, by, at, keep_records)
+        elif mechanism.support.is_discrete:
+            sketch = CountSketch.of(values, mechanism, by)
+        elif by is not None:
+            raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
+        elif isinstance(mechanism, StatisticsMechanism):
+            sketch = TotalSketch.of(values, mechanism)
+        elif mechanism.record_shape:
+            sketch = MomentSketch.of(values, mechanism)
+        else:
+            sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
+        return dataclasses.replace(sketch, doubts=self.doubts)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
-        path = pathlib.Path(path)
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        write_release(path, self.values, self.mechanism.spec())
+        write_release(pathlib.Path(path), self.values, self.mechanism.spec())
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
@@ -162,38 +174,8 @@ class Release(Holding):
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
         schema metadata under ``ldpbayes.mechanism``.
         """
-        path = pathlib.Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"no release file {path}")
-        values, spec = read_release(path)
+        values, spec = read_release(pathlib.Path(path))
         return cls(values, mechanism_from_spec(spec))
-
-
-def sketch_release(
-    values: ArrayLike,
-    mechanism: Mechanism,
-    *,
-    panels: int | None = None,
-    lattice: bool | None = None,
-    keep_records: bool = True,
-    by: ArrayLike | None = None,
-    expand: bool | None = None,
-    at: ExpandedSketch | None = None,
-) -> Sketch:
-    """`Release.sketch` of validated values (N, *event); a NumPy memory map is read in chunks."""
-    if expand is False and at is not None:
-        raise ValueError("at= is for expansions, and expand is False")
-    if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
-        return ExpandedSketch.of(values, mechanism, by, at, keep_records)
-    if mechanism.support.is_discrete:
-        return CountSketch.of(values, mechanism, by)
-    if by is not None:
-        raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
-    if isinstance(mechanism, StatisticsMechanism):
-        return TotalSketch.of(values, mechanism)
-    if mechanism.record_shape:
-        return MomentSketch.of(values, mechanism)
-    return PanelSketch.of(values, mechanism, panels, lattice, keep_records)
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

@@ -1,6 +1,7 @@
 """Expansions of categories against the log-likelihood of the records and its derivatives."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,6 @@ from numpyro.infer.util import log_density
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, ExpandedSketch
 from ldpbayes.data import category_sketches as category_records
-from ldpbayes.data.release import sketch_release
 from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.numerics.polynomial import rowwise_pairs
@@ -34,6 +34,11 @@ def bits(d, n):
     rng = np.random.default_rng(0)
     own = np.eye(d, dtype=bool)[rng.choice(d, n, p=rng.dirichlet(np.full(d, 2.0)))]
     return (rng.uniform(size=(n, d)) < np.where(own, 0.5, 1 / (1 + np.e))).astype(int), ldp.OptimalUnaryEncoding(1.0, d)
+
+
+def sketch_of(values, mechanism, **options):
+    with warnings.catch_warnings(action="ignore", category=ldp.data.ReleaseWarning):  # some are of another mechanism
+        return ldp.Release(values, mechanism).sketch(**options)
 
 
 def model(data):
@@ -80,7 +85,7 @@ def test_all_orders_are_the_derivatives_of_the_records_log_likelihood(make, by, 
     values, mechanism = released(make, d, 150)
     monkeypatch.setattr(category_records, "ENTRIES", 40 * d)  # several chunks, the last of which is shorter
     monkeypatch.setattr(category_records, "PRODUCTS", 15 * 10)
-    made = sketch_release(values, mechanism, by=by, expand=True)
+    made = sketch_of(values, mechanism, by=by, expand=True)
     one, mine = made.polynomial, np.ones(150)
     if by is not None:
         one, mine = jax.tree.map(lambda leaf: leaf[2], one), by == 2
@@ -126,7 +131,7 @@ def normal_draws(made, count):
 def test_expansions_of_shards_at_one_point_add_up_to_that_of_the_whole():
     values, mechanism = bits(6, 900)
     by = np.resize([0, 1, 1], 900)
-    one = sketch_release(values, mechanism, by=by, expand=True)
+    one = sketch_of(values, mechanism, by=by, expand=True)
     parts = [
         ldp.Release(values[rows], mechanism).sketch(by=by[rows], at=one) for rows in (slice(0, 500), slice(500, None))
     ]
@@ -138,7 +143,7 @@ def test_expansions_of_shards_at_one_point_add_up_to_that_of_the_whole():
     np.testing.assert_allclose(total.log_likelihood(points), one.log_likelihood(points), rtol=1e-12)
     assert sum(total.exact.weights) == 900
     other = ldp.OptimalUnaryEncoding(2.0, 6)
-    both = one + sketch_release(values, other, by=by, at=one)  # budgets may differ
+    both = one + sketch_of(values, other, by=by, at=one)  # budgets may differ
     assert both.mechanism.epsilon.shape == (1800,)
     assert len(both.exact.nodes) == 2 * len(one.exact.nodes)
 
@@ -146,7 +151,7 @@ def test_expansions_of_shards_at_one_point_add_up_to_that_of_the_whole():
 def test_the_pass_over_the_records_is_their_log_likelihood():
     values, mechanism = released(PERSONAL, 5, 150)
     by = np.resize([0, 1, 1], 150)
-    made = sketch_release(values, mechanism, by=by, expand=True)
+    made = sketch_of(values, mechanism, by=by, expand=True)
     theta = np.random.default_rng(0).dirichlet(np.ones(5), (3, 2))
     want = [sum(by_records(values, mechanism, each[by])) for each in theta]
     np.testing.assert_allclose(made.log_likelihood(theta), want, rtol=1e-12)
@@ -160,7 +165,7 @@ def test_a_memory_map_is_read_in_chunks_and_stays_one(tmp_path):
     values, mechanism = bits(12, 5000)
     file = np.memmap(tmp_path / "bits", np.uint8, "w+", shape=values.shape)
     file[:] = values
-    mapped, held = (sketch_release(each, mechanism, expand=True) for each in (file, values))
+    mapped, held = (ExpandedSketch.of(each, mechanism) for each in (file, values))
     assert isinstance(mapped.records[0].values, np.memmap)
     for mine, theirs in zip(jax.tree.leaves(mapped), jax.tree.leaves(held), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -168,7 +173,7 @@ def test_a_memory_map_is_read_in_chunks_and_stays_one(tmp_path):
 
 def test_an_expansion_is_an_argument_of_compiled_and_vectorised_functions():
     values, mechanism = bits(6, 900)
-    made = [sketch_release(rows, mechanism, expand=True) for rows in np.split(values, 3)]
+    made = [sketch_of(rows, mechanism, expand=True) for rows in np.split(values, 3)]
     theta = np.full(6, 1 / 6)
 
     def density(data, theta):
@@ -200,7 +205,7 @@ def test_expansions_of_groups_are_one_site():
         want = sum(part.polynomial(row) for part, row in zip(parts, theta, strict=True))
         return want, groups(parts), groups([parts[0], exact, parts[2]])
 
-    parts = [sketch_release(rows, mechanism, expand=True) for rows in np.split(values, 3)]
+    parts = [sketch_of(rows, mechanism, expand=True) for rows in np.split(values, 3)]
     want, together, mixed = map(float, densities(parts, parts[1].exact))
     assert together == pytest.approx(want, rel=1e-12)
     assert mixed == pytest.approx(want, abs=1.0)
@@ -208,38 +213,38 @@ def test_expansions_of_groups_are_one_site():
 
 def test_counts_stay_where_they_pay_and_where_the_posterior_is_wide():
     wide, mechanism = bits(20, 7000)  # 19² is more than 0.05 times as many
-    assert isinstance(sketch_release(wide, mechanism), CountSketch)
+    assert isinstance(sketch_of(wide, mechanism), CountSketch)
     many, mechanism = bits(20, 10_000)
-    assert isinstance(sketch_release(many, mechanism), ExpandedSketch)
-    assert isinstance(sketch_release(many, mechanism, expand=False), CountSketch)
-    assert isinstance(sketch_release(many, mechanism, by=np.arange(10_000) % 2), CountSketch)  # too few in a group
+    assert isinstance(sketch_of(many, mechanism), ExpandedSketch)
+    assert isinstance(sketch_of(many, mechanism, expand=False), CountSketch)
+    assert isinstance(sketch_of(many, mechanism, by=np.arange(10_000) % 2), CountSketch)  # too few in a group
     few, mechanism = bits(8, 8000)  # 256 kinds
-    assert isinstance(sketch_release(few, mechanism), CountSketch)
+    assert isinstance(sketch_of(few, mechanism), CountSketch)
 
 
 def test_frequencies_count_what_an_expansion_was_made_from():
     values, mechanism = bits(6, 900)
-    estimates = [ldp.frequencies(sketch_release(values, mechanism, expand=expand), "mle") for expand in (True, False)]
+    estimates = [ldp.frequencies(sketch_of(values, mechanism, expand=expand), "mle") for expand in (True, False)]
     np.testing.assert_allclose(estimates[0].estimate, estimates[1].estimate)
 
 
 def test_what_an_expansion_cannot_do_is_said():
     values, mechanism = bits(6, 900)
-    one = sketch_release(values, mechanism, expand=True)
-    bare = sketch_release(values, mechanism, expand=True, keep_records=False)
+    one = sketch_of(values, mechanism, expand=True)
+    bare = sketch_of(values, mechanism, expand=True, keep_records=False)
     law = dist.Categorical(np.full(6, 1 / 6))
     with pytest.raises(ValueError, match="got LaplaceMechanism"):
-        sketch_release(np.zeros(9), ldp.LaplaceMechanism(1.0, -1, 1), expand=True)
+        sketch_of(np.zeros(9), ldp.LaplaceMechanism(1.0, -1, 1), expand=True)
     with pytest.raises(ValueError, match="some here are infinite"):
-        sketch_release(np.eye(6, dtype=int), ldp.OptimalUnaryEncoding(np.inf, 6), expand=True)
+        sketch_of(np.eye(6, dtype=int), ldp.OptimalUnaryEncoding(np.inf, 6), expand=True)
     with pytest.raises(ValueError, match="up to 256 of them, got 300"):
-        sketch_release(np.arange(9), ldp.RandomizedResponse(1.0, 300), expand=True)
+        sketch_of(np.arange(9), ldp.RandomizedResponse(1.0, 300), expand=True)
     with pytest.raises(ValueError, match="expand is False"):
-        sketch_release(values, mechanism, expand=False, at=one)
+        sketch_of(values, mechanism, expand=False, at=one)
     with pytest.raises(ValueError, match="for 6 categories, and here are 5"):
-        sketch_release(values[:, :5], ldp.OptimalUnaryEncoding(1.0, 5), at=one)
+        sketch_of(values[:, :5], ldp.OptimalUnaryEncoding(1.0, 5), at=one)
     with pytest.raises(ValueError, match="for no groups, and here are 2"):
-        sketch_release(values, mechanism, by=np.arange(900) % 2, at=one)
+        sketch_of(values, mechanism, by=np.arange(900) % 2, at=one)
     with pytest.raises(ValueError, match="order must be 2, 3 or 4, got 5"):
         ExpandedSketch.of(values, mechanism, order=5)
     with pytest.raises(ValueError, match="keep_records=True"):
@@ -251,9 +256,9 @@ def test_what_an_expansion_cannot_do_is_said():
     with pytest.raises(AttributeError, match="expand=False"):
         one.nodes  # noqa: B018
     with pytest.raises(ValueError, match="made at the same point"):
-        one + sketch_release(values[::2], mechanism, expand=True)
+        one + sketch_of(values[::2], mechanism, expand=True)
     with pytest.raises(ValueError, match="different mechanisms do not add"):
-        one + sketch_release(values, ldp.SymmetricUnaryEncoding(1.0, 6), at=one)
+        one + sketch_of(values, ldp.SymmetricUnaryEncoding(1.0, 6), at=one)
     with pytest.raises(ValueError, match="no choice of method"):
         law_of_nodes(one, law, method="channel")
     with pytest.raises(ValueError, match="a mask cannot leave some out"):

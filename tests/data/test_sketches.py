@@ -10,7 +10,6 @@ from numpyro.infer import util
 
 import ldpbayes as ldp
 from ldpbayes.data import MomentSketch, TotalSketch
-from ldpbayes.data.release import sketch_release
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -25,6 +24,10 @@ def release(n, mechanism=MECHANISM, seed=0):
         return mechanism.simulate(keys[1], LAW.sample(keys[0], (n,)))
 
     return ldp.Release(jax.jit(drawn)(jax.random.key(seed)), mechanism)
+
+
+def sketch_of(values, mechanism, **options):
+    return ldp.Release(values, mechanism).sketch(**options)
 
 
 @jax.jit
@@ -47,7 +50,7 @@ def test_a_sketch_of_rows_has_the_likelihood_of_all_of_them(n):
 def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
     records = release(1000)
     whole = records.sketch()
-    parts = [sketch_release(records.values[rows], MECHANISM) for rows in (slice(0, 1), slice(1, 400), slice(400, None))]
+    parts = [sketch_of(records.values[rows], MECHANISM) for rows in (slice(0, 1), slice(1, 400), slice(400, None))]
     np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
     monkeypatch.setattr("ldpbayes.data._sketches.ROWS", 64)
     np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
@@ -96,9 +99,9 @@ def test_rows_of_other_laws_or_noises_have_no_such_sketch():
         ldp.observe("z", other, records.sketch())
     laplace = ldp.SymmetricLaplaceMechanism(1.0, -1, 1, columns=4)
     with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
-        sketch_release(records.values, laplace)
+        MomentSketch.of(records.values, laplace)
     with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
-        sketch_release(np.eye(4), ldp.mechanisms.LogisticRecordsMechanism(1.0, 1e-4, 1.0, 4))
+        MomentSketch.of(np.eye(4), ldp.mechanisms.LogisticRecordsMechanism(1.0, 1e-4, 1.0, 4))
 
 
 def test_statistics_of_single_records_are_summed():
@@ -107,13 +110,13 @@ def test_statistics_of_single_records_are_summed():
     made = ldp.Release(values, mechanism).sketch()
     assert isinstance(made, TotalSketch) and made.size == 50 and made.mechanism == mechanism.total(50)
     np.testing.assert_allclose(made.nodes, values.sum(axis=0, keepdims=True))
-    parts = sum(sketch_release(values[rows], mechanism) for rows in (slice(0, 20), slice(20, None)))
+    parts = sum(sketch_of(values[rows], mechanism) for rows in (slice(0, 20), slice(20, None)))
     np.testing.assert_allclose(parts.nodes, made.nodes)
     assert parts.mechanism == made.mechanism
     with pytest.raises(ValueError, match="only values of one record each"):
         ldp.Release(made.nodes, made.mechanism).sketch()
     with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
-        made + sketch_release(values, ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
+        made + TotalSketch.of(values, ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
 
 
 def test_sketches_are_arguments_of_compiled_and_mapped_functions():

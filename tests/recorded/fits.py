@@ -155,10 +155,10 @@ def _panel_sketches():
         return _release(NUMBERS + NORMAL * 12.9, mechanisms.GaussianMechanism(1.0, 1e-3, -2, 3)).sketch(panels=4)
 
     def staircase():
-        return data.release.sketch_release(NUMBERS + WIDE, mechanisms.StaircaseMechanism(1.0, -2, 3), panels=4)
+        return _release(NUMBERS + WIDE, mechanisms.StaircaseMechanism(1.0, -2, 3)).sketch(panels=4)
 
     def near_or_anywhere():
-        return data.release.sketch_release(NUMBERS[:40], mechanisms.RPWithPrior(1.0, (-2, 3), 0.5), panels=4)
+        return _release(NUMBERS[:40], mechanisms.RPWithPrior(1.0, (-2, 3), 0.5)).sketch(panels=4)
 
     return {
         "panels by default": (laplace, _normal),
@@ -224,10 +224,10 @@ def _count_sketches():
             lambda: _release(three.astype(int), mechanisms.SubsetSelection(1.0, 6, 2)).sketch(),
             _shares,
         ),
-        "counts of hashes": (lambda: data.release.sketch_release(hashing, mechanisms.LocalHashing(1.0, 6, 3)), _shares),
+        "counts of hashes": (lambda: _release(hashing, mechanisms.LocalHashing(1.0, 6, 3)).sketch(), _shares),
         "counts of columns": (lambda: _release(CODES, mechanisms.HadamardResponse(1.0, 6)).sketch(), _shares),
         "counts of whole numbers": (lambda: _release(COUNTS + np.round(WIDE / 5), whole).sketch(), dist.Poisson),
-        "counts of bins": (lambda: data.release.sketch_release(np.array([-1.5, 0.2, 2.0])[CODES % 3], bins), _normal),
+        "counts of bins": (lambda: _release(np.array([-1.5, 0.2, 2.0])[CODES % 3], bins).sketch(), _normal),
     }
 
 
