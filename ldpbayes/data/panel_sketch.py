@@ -73,8 +73,8 @@ class PanelSketch(Sketch):
                 "sketch the records of each budget on their own, or fit the release itself"
             )
         array = np.asarray(values)
-        edges, graded = panel_edges(mechanism, panels, lattice), _is_graded(mechanism)
-        moments, tails, atoms = panel_moments(array, edges, _atom_places(mechanism, edges), mechanism.period)
+        edges, grid = panel_edges(mechanism, panels, lattice)
+        moments, tails, atoms = panel_moments(mechanism, array, edges)
         if not mechanism.linear_tails and tails[:, 0].any():
             worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
             raise ValueError(
@@ -87,8 +87,8 @@ class PanelSketch(Sketch):
             tails,
             atoms,
             tuple(edges.tolist()),
-            grid=_panels_inside(mechanism) if graded else None,
-            chosen=panels is not None or graded,  # graded panels are not equally wide, and are left as they are
+            grid=grid,
+            chosen=panels is not None or grid is not None,  # graded panels, not equally wide, are left as they are
             records=(array,) if keep_records else None,
             probes=_evenly_spread(array),
         )
@@ -108,8 +108,8 @@ class PanelSketch(Sketch):
         t, _ = gauss_legendre(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
         low, high, span = edges[0], edges[-1], edges[-1] - edges[0]
-        near, far = self._tail_start, self._tail_start + 1
-        tails = [low - near * span, low - far * span, high + near * span, high + far * span]
+        near = int(self.mechanism.has_atoms)
+        tails = [low - near * span, low - (near + 1) * span, high + near * span, high + (near + 1) * span]
         first, last = inner[0], inner[-1]
         if self.mechanism.period is not None:  # their weights only say how far values were moved, by whole periods
             tails = [first, first - span, last, last + span]
@@ -122,11 +122,6 @@ class PanelSketch(Sketch):
         """Values (places,) of the atoms."""
         return _atom_places(self.mechanism, self.edges)
 
-    @property
-    def _tail_start(self) -> int:
-        """Ranges between an edge and the nearer node of its tail."""
-        return 1 if self.mechanism.has_atoms else 0
-
     @cached_property
     def weights(self) -> Any:  # type: ignore[override]
         """Node weights (nodes,); they sum to the number of records."""
@@ -135,7 +130,8 @@ class PanelSketch(Sketch):
         low, high = self.edges[0], self.edges[-1]
         (below, sum_below), (above, sum_above) = self.tails
         beyond = xp.stack([below, above])
-        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low) - self._tail_start * beyond
+        far = xp.stack([below * low - sum_below, sum_above - above * high]) / (high - low)
+        far = far - beyond if self.mechanism.has_atoms else far
         tails = xp.stack([beyond - far, far], axis=1).ravel()
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
@@ -163,7 +159,7 @@ class PanelSketch(Sketch):
     @property
     def thinned(self) -> "PanelSketch":
         """A sketch of the probes alone on its panels, each of which counts for size / probes records."""
-        parts = panel_moments(self.probes, np.asarray(self.edges), self.places, self.mechanism.period)
+        parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
@@ -201,8 +197,12 @@ def _evenly_spread(values: np.ndarray) -> np.ndarray:
     return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
 
 
-def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> np.ndarray:
-    """Panel edges (panels + 1,) over the released range of a mechanism with one budget; see `Release.sketch`."""
+def panel_edges(
+    mechanism: Any, panels: int | None = None, lattice: bool | None = None
+) -> tuple[np.ndarray, int | None]:
+    """Panel edges (panels + 1,) over the released range of a mechanism with one budget; see `Release.sketch`. Also the
+    number of panels between the bounds, where those beyond are graded, else None.
+    """
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
         raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
@@ -210,39 +210,29 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         at_least(1, "panels", panels)
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
-    if _is_graded(mechanism):
-        inside, ends = _panels_inside(mechanism), (low, lower, upper, high)
+    linear, resolution = mechanism.linear_tails, mechanism.resolution
+    if not linear and resolution is not None and high - upper > HEAVY * float(resolution):
+        # noise that reaches so much further than it varies falls off like a power; its density has poles at a
+        # resolution's distance, hence two panels a resolution
+        inside = max(PANELS, min(MOST_INSIDE, math.ceil(2 * (upper - lower) / float(resolution))))
+        ends = (low, lower, upper, high)
         edges = _graded(inside, GROWTH, ends)
         share = 1.0 if panels is None else (len(edges) - 1) / panels
-        return _graded(math.ceil(inside / share), GROWTH * share, ends)
+        return _graded(math.ceil(inside / share), GROWTH * share, ends), inside
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
-        bend = float(mechanism.resolution) * min(1.0, float(mechanism.resolution) / (upper - lower))
-        panels = PANELS if mechanism.linear_tails else max(PANELS, min(4096, math.ceil((high - low) / bend)))
+        bend = float(resolution) * min(1.0, float(resolution) / (upper - lower))
+        panels = PANELS if linear else max(PANELS, min(4096, math.ceil((high - low) / bend)))
         panels *= 1 if mechanism.period is None else 3  # of whose range the bounds are a third
     first, last = math.ceil(low), math.floor(high)
     if lattice is None:
-        lattice = mechanism.linear_tails and mechanism.period is None and last - first < MAX_LATTICE
+        lattice = linear and mechanism.period is None and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
     cells = np.unique(np.concatenate([[low], cuts, _bends(mechanism, low, high), [high]]))
     width = (high - low) / panels
     pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
     starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
-    return np.concatenate([*starts, [high]])
-
-
-def _is_graded(mechanism: Any) -> bool:
-    """Whether noise reaches so many times further than it varies that it falls off like a power."""
-    if mechanism.linear_tails or mechanism.resolution is None:
-        return False
-    reach = float(mechanism.released_range[1]) - float(mechanism.domain.upper_bound)
-    return bool(reach > HEAVY * float(mechanism.resolution))
-
-
-def _panels_inside(mechanism: Any) -> int:
-    """Panels between the bounds where those beyond are graded: two a resolution, as the density has poles there."""
-    width = float(mechanism.domain.upper_bound) - float(mechanism.domain.lower_bound)
-    return max(PANELS, min(MOST_INSIDE, math.ceil(2 * width / float(mechanism.resolution))))
+    return np.concatenate([*starts, [high]]), None
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
@@ -285,14 +275,9 @@ def _edges_to_keep(edges: np.ndarray, panels: int, lattice: bool | None, always:
     return np.unique(np.concatenate(keep))
 
 
-def panel_moments(
-    values: np.ndarray, edges: np.ndarray, places: np.ndarray, period: float | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Legendre moments (panels, MOMENTS) of released values, their `tails` (2, 2), and counts at atoms (places,).
-
-    Values at an atom are in no panel. With a period, values beyond the panels are moved in by whole periods and not
-    counted in the tails, but their moves summed there.
-    """
+def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The arrays `moments`, `tails` and `atoms` of a `PanelSketch` of released values."""
+    places, period = _atom_places(mechanism, edges), mechanism.period
     panels = len(edges) - 1
     widths = np.diff(edges)
     uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
