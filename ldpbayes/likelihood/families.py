@@ -1,7 +1,7 @@
 """Families of base laws: facts about a distribution that the generic likelihood asks for."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -85,6 +85,10 @@ class Registry:
             raise ValueError(f"{known!r} is registered for {purpose} already")
         table[key] = entry
 
+    def find(self, keys: Sequence[Any]) -> Any:
+        """What is registered under the first of some keys, from other modules if possible; None without any."""
+        return next((table[key] for table in (self.own, self.ours) for key in keys if key in table), None)
+
 
 F = TypeVar("F", bound="type[Family]")
 _FAMILIES = Registry()
@@ -115,11 +119,7 @@ def register_family(*base_types: type) -> Callable[[F], F]:
 def family_of(base: dist.Distribution) -> Family:
     """The family of a law, possibly expanded."""
     law = unexpanded(base)
-    for table in (_FAMILIES.own, _FAMILIES.ours):
-        for kind in type(law).__mro__:
-            if kind in table:
-                return table[kind](law)
-    return Family(law)
+    return (_FAMILIES.find(type(law).__mro__) or Family)(law)
 
 
 def unexpanded(base: dist.Distribution) -> Any:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,7 @@ from ldpbayes.noise.zero_inflated import Omitted
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 
 
-class _Method(NamedTuple):
-    by_closed_form: bool
-    by_channel: bool
-
-
-# How a likelihood is computed, by name: a closed form comes first where both are admitted.
-METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
+METHODS = ("auto", "closed_form", "channel")
 
 
 class Privatized(dist.Distribution):
@@ -83,7 +77,7 @@ class Privatized(dist.Distribution):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if not METHODS[method].by_channel or mechanism.record_shape:
+            if method == "closed_form" or mechanism.record_shape:
                 for_rows = "of rows only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -93,7 +87,7 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self) -> ClosedForm | None:
-        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
+        return None if self.method == "channel" else closed_form(self._law, self.mechanism)
 
     @property
     def _law(self) -> Any:

@@ -48,8 +48,9 @@ def register_closed_form(
         raise TypeError(f"register_closed_form takes two classes, got {base_type!r} and {kind!r}")
 
     def decorate(function: ClosedForm) -> ClosedForm:
+        form = _for_all_records(function) if issubclass(kind, Noise) else function
         for clips in (True, False) if bounded is None else (bounded,):
-            _FORMS.add((base_type, kind, clips), function, f"{base_type.__name__} under {kind.__name__}")
+            _FORMS.add((base_type, kind, clips), form, f"{base_type.__name__} under {kind.__name__}")
         return function
 
     return decorate
@@ -60,33 +61,32 @@ def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | N
     first, then the mechanism's classes, then those of its noise. The form describes all records, those without noise
     included.
     """
-    forms = (_form(table, base, mechanism) for table in (_FORMS.own, _FORMS.ours))
-    return next((form for form in forms if form is not None), None)
+    return _FORMS.find(_keys(base, mechanism))
 
 
 def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
     """Whether a closed form for these is a user's own."""
-    return _form(_FORMS.own, base, mechanism) is not None
+    return any(key in _FORMS.own for key in _keys(base, mechanism))
 
 
-def _form(forms: dict[Any, ClosedForm], base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
+def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, type, bool]]:
     noise = getattr(mechanism, "noise", None)
     law = noise.noise if isinstance(noise, Omitted) else noise
+    kinds = (*type(mechanism).__mro__, *(type(law).__mro__ if isinstance(law, Noise) else ()))
     clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
-    for base_type in type(unexpanded(base)).__mro__:
-        for kind in type(mechanism).__mro__:
-            if (base_type, kind, clips) in forms:
-                return forms[base_type, kind, clips]
-        for kind in type(law).__mro__ if isinstance(law, Noise) else ():
-            if (base_type, kind, clips) in forms:
-                form = forms[base_type, kind, clips]
-                return functools.partial(_mixed, form) if isinstance(noise, Omitted) else form
-    return None
+    return [(base_type, kind, clips) for base_type in type(unexpanded(base)).__mro__ for kind in kinds]
 
 
-def _mixed(form: ClosedForm, base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
-    """A form for records with noise, applied to all records."""
-    return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z))
+def _for_all_records(form: ClosedForm) -> ClosedForm:
+    """A form for records with noise, mixed with the records that a mechanism leaves without."""
+
+    @functools.wraps(form)
+    def mixed(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
+        if not isinstance(mechanism.noise, Omitted):
+            return form(base, mechanism, z)
+        return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z))
+
+    return mixed
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:

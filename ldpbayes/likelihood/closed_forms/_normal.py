@@ -216,12 +216,19 @@ def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
     a record; the covariance is (d, d), or one of each record (*batch, d, d).
     """
     w, log_weights = mixing_rule(MIXING_NODES)
-    if jnp.ndim(sigma) or covariance.ndim > 2:
-        return _personal_mixtures(away, covariance, sigma, w, log_weights)
     d = away.shape[-1]
-    precisions, log_roots = mixing_precisions(covariance, sigma, w)
-    products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
-    squares = products @ precisions.reshape(len(precisions), -1).T  # awayᵀ P away, (*batch, nodes)
+    if jnp.ndim(sigma) or covariance.ndim > 2:  # a factorisation for each record and node
+        variance = jnp.asarray(sigma**2)[..., None] * w
+        roots = jnp.linalg.cholesky(covariance[..., None, :, :] + variance[..., None, None] * jnp.eye(d))
+        batch = jnp.broadcast_shapes(away.shape[:-1], roots.shape[:-3])
+        roots = jnp.broadcast_to(roots, batch + roots.shape[-3:])
+        away = jnp.broadcast_to(away[..., None, :, None], (*batch, len(w), d, 1))
+        squares = jnp.sum(solve_triangular(roots, away, lower=True)[..., 0] ** 2, axis=-1)
+        log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=-2, axis2=-1)), axis=-1)
+    else:
+        precisions, log_roots = mixing_precisions(covariance, sigma, w)
+        products = (away[..., :, None] * away[..., None, :]).reshape((*away.shape[:-1], -1))
+        squares = products @ precisions.reshape(len(precisions), -1).T  # awayᵀ P away, (*batch, nodes)
     return log_sum(log_weights - log_roots - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
@@ -232,23 +239,3 @@ def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Ar
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
-
-
-def _personal_mixtures(away: Array, covariance: Array, sigma: Array, w: Array, log_weights: Array) -> jax.Array:
-    """`normal_mixture` for personal sigmas or covariances: a factorisation for each record and node."""
-
-    def mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
-        total = covariance + (sigma**2 * w)[:, None, None] * jnp.eye(len(away))
-        roots = jnp.linalg.cholesky(total)
-        white = jax.vmap(lambda root: solve_triangular(root, away, lower=True))(roots)
-        log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
-        return log_sum(log_weights - log_roots - 0.5 * jnp.sum(white**2, axis=1))
-
-    d = away.shape[-1]
-    batch = jnp.broadcast_shapes(away.shape[:-1], jnp.shape(sigma), covariance.shape[:-2])
-    away = jnp.broadcast_to(away, (*batch, d)).reshape(-1, d)
-    sigma = jnp.broadcast_to(sigma, batch).ravel()
-    personal = covariance.ndim > 2
-    covariance = jnp.broadcast_to(covariance, (*batch, d, d)).reshape(-1, d, d) if personal else covariance
-    flat = jax.vmap(mixture, (0, 0 if personal else None, 0))(away, covariance, sigma)
-    return flat.reshape(batch) - 0.5 * d * math.log(2 * math.pi)
