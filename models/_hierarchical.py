@@ -16,7 +16,7 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.models._printing import check_kind, shows_priors
+from ldpbayes.models._factory import check_kind, factory
 
 
 class Pooled(dist.Normal):
@@ -104,7 +104,7 @@ def _sum_and_size(release: Any) -> tuple[Any, Any]:
     return jnp.sum(jnp.asarray(release.values, float)), jnp.asarray(release.count, float)
 
 
-@shows_priors()
+@factory()
 def hierarchical(
     mu: dist.Distribution = dist.Normal(0, 5),
     tau: dist.Distribution = dist.HalfNormal(2),

@@ -9,10 +9,10 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
-from ldpbayes.models._printing import check_kind, shows_priors
+from ldpbayes.models._factory import check_kind, factory
 
 
-@shows_priors()
+@factory("numbers")
 def clipped_gaussian(
     mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
 ) -> Callable[[Release | Sketch], None]:
@@ -31,13 +31,12 @@ def clipped_gaussian(
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("clipped_gaussian", release, "numbers")
         observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 
     return model
 
 
-@shows_priors()
+@factory("numbers")
 def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of an exponential rate ([KJKH] sec. 3.2.1 and Figure 8).
 
@@ -53,13 +52,12 @@ def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("clipped_exponential", release, "numbers")
         observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 
     return model
 
 
-@shows_priors()
+@factory("numbers")
 def clipped_counts(
     mean: dist.Distribution = dist.LogNormal(0, 2), concentration: dist.Distribution = dist.LogNormal(0, 1)
 ) -> Callable[[Release | Sketch], None]:
@@ -78,14 +76,13 @@ def clipped_counts(
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("clipped_counts", release, "numbers")
         law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
         observe("z", law, release)
 
     return model
 
 
-@shows_priors()
+@factory("yes-or-no answers")
 def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of the share of true "yes" answers ([Warner]).
 
@@ -102,13 +99,12 @@ def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sk
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("warner", release, "yes-or-no answers")
         observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
 
     return model
 
 
-@shows_priors(theta="Dirichlet([1, ..., 1])")
+@factory("categories", theta="Dirichlet([1, ..., 1])")
 def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
     """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
 
@@ -125,7 +121,6 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("oue_histogram", release, "categories")
         protocol: Any = release.mechanism
         prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
         observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
@@ -133,7 +128,7 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
     return model
 
 
-@shows_priors()
+@factory()
 def regional_histograms(
     mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:

@@ -12,7 +12,7 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes.data import TotalSketch
 from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
-from ldpbayes.models._printing import check_kind, shows_priors
+from ldpbayes.models._factory import factory
 from ldpbayes.noise import Gaussian, Laplace
 from ldpbayes.numerics.arrays import packed
 
@@ -28,7 +28,7 @@ def _normal_rows(
     return dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
 
 
-@shows_priors()
+@factory("rows")
 def multivariate_normal(
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
@@ -55,13 +55,12 @@ def multivariate_normal(
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("multivariate_normal", release, "rows")
         observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
     return model
 
 
-@shows_priors()
+@factory("rows")
 def perturbed_covariates(
     slope: dist.Distribution = dist.Normal(0, 2),
     intercept: dist.Distribution | None = dist.Normal(0, 2),
@@ -93,7 +92,6 @@ def perturbed_covariates(
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("perturbed_covariates", release, "rows")
         mechanism: Any = release.mechanism
         d = mechanism.dimension
         slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
@@ -105,7 +103,7 @@ def perturbed_covariates(
     return model
 
 
-@shows_priors()
+@factory("rows or linear statistics")
 def linear_regression(
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
@@ -150,7 +148,6 @@ def linear_regression(
         raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
 
     def model(release: Release | Sketch) -> None:
-        check_kind("linear_regression", release, "rows or linear statistics")
         mechanism: Any = release.mechanism
         statistics = isinstance(mechanism, LinearStatisticsMechanism)
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
@@ -174,7 +171,7 @@ def linear_regression(
     return model
 
 
-@shows_priors()
+@factory("rows or logistic statistics")
 def logistic_regression(
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
@@ -206,7 +203,6 @@ def logistic_regression(
     """
 
     def model(release: Release | Sketch) -> None:
-        check_kind("logistic_regression", release, "rows or logistic statistics")
         mechanism: Any = release.mechanism
         statistics = isinstance(mechanism, LogisticStatisticsMechanism)
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
@@ -223,7 +219,7 @@ def logistic_regression(
     return model
 
 
-@shows_priors()
+@factory("labels")
 def label_regression(
     features: ArrayLike,
     slope: dist.Distribution = dist.Normal(0, 1),
@@ -259,7 +255,6 @@ def label_regression(
         raise ValueError(f"features must be an array (labels, features) of finite numbers, got shape {features.shape}")
 
     def model(release: Release) -> None:
-        check_kind("label_regression", release, "labels")
         if len(release) != len(features):
             raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
         alpha = numpyro.sample("intercept", intercept)

@@ -1,18 +1,41 @@
-"""CSV files: their columns as numbers, and the messages where they are not."""
+"""Bad input, and CSV files: their columns as numbers, and the messages where they are not."""
 
+import contextlib
 import csv
+import difflib
+import io
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-
-from ldpbayes.cli._input import BadInput, guess
+from numpy.typing import ArrayLike
 
 CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
 MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
+QUOTED = '"[^"]*"'
+ROW = f'([^"\r\n]*(?:{QUOTED}[^"\r\n]*)*)'
+
+
+class BadInput(Exception):
+    """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
+
+
+@contextlib.contextmanager
+def naming(source: object) -> Iterator[None]:
+    """TypeError and ValueError become `BadInput` that names their source."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{source}: {error}") from None
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
+    close = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class Table:
@@ -26,15 +49,55 @@ class Table:
         self.path = path
         if not path.is_file():
             raise BadInput(f"no file {path}")
-        self.delimiter = self._delimiter()
-        self.names = [name.strip() for name in next(self._rows(), [])]
-        numbers = all(_is_number(name) or name.lower() in MISSING for name in self.names)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                text = file.read()
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
+        # Strict: else a quote that nothing closes would take all lines below it into its cell.
+        lines, delimiter = io.StringIO(text, newline=""), self._delimiter(text)
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+        try:
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+        except csv.Error as error:
+            raise BadInput(f"{path} is not a CSV file: {error}, in line {reader.line_num}") from None
+        self.names = rows[0][1] if rows else []
+        numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
         if not any(self.names) or (numbers and not headless):
             problem = "holds numbers" if any(self.names) else "is empty"
             raise BadInput(f"{path}: the first line must be the names of the columns, and it {problem}")
-        self._heads = int(not numbers)
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
+        records = self._records(rows if numbers else rows[1:])
+        self._lines = [line for line, _ in records]
+        self._cells = dict(zip(self.names, zip(*(row for _, row in records), strict=True), strict=True))
+
+    def _delimiter(self, text: str) -> str:
+        """The character that divides the cells; BadInput where two divide the first two rows alike."""
+        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", text)
+        first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
+        # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
+        fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
+        if len(fitting) > 1:
+            advice = "write names that hold one of these in double quotes, and decimals with a point"
+            raise BadInput(f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; {advice}")
+        return fitting[0] if fitting else max(DELIMITERS, key=first.count)
+
+    def _records(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+        """Line and cells of each record; empty lines may only be at the end: elsewhere they may be missing values."""
+        while rows and not rows[-1][1]:
+            rows.pop()
+        if not rows:
+            raise BadInput(f"{self.path} has no records below the names of its columns")
+        for line, row in rows:
+            if not row:
+                raise BadInput(f"{self.path}, line {line}: the line is empty, and others follow")
+            if len(row) != len(self.names):
+                counts = ((len(row), "cell"), (len(self.names), "name"))
+                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts)
+                text = f"it has {cells}, and the first line {names} of columns"
+                raise BadInput(f"{self.path}, line {line}: {text}")
+        return rows
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -49,124 +112,50 @@ class Table:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
 
-    def cells(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """Text of existing columns, by their names."""
-        cells: dict[str, list[str]] = {name: [] for name in names}
-        places = [(column.append, self.names.index(name)) for name, column in cells.items()]
-        for row in self._records():
-            for append, j in places:
-                append(row[j])
-        if not cells[names[0]]:
-            raise BadInput(f"{self.path} has no records below the names of its columns")
-        return cells
-
-    def groups(self, name: str, cells: Sequence[str]) -> dict[str, np.ndarray]:
-        """For each word among the `cells` of a column, in the order of the file, the records that have it."""
-        words = np.array([cell.strip() for cell in cells])
-        self._refuse_missing(name, words == "")
+    def groups(self, name: str) -> dict[str, np.ndarray]:
+        """For each word in a column, in the order of the file, the records that have it."""
+        words = np.array(self._cells[name])
+        self._refuse_missing(name, np.flatnonzero(words == ""))
         different, first, counts = np.unique(words, return_index=True, return_counts=True)
         records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
         return {str(different[group]): records[group] for group in np.argsort(first)}
 
-    def numbers(self, name: str, cells: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
-        """Values of the `cells` of a column; `levels` are words for the codes 0, 1, ...
+    def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
+        """Values of a column; `levels` are words for the codes 0, 1, ...
 
         `hint` ends the message where there are words and no levels.
         """
         codes = {level: float(code) for code, level in enumerate(levels)}
-        try:
-            values = np.array([codes[cell.strip()] for cell in cells] if codes else [_number(cell) for cell in cells])
-        except (KeyError, ValueError):
-            values = np.array([math.nan])
-        if not np.isnan(values).any():
+        cells = self._cells[name]
+        values = np.array([codes.get(cell, math.nan) if codes else _number(cell) for cell in cells])
+        wrong = np.flatnonzero(np.isnan(values))
+        if not len(wrong):
             return values
-        texts = [cell.strip() for cell in cells]
-        self._refuse_missing(name, np.array([text not in codes and text.lower() in MISSING for text in texts]))
-        bad = next(record for record, text in enumerate(texts) if not (text in codes if codes else _is_number(text)))
-        wrong = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
-        if not codes and _is_number(texts[bad].replace(",", ".")):
-            wrong = "which is no number: decimals are written with a point"
-        raise BadInput(f"{self.path}, line {self.line(bad)}: column {name!r} holds {texts[bad]!r}, {wrong}")
+        self._refuse_missing(name, [record for record in wrong if cells[record].lower() in MISSING])
+        text = cells[wrong[0]]
+        problem = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
+        if not codes and not math.isnan(_number(text.replace(",", "."))):
+            problem = "which is no number: decimals are written with a point"
+        raise BadInput(f"{self.path}, line {self.line(wrong[0])}: column {name!r} holds {text!r}, {problem}")
 
-    def matrix(self, names: Sequence[str]) -> np.ndarray:
-        """Numbers of existing columns, a row a record."""
-        return np.stack([self.numbers(name, cells) for name, cells in self.cells(names).items()], axis=-1)
-
-    def _refuse_missing(self, name: str, missing: np.ndarray) -> None:
-        if missing.any():
-            count = f"{missing.sum():,} of the {len(missing):,} values in column {name!r} are missing"
-            raise BadInput(f"{self.path}: {count}, the first in line {self.line(int(np.argmax(missing)))}")
-
-    def _delimiter(self) -> str:
-        """The character that divides the cells; BadInput where two divide the first two rows alike."""
-        rows: list[str] = []
-        text = ""
-        try:
-            with self.path.open(encoding="utf-8-sig") as file:
-                while len(rows) < 2 and (line := file.readline()):
-                    text += line
-                    if text.count('"') % 2 == 0:  # otherwise the row goes on: a line ends within quotes
-                        rows.append(re.sub('"[^"]*"', "", text))
-                        text = ""
-        except UnicodeDecodeError as error:
-            raise self._not_text(error) from None
-        first, second = (*rows, "", "")[:2]
-        # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
-        fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
-        if len(fitting) > 1:
-            advice = "write names that hold one of these in double quotes, and decimals with a point"
-            raise BadInput(f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; {advice}")
-        return fitting[0] if fitting else max(DELIMITERS, key=first.count)
-
-    def _rows(self) -> Iterator[list[str]]:
-        try:
-            with self.path.open(newline="", encoding="utf-8-sig") as file:
-                # Strict: else a quote that nothing closes would take all lines below it into its cell.
-                reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True, strict=True)
-                yield from reader
-        except UnicodeDecodeError as error:
-            raise self._not_text(error) from None
-        except csv.Error as error:
-            raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
-
-    def _records(self) -> Iterator[list[str]]:
-        """Rows below the names; empty lines may be at the end only, since elsewhere they may be missing values."""
-        rows, width, empty = self._rows(), len(self.names), None
-        for _ in range(self._heads):
-            next(rows)
-        for record, row in enumerate(rows):
-            if not row:
-                empty = record if empty is None else empty
-                continue
-            if empty is not None:
-                raise BadInput(f"{self.path}, line {self.line(empty)}: the line is empty, and others follow")
-            if len(row) != width:
-                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
-                text = f"it has {cells}, and the first line {names} of columns"
-                raise BadInput(f"{self.path}, line {self.line(record)}: {text}")
-            yield row
+    def matrix(self, names: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
+        """`numbers` of columns, a row a record."""
+        return np.stack([self.numbers(name, levels, hint) for name in names], axis=-1)
 
     def line(self, record: int) -> int:
         """Number of the line on which a record ends; `record` counts from 0."""
-        with self.path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
-            for _ in range(record + 1 + self._heads):
-                next(reader)
-            return reader.line_num
+        return self._lines[record]
 
-    def _not_text(self, error: UnicodeDecodeError) -> BadInput:
-        return BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}")
+    def _refuse_missing(self, name: str, records: ArrayLike) -> None:
+        missing = np.ravel(records)
+        if missing.size:
+            count = f"{missing.size:,} of the {len(self._lines):,} values in column {name!r} are missing"
+            raise BadInput(f"{self.path}: {count}, the first in line {self.line(missing[0])}")
 
 
 def _number(text: str) -> float:
-    """The number that a cell holds; ValueError for Python's own ways of writing one, such as 1_000."""
-    if "_" in text or not text.isascii():
-        raise ValueError
-    return float(text)
-
-
-def _is_number(text: str) -> bool:
+    """The number that a cell holds, NaN if it is none; Python's own ways of writing one, such as 1_000, are refused."""
     try:
-        return not math.isnan(_number(text))
+        return math.nan if "_" in text or not text.isascii() else float(text)
     except ValueError:
-        return False
+        return math.nan

@@ -4,12 +4,10 @@ Naive: the released values taken at face value. Noise-aware: the mechanism is pa
 original data, which an analyst would not have.
 """
 
-import contextlib
-import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,29 +23,46 @@ from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
 EPSILONS = (0.5, 1.0, 2.0)
 VISITS = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)
+TOP = 20  # visits: the last count stands for this many or more
 ANALYSES = ("naive", "noise-aware", "non-private")
 BETA_DRAWS = 4000
 
 
-@dataclasses.dataclass
-class Demo:
-    """Results of one part of the demo."""
-
-    estimates: dict[str, dict[str, Any]]  # draws by quantity and analysis
-    posteriors: dict[str, Any]  # noise-aware fits, by the names of their files
-    release: Release  # the last one
-    records: np.ndarray  # the original data (N,)
-    average: Any = None  # mean of released numbers, with its 95 % normal interval
+Draws = dict[str, dict[str, np.ndarray]]
+"""Draws by quantity and analysis."""
 
 
-def load_fair() -> np.ndarray:
-    """Whether each of 6,366 respondents reports an affair ([Fair]), integers 0 and 1, shape (6366,)."""
-    return (_column("fair", "affairs") > 0).astype(int)
-
-
-def load_randhie() -> np.ndarray:
-    """Outpatient visits to a doctor in a year (RAND health insurance experiment), integers, shape (20190,)."""
-    return _column("randhie", "mdvis").astype(int)
+def run(out: pathlib.Path, **options: Any) -> list[Any]:
+    """Print the demo, write its files into a folder, and return the noise-aware posteriors; options of `fit`."""
+    affairs = (_column("fair", "affairs") > 0).astype(int)  # whether each of 6,366 respondents reports one ([Fair])
+    visits = _column("randhie", "mdvis").astype(int)  # to a doctor in a year (RAND health insurance experiment)
+    print(
+        f"Two real data sets, privatized here by simulation (seed {options['seed']}):\n"
+        f"  fair     {len(affairs):,} people, an affair or not; randomized response, epsilon = 0.5, 1, 2\n"
+        f"  randhie  {len(visits):,} people, doctor visits clipped to 0..20; Laplace noise, epsilon = 1\n",
+        flush=True,
+    )
+    keys = jax.random.split(jax.random.key(options["seed"]))
+    options["progress_bar"] = False
+    shares, posteriors = analysed_affairs(affairs, keys[0], **options)
+    release = simulate(VISITS, keys[1], visits.astype(float))
+    counts, posteriors["randhie"] = analysed_visits(visits, release, **options)
+    print(f"\nPosterior mean and 95 % interval\n\n{table(shares | counts)}\n")
+    mean, error = release.values.mean(), 1.96 * release.values.std(ddof=1) / np.sqrt(len(release))
+    print(
+        "naive: same model, released values at face value (visits: rounded, negative ones set to 0).\n"
+        "noise-aware: same model, with the mechanism in the likelihood.\n"
+        "non-private: same model, original data (visits: 20 stands for 20 or more).\n"
+        f"The plain average of the released visits, {mean:.2f} [{mean - error:.2f}, {mean + error:.2f}], is a fair "
+        f"estimate of the mean\nof the clipped visits ({visits.clip(max=TOP).mean():.2f}), but it says nothing of "
+        "their distribution.\n"
+    )
+    draw(shares, counts, release, visits).savefig(out / "demo.png")
+    print(f"wrote {out / 'demo.png'}")
+    for name, posterior in posteriors.items():
+        posterior.to_netcdf(out / f"{name}.nc", engine="h5netcdf")
+        print(f"wrote {out / f'{name}.nc'}")
+    return list(posteriors.values())
 
 
 def _column(data_set: str, name: str) -> np.ndarray:
@@ -56,8 +71,23 @@ def _column(data_set: str, name: str) -> np.ndarray:
     return np.asarray(getattr(datasets, data_set).load_pandas().data[name])
 
 
-def fair(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
-    """Randomized response at three budgets, and the share of true "yes" answers among `records` (N,) of 0 and 1."""
+def fitted(step: str, model: Callable, data: Any, **options: Any) -> Any:
+    """A posterior; the step and its time are printed to stderr."""
+    print(f"  {step} ... ", end="", file=sys.stderr, flush=True)
+    start, end = time.perf_counter(), ""
+    try:
+        posterior = fit(model, data, **options)
+        end = f"{time.perf_counter() - start:.0f} s"
+    finally:
+        print(end, file=sys.stderr, flush=True)
+    return posterior
+
+
+def analysed_affairs(records: np.ndarray, key: jax.Array, **options: Any) -> tuple[Draws, dict[str, Any]]:
+    """The share of true "yes" answers among `records` (N,) of 0 and 1, under randomized response at three budgets.
+
+    Also the noise-aware posteriors, by the names of their files.
+    """
     estimates, posteriors = {}, {}
     rng = np.random.default_rng(options["seed"])
 
@@ -67,35 +97,31 @@ def fair(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
 
     original = beta(records)
     for epsilon, subkey in zip(EPSILONS, jax.random.split(key, len(EPSILONS)), strict=True):
-        release = simulate(RandomizedResponse(epsilon), subkey, records)
-        with timed(f"affairs, epsilon = {epsilon:g}: noise-aware"):
-            posterior = fit(models.warner(), release.sketch(), **options)
+        release, step = simulate(RandomizedResponse(epsilon), subkey, records), f"affairs, epsilon = {epsilon:g}"
+        posterior = fitted(f"{step}: noise-aware", models.warner(), release.sketch(), **options)
         posteriors[f"fair-epsilon-{epsilon:g}"] = posterior
         draws = (beta(release.values), _draws(posterior, "theta"), original)
         estimates[f"affair, epsilon={epsilon:g}"] = dict(zip(ANALYSES, draws, strict=True))
-    return Demo(estimates, posteriors, release, records)
+    return estimates, posteriors
 
 
-def randhie(records: np.ndarray, key: jax.Array, **options: Any) -> Demo:
-    """Doctor visits `records` (N,) with Laplace noise, their mean and the share without any."""
-    release = simulate(VISITS, key, records.astype(float))
-    with timed("doctor visits: noise-aware"):
-        posterior = fit(models.clipped_counts(), release.sketch(), **options)
+def analysed_visits(records: np.ndarray, release: Release, **options: Any) -> tuple[Draws, Any]:
+    """The mean of doctor visits (N,), the share without any and the concentration; and the noise-aware posterior."""
+    step = "doctor visits: "
+    posterior = fitted(f"{step}noise-aware", models.clipped_counts(), release.sketch(), **options)
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
-    face_value = np.maximum(np.round(release.values), 0).astype(int)
-    fits = {"noise-aware": posterior}
-    for name, counts, top in (("naive", face_value, face_value.max() + 1), ("non-private", records, int(VISITS.upper))):
-        with timed(f"doctor visits: {name}"):
-            fits[name] = fit(noiseless_counts, _frequencies(counts, top), **options)
-    estimates: dict[str, dict[str, Any]] = {"mean visits": {}, "no visit": {}, "concentration": {}}
-    for name in ANALYSES:
-        mean, concentration = _draws(fits[name], "mean"), _draws(fits[name], "concentration")
-        estimates["mean visits"][name] = mean
-        estimates["no visit"][name] = visit_shares(mean, concentration)[:, 0]
-        estimates["concentration"][name] = concentration
-    centre, error = release.values.mean(), 1.96 * release.values.std(ddof=1) / np.sqrt(len(release))
-    average = (centre, centre - error, centre + error)
-    return Demo(estimates, {"randhie": posterior}, release, records, average)
+    naive = np.maximum(np.round(release.values), 0).astype(int)
+    fits = {
+        "naive": fitted(f"{step}naive", noiseless_counts, _frequencies(naive, naive.max() + 1), **options),
+        "noise-aware": posterior,
+        "non-private": fitted(f"{step}non-private", noiseless_counts, _frequencies(records), **options),
+    }
+    draws = {name: (_draws(each, "mean"), _draws(each, "concentration")) for name, each in fits.items()}
+    return {
+        "mean visits": {name: mean for name, (mean, _) in draws.items()},
+        "no visit": {name: visit_shares(*pair)[:, 0] for name, pair in draws.items()},
+        "concentration": {name: concentration for name, (_, concentration) in draws.items()},
+    }, posterior
 
 
 def noiseless_counts(frequencies: np.ndarray) -> None:
@@ -111,7 +137,7 @@ def noiseless_counts(frequencies: np.ndarray) -> None:
 def visit_shares(mean: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     """Shares of records with 0, 1, ..., 19 and with 20 or more visits, shape (draws, 21)."""
     success = concentration / (concentration + mean)
-    below = stats.nbinom.pmf(np.arange(VISITS.upper), concentration[:, None], success[:, None])
+    below = stats.nbinom.pmf(np.arange(TOP), concentration[:, None], success[:, None])
     return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
 
 
@@ -121,14 +147,10 @@ def simulate(mechanism: Mechanism, key: jax.Array, records: np.ndarray) -> Relea
         return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
-def table(*parts: Demo) -> str:
+def table(estimates: Draws) -> str:
     """The estimates as text: a row a quantity, a column an analysis."""
-    lines = [" " * 20 + "".join(f"{name:<21}" for name in ANALYSES).rstrip()]
-    for part in parts:
-        for quantity, by_analysis in part.estimates.items():
-            cells = [summary(by_analysis[name]) for name in ANALYSES]
-            lines.append(f"{quantity:<20}" + "".join(f"{cell:<21}" for cell in cells).rstrip())
-    return "\n".join(lines)
+    rows = [("", ANALYSES)] + [(name, [summary(draws[each]) for each in ANALYSES]) for name, draws in estimates.items()]
+    return "\n".join(f"{name:<20}{''.join(f'{cell:<21}' for cell in cells)}".rstrip() for name, cells in rows)
 
 
 def summary(draws: np.ndarray) -> str:
@@ -138,13 +160,13 @@ def summary(draws: np.ndarray) -> str:
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def draw(affairs: Demo, visits: Demo) -> Any:
-    """The demo's picture, a Matplotlib figure."""
+def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -> Any:
+    """The demo's picture, a Matplotlib figure: `release` is that of `records` (N,), the visits."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.6), layout="constrained", dpi=140)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.85, 1.25))
-    groups = {f"ε = {e:g}": v for e, v in zip(EPSILONS, affairs.estimates.values(), strict=True)}
+    groups = {f"ε = {e:g}": v for e, v in zip(EPSILONS, affairs.values(), strict=True)}
     plot_intervals(
         {group: {name: draws[name] for name in ANALYSES[:2]} for group, draws in groups.items()},
         reference=next(iter(groups.values()))["non-private"],
@@ -153,19 +175,16 @@ def draw(affairs: Demo, visits: Demo) -> Any:
     left.set_xlabel("share who report an affair, 95 % interval")
     left.set_title("Randomized response", loc="left", pad=20)
 
-    plot_release(visits.release, bins=np.arange(-100, 121, 4), ax=middle)
-    beyond = np.mean((visits.release.values < -100) | (visits.release.values > 120))
+    plot_release(release, bins=np.arange(-100, 121, 4), ax=middle)
+    beyond = np.mean((release.values < -100) | (release.values > 120))
     middle.set(xlim=(-100, 120), xlabel=f"doctor visits as released ({100 * beyond:.1f} % beyond)", ylabel="people")
     middle.text(24, middle.get_ylim()[1], "clipping\nrange", color="#0072B2", va="top")
     middle.set_title("Laplace noise, ε = 1 ...", loc="left", pad=20)
 
-    k = np.arange(VISITS.upper + 1)
-    original = _frequencies(visits.records) / len(visits.records)
+    k = np.arange(TOP + 1)
+    original = _frequencies(records) / len(records)
     right.bar(k, original, color="#C4C4C4", width=0.85)
-    shares = {
-        name: visit_shares(visits.estimates["mean visits"][name], visits.estimates["concentration"][name])
-        for name in ANALYSES[:2]
-    }
+    shares = {name: visit_shares(visits["mean visits"][name], visits["concentration"][name]) for name in ANALYSES[:2]}
     naive_end = shares["naive"][:, -1].mean()
     plot_shares(k, shares, labels_at={"naive": (16.4, naive_end), "noise-aware": (2.7, 0.2)}, ax=right)
     right.text(0.75, 0.95 * original[0], "original records", color="#4D4D4D", va="center")
@@ -175,31 +194,9 @@ def draw(affairs: Demo, visits: Demo) -> Any:
     return figure
 
 
-def write(affairs: Demo, visits: Demo, out: pathlib.Path) -> list[pathlib.Path]:
-    """Write the picture and the noise-aware posteriors into an existing folder, and return their paths."""
-    paths = [out / "demo.png"]
-    draw(affairs, visits).savefig(paths[0])
-    for name, posterior in (affairs.posteriors | visits.posteriors).items():
-        paths.append(out / f"{name}.nc")
-        posterior.to_netcdf(paths[-1], engine="h5netcdf")
-    return paths
-
-
-def _frequencies(counts: np.ndarray, top: int = int(VISITS.upper)) -> np.ndarray:
+def _frequencies(counts: np.ndarray, top: int = TOP) -> np.ndarray:
     return np.bincount(np.minimum(counts, top), minlength=top + 1)
 
 
 def _draws(posterior: Any, name: str) -> np.ndarray:
     return np.ravel(posterior["posterior"][name].values)
-
-
-@contextlib.contextmanager
-def timed(step: str) -> Iterator[None]:
-    """Print a step to stderr when it begins, and its time when it ends without an error."""
-    print(f"  {step} ... ", end="", file=sys.stderr, flush=True)
-    start, end = time.perf_counter(), ""
-    try:
-        yield
-        end = f"{time.perf_counter() - start:.0f} s"
-    finally:
-        print(end, file=sys.stderr, flush=True)

@@ -11,22 +11,49 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ldpbayes import LdpBayesWarning, fit, keep_compiled_code
+import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
-from ldpbayes.cli._commands import GROUPED, bootstrapped, few, load_features, place_names, regressed, summary
-from ldpbayes.cli._input import BadInput, as_sketch, blaming, described_models, load_model
-from ldpbayes.cli._parser import parser
-from ldpbayes.cli._releases import load_releases
+from ldpbayes.cli._csv import BadInput, naming
+from ldpbayes.cli._models import (
+    GROUPED,
+    as_sketch,
+    blaming,
+    described_models,
+    first_paragraph,
+    load_model,
+    place_names,
+    summary,
+)
+from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
+from ldpbayes.cli._releases import load_features, load_releases
 from ldpbayes.inference.result import ADVICE
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.composition import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 
+if TYPE_CHECKING:
+    from ldpbayes.bootstrap import PrivateEstimator
+
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
+LINES = 8  # of notes on releases that are printed
+FAMILIES = {
+    "bernoulli": "Bernoulli",
+    "beta": "Beta",
+    "binomial": "Binomial",
+    "exponential": "Exponential",
+    "gamma": "Gamma",
+    "gamma_rate": "GammaRate",
+    "gaussian": "Normal",
+    "gaussian_mean": "NormalMean",
+    "multinomial": "Multinomial",
+    "multivariate_normal": "NormalVector",
+    "poisson": "Poisson",
+}
+WHOLE = {"trials", "categories"}  # parameters of families that are integers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
-        args = parser(commands, _parameters()).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser(commands).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
@@ -58,12 +85,6 @@ def _joined(argv: Sequence[str]) -> list[str]:
     return joined
 
 
-def _parameters() -> list[str]:
-    """Names of the parameters of all mechanisms."""
-    classes: list[Any] = [mechanism_class(name) for name in mechanism_names()]
-    return sorted({field.name for cls in classes for field in dataclasses.fields(cls) if field.init})
-
-
 def _fail(message: object, code: int) -> int:
     print(f"ldpbayes: error: {message}", file=sys.stderr)
     return code
@@ -71,114 +92,123 @@ def _fail(message: object, code: int) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
-    import jax
-
-    from ldpbayes.cli import _demo as demo
+    from ldpbayes.cli._demo import run
 
     _use_compilation_cache(args)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise BadInput(f"--out {args.out} is not a folder") from None
-    options = _sampler_options(args) | {"progress_bar": False}
-    answers, counts = demo.load_fair(), demo.load_randhie()
-    print(
-        f"Two real data sets, privatized here by simulation (seed {args.seed}):\n"
-        f"  fair     {len(answers):,} people, an affair or not; randomized response, epsilon = 0.5, 1, 2\n"
-        f"  randhie  {len(counts):,} people, doctor visits clipped to 0..20; Laplace noise, epsilon = 1\n",
-        flush=True,
-    )
-    key_affairs, key_visits = jax.random.split(jax.random.key(args.seed))
     with _plain_warnings():
-        affairs = demo.fair(answers, key_affairs, **options)
-        visits = demo.randhie(counts, key_visits, **options)
-    clipped = visits.records.clip(max=20)
-    average = "{:.2f} [{:.2f}, {:.2f}]".format(*visits.average)
-    print(f"\nPosterior mean and 95 % interval\n\n{demo.table(affairs, visits)}\n")
-    print(
-        "naive: same model, released values at face value (visits: rounded, negative ones set to 0).\n"
-        "noise-aware: same model, with the mechanism in the likelihood.\n"
-        "non-private: same model, original data (visits: 20 stands for 20 or more).\n"
-        f"The plain average of the released visits, {average}, is a fair estimate of the mean\n"
-        f"of the clipped visits ({clipped.mean():.2f}), but it says nothing of their distribution.\n"
-    )
-    for path in demo.write(affairs, visits, args.out):
-        print(f"wrote {path}")
-    return _exit_code([*affairs.posteriors.values(), *visits.posteriors.values()])
+        return _exit_code(run(args.out, **_sampler_options(args)))
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from ldpbayes import models
-
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
-    model = load_model(args.model, *(() if args.features is None else load_features(args)[1:]))
+    model = load_model(args.model, *(() if args.features is None else (load_features(args),)))
     several = len(args.release) > 1 or args.by
     if args.model in GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
-    if several and args.model in models.__all__ and args.model not in GROUPED:
+    if several and args.model in ldp.models.__all__ and args.model not in GROUPED:
         advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(GROUPED)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
-    with _plain_warnings():
-        return _fit_releases(args, model)
 
-
-def _fit_releases(args: argparse.Namespace, model: Callable) -> int:
     def say(text: str) -> None:
         if not args.quiet:
             print(text, flush=True)
 
-    data: list[Any] = []
     notes: list[str] = []
-    releases = load_releases(args)
-    say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-    promises = statements(named.release.mechanism for named in releases)
-    say(few(f"  {line}" for line in promises.splitlines()))
-    for name, _, release in releases:
-        records = args.no_sketch or args.features
-        data.append(release if records else as_sketch(name, release, args.model, notes.append))
-    if notes:
-        say(few(dict.fromkeys(notes)))
-    _use_compilation_cache(args)
-    progress = not (args.no_progress or args.quiet)
-    say(f"sampling {args.chains} chains of {args.warmup} + {args.samples} draws (at first, compiling for seconds) ...")
-    options = _sampler_options(args) | place_names(args.model, releases, args.levels) | {"progress_bar": progress}
-    with blaming(args.model):
-        result = fit(model, data if len(data) > 1 or args.by else data[0], **options)
-    say("")
-    print(summary(result, args.model))
-    if args.out is not None:
-        result.to_netcdf(args.out, engine="h5netcdf")
-        say(f"\nwrote {args.out}")
+    with _plain_warnings():
+        releases = load_releases(args)
+        say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+        promises = statements(named.release.mechanism for named in releases)
+        say(few(f"  {line}" for line in promises.splitlines()))
+        whole = args.no_sketch or args.features
+        data = [named.release if whole else as_sketch(named, args.model, notes.append) for named in releases]
+        if notes:
+            say(few(dict.fromkeys(notes)))
+        _use_compilation_cache(args)
+        draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
+        say(f"sampling {draws} (at first, compiling for seconds) ...")
+        options = _sampler_options(args) | place_names(args.model, releases, args.levels)
+        options["progress_bar"] = not (args.no_progress or args.quiet)
+        with blaming(args.model):
+            result = ldp.fit(model, data if len(data) > 1 or args.by else data[0], **options)
+        say("")
+        print(summary(result, args.model))
+        if args.out is not None:
+            result.to_netcdf(args.out, engine="h5netcdf")
+            say(f"\nwrote {args.out}")
     return _exit_code([result])
+
+
+def few(lines: Iterable[str]) -> str:
+    """The first lines, and how many others there are."""
+    texts = list(lines)
+    beyond = len(texts) - LINES
+    return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
 def _bootstrap(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
-        estimate = bootstrapped(args)
-        print(estimate.summary(args.level))
-        print(estimate.privacy)
+        ((name, _, release),) = load_releases(args)
+        with naming(name):
+            options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
+            correction = ldp.bootstrap.Matched() if args.match else None
+            estimator = _estimator(args, release.mechanism)
+            estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
+            table = estimate.summary(args.level)
+        print(f"{table}\n{estimate.privacy}")
     if args.out is not None:
         estimate.replicates.to_netcdf(args.out, engine="h5netcdf")
         print(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
 
+def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
+    from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
+    from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
+
+    values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
+    least_squares = args.family == "least_squares"
+    if args.family not in FAMILIES and not least_squares:
+        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
+    family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
+    fields = {field.name: field for field in dataclasses.fields(family) if field.init}
+    beyond = [f"--{name}" for name in values if name not in fields]
+    if least_squares:
+        values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
+    lacking = [f"--{f.name}" for f in fields.values() if f.default is dataclasses.MISSING and f.name not in values]
+    for problem, names in (("has no", beyond), ("needs", lacking)):
+        if names:
+            raise BadInput(f"--family {args.family} {problem} {' and '.join(names)}")
+    whole = {name: int(values[name]) for name in WHOLE & values.keys() if values[name] == int(values[name])}
+    records = family(**values | whole)
+    if least_squares:
+        return LeastSquaresEstimator(records, mechanism, args.count, intercept=not args.no_intercept)
+    return SufficientStatisticsEstimator(records, mechanism, args.count, args.account_for_clamping)
+
+
 def _regress(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
-        predictor = regressed(args)
-        print(predictor.summary(args.level))
-        print(predictor.privacy)
+        ((name, _, release),) = load_releases(args)
+        features, intercept = load_features(args), not args.no_intercept
+        with naming(name):
+            objective = ldp.learning.MarginalLikelihood(getattr(ldp.learning, f"{args.law}_labels"))
+            options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
+            predictor = ldp.learning.linear_fit(features, release, **options)
+            table = predictor.summary(args.level)
+        print(f"{table}\n{predictor.privacy}")
     if args.out is not None:
-        ends = predictor.interval(args.level)
         with args.out.open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["parameter", "estimate", "standard_error", "lower", "upper"])
-            columns = predictor.names, predictor.params, predictor.standard_error, *ends
-            rows.writerows(zip(*columns, strict=True))
+            ends = predictor.interval(args.level)
+            rows.writerows(zip(predictor.names, predictor.params, predictor.standard_error, *ends, strict=True))
         print(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
@@ -186,15 +216,13 @@ def _regress(args: argparse.Namespace) -> int:
 def _mechanisms(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for name in mechanism_names():
-        cls: Any = mechanism_class(name)
-        parameters, missing = [], dataclasses.MISSING
-        for field in filter(lambda field: field.init, dataclasses.fields(cls)):
-            default = None if field.default is missing else field.default
-            required = field.default is missing and field.default_factory is missing
-            parameters.append({"name": field.name, "required": required, "default": default})
-        description = (inspect.getdoc(cls) or "").strip().split("\n\n")[0].replace("\n", " ")
+        cls = mechanism_class(name)
+        parameters = [
+            {"name": p.name, "required": p.default is p.empty, "default": None if p.default is p.empty else p.default}
+            for p in inspect.signature(cls).parameters.values()
+        ]
         names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
-        rows.append(names | {"parameters": parameters, "description": description})
+        rows.append(names | {"parameters": parameters, "description": first_paragraph(inspect.getdoc(cls))})
     if args.json:
         print(json.dumps(rows, indent=2, default=repr))
         return OK
@@ -235,11 +263,11 @@ def _plain_warnings() -> Iterator[set[str]]:
     messages: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
-        warnings.simplefilter("always", LdpBayesWarning)
+        warnings.simplefilter("always", ldp.LdpBayesWarning)
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message).replace(ADVICE, TYPED_ADVICE)
-            if not issubclass(category, LdpBayesWarning):
+            if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:
                 print(f"ldpbayes: warning: {text}", file=sys.stderr)
@@ -256,4 +284,4 @@ def _exit_code(results: Iterable[Any]) -> int:
 
 def _use_compilation_cache(args: argparse.Namespace) -> None:
     if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
-        keep_compiled_code()
+        ldp.keep_compiled_code()

@@ -2,15 +2,16 @@
 
 import argparse
 import contextlib
+import inspect
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._csv import BadInput
 from ldpbayes.cli._releases import option, parameter
-
-Command: TypeAlias = Callable[[argparse.Namespace], int]
+from ldpbayes.mechanisms import mechanism_names
+from ldpbayes.mechanisms.registry import mechanism_class
 
 EXIT_CODES = """exit codes:
   0  done
@@ -86,11 +87,11 @@ LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
 FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
 
 
-def parser(functions: Sequence[Command], parameters: Sequence[str]) -> argparse.ArgumentParser:
+def parser(functions: Sequence[Callable]) -> argparse.ArgumentParser:
     """The parser of the command line, which raises `BadInput` for bad usage; ``run`` of its result is the command.
 
-    `functions` run the commands, in the order of `HELP`; `parameters`, those of all mechanisms, are options of commands
-    that read CSV files.
+    `functions` run the commands, in the order of `HELP`. Parameters of all mechanisms are options of commands that read
+    CSV files.
     """
     top = _Parser(
         prog="ldpbayes",
@@ -106,13 +107,12 @@ def parser(functions: Sequence[Command], parameters: Sequence[str]) -> argparse.
         texts: Any = {"help": text, "description": text, "epilog": f"examples:\n{examples}\n{EXIT_CODES}"}
         subs[name] = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
         subs[name].set_defaults(run=function)
-    for name in ("demo", "fit"):
-        _add_sampler_options(subs[name])
-    out = pathlib.Path("ldpbayes-demo")
-    _add(subs["demo"], "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, out)
-    _add_fit_options(subs["fit"], parameters)
-    _add_bootstrap_options(subs["bootstrap"], parameters)
-    _add_regress_options(subs["regress"], parameters)
+    _add_sampler_options(subs["demo"])
+    _add(subs["demo"], "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, pathlib.Path("ldpbayes-demo"))
+    _add_sampler_options(subs["fit"])
+    _add_fit_options(subs["fit"])
+    _add_bootstrap_options(subs["bootstrap"])
+    _add_regress_options(subs["regress"])
     for name in ("mechanisms", "models"):
         _add_switch(subs[name], "--json", "as JSON, for programs")
     return top
@@ -125,9 +125,7 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
-def _add(
-    group: Any, name: str, metavar: str | None, text: str, kind: Any = None, default: Any = None, **more: Any
-) -> None:
+def _add(group: Any, name: str, metavar: str, text: str, kind: Any = None, default: Any = None, **more: Any) -> None:
     group.add_argument(name, metavar=metavar, help=text, type=kind, default=default, **more)
 
 
@@ -147,11 +145,11 @@ def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
     _add_switch(group, "--no-cache", cache)
 
 
-def _add_fit_options(fit: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
+def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     releases = ".npz, .parquet or .csv file; see docs/command_line.md"
     _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
     by = "groups: the model gets a list with a release for each value in this column"
-    _add(_add_csv_options(fit, parameters), "--by", "COLUMN", by)
+    _add(_add_csv_options(fit), "--by", "COLUMN", by)
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with several RELEASEs the model gets a list"
@@ -164,10 +162,10 @@ def _add_fit_options(fit: argparse.ArgumentParser, parameters: Iterable[str]) ->
     _add_switch(fit, "--quiet", "print the summary and warnings only")
 
 
-def _add_bootstrap_options(bootstrap: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
+def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
     statistics = "a file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md"
-    _add(bootstrap, "release", "RELEASE", statistics, pathlib.Path)
-    _add_csv_options(bootstrap, [name for name in parameters if name not in {"count", *FAMILY_OPTIONS}])
+    _add(bootstrap, "release", "RELEASE", statistics, pathlib.Path, nargs=1)
+    _add_csv_options(bootstrap, without={"count", *FAMILY_OPTIONS})
     group = bootstrap.add_argument_group("the estimator that made the release")
     _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/bootstrap.md", required=True)
     _add(group, "--count", "N", "number of records, public", _integer(2), required=True)
@@ -184,11 +182,12 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser, parameters: Itera
     _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
 
 
-def _add_regress_options(regress: argparse.ArgumentParser, parameters: Iterable[str]) -> None:
-    _add(regress, "release", "RELEASE", ".npz, .parquet or .csv file of labels", pathlib.Path)
-    _add_csv_options(regress, parameters)
+def _add_regress_options(regress: argparse.ArgumentParser) -> None:
+    _add(regress, "release", "RELEASE", ".npz, .parquet or .csv file of labels", pathlib.Path, nargs=1)
+    _add_csv_options(regress)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
-    _add(regress, "--law", None, "of a label given its predictor (default: normal)", default="normal", choices=LAWS)
+    law = "of a label given its predictor (default: normal)"
+    regress.add_argument("--law", help=law, default="normal", choices=LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "the predictor is 0 where the features are")
     _add(regress, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)
@@ -202,7 +201,7 @@ class _Parameter(argparse.Action):
         namespace.parameters = namespace.parameters | {self.dest: values}
 
 
-def _add_csv_options(parser: argparse.ArgumentParser, parameters: Iterable[str]) -> Any:
+def _add_csv_options(parser: argparse.ArgumentParser, without: Container[str] = ()) -> Any:
     """The group of the options that say what a CSV file holds, the parameters of mechanisms among them."""
     group = parser.add_argument_group(
         "where a RELEASE is a .csv file",
@@ -213,10 +212,12 @@ def _add_csv_options(parser: argparse.ArgumentParser, parameters: Iterable[str])
     _add(group, "--mechanism", "NAME", "what released the values")
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
-    parser.set_defaults(parameters={})
-    for name in parameters:
-        keywords: Any = {"dest": name, "action": _Parameter, "default": argparse.SUPPRESS}
-        group.add_argument(option(name), type=parameter, help=argparse.SUPPRESS, **keywords)
+    parser.set_defaults(parameters={}, by=None)
+    parameters = {name for each in mechanism_names() for name in inspect.signature(mechanism_class(each)).parameters}
+    for name in sorted(parameters):
+        if name not in without:
+            keywords: Any = {"dest": name, "action": _Parameter, "default": argparse.SUPPRESS}
+            group.add_argument(option(name), type=parameter, help=argparse.SUPPRESS, **keywords)
     return group
 
 
@@ -229,28 +230,26 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _probability(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, exclusive, got {text!r}")
+def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
+    """A type of options whose texts are parsed; None and ValueError mean that a text is not what is allowed."""
+
+    def parsed(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if (value := parse(text)) is not None:
+                return value
+        raise argparse.ArgumentTypeError(f"must be {allowed}, got {text!r}")
+
+    return parsed
 
 
 def _integer(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if int(text) >= least:
-                return int(text)
-        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
-
-    return parse
+    return _kind(lambda text: int(text) if int(text) >= least else None, f"an integer of at least {least}")
 
 
-def _numbers(text: str) -> float | list[float]:
-    """A number, or several with commas between them."""
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        problem = f"must be a number, or numbers with commas between them, got {text!r}"
-        raise argparse.ArgumentTypeError(problem) from None
+def _one_or_more(text: str) -> float | list[float]:
+    numbers = [float(part) for part in text.split(",")]
     return numbers if len(numbers) > 1 else numbers[0]
+
+
+_probability = _kind(lambda text: float(text) if 0 < float(text) < 1 else None, "a number between 0 and 1, exclusive")
+_numbers = _kind(_one_or_more, "a number, or numbers with commas between them")

@@ -1,4 +1,4 @@
-"""Releases that a command reads: release files, and CSV files with a mechanism that options describe."""
+"""What a command reads: release files, CSV files with a mechanism that options describe, and features of labels."""
 
 import argparse
 import contextlib
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldpbayes import Release
-from ldpbayes.cli._csv import CSV, Table
-from ldpbayes.cli._input import BadInput, guess
+from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -47,24 +46,18 @@ class Named(NamedTuple):
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
     """The releases in the files that were named."""
-    paths = args.release if isinstance(args.release, list) else [args.release]
-    for path in paths:
+    for path in args.release:
         if path.suffix not in (*FILES, *CSV):
             raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
-    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name, None)]
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
     options += map(option, args.parameters)
-    if options and not any(path.suffix in CSV for path in paths):
-        _load_file(paths[0])  # a plain table is no release file, and is refused first
-        raise BadInput(f"{', '.join(options)}: of .csv files only; {paths[0]} says itself what released it")
+    if options and not any(path.suffix in CSV for path in args.release):
+        _load_file(args.release[0])  # a plain table is no release file, and is refused first
+        raise BadInput(f"{', '.join(options)}: of .csv files only; {args.release[0]} says itself what released it")
     releases: list[Named] = []
-    for path in paths:
+    for path in args.release:
         releases += _load_csv(path, args) if path.suffix in CSV else [Named(str(path), path.stem, _load_file(path))]
     return releases
-
-
-def load_release(args: argparse.Namespace) -> Release:
-    """The only release that was named."""
-    return load_releases(args)[0].release
 
 
 def _load_file(path: pathlib.Path) -> Release:
@@ -89,16 +82,15 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
         for name, value in args.parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
-    by = table.columns([args.by] if getattr(args, "by", None) else [])
-    others = [name for name in table.names if name not in {*personal.values(), *by}]
+    by = table.columns([args.by])[0] if args.by else None
+    others = [name for name in table.names if name not in {*personal.values(), by}]
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, columns)
-    cells = table.cells(list(dict.fromkeys([*columns, *personal.values(), *by])))
-    arrays = {name: table.numbers(column, cells[column]) for name, column in personal.items()}
-    groups: dict[str, Any] = table.groups(by[0], cells[by[0]]) if by else {path.stem: slice(None)}
+    arrays = {name: table.numbers(column) for name, column in personal.items()}
+    groups: dict[str, Any] = table.groups(by) if by else {path.stem: slice(None)}
     if by:
         _refuse_single_records(args, [len(which) for which in groups.values()])
     mechanisms = {}
@@ -114,16 +106,13 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
         known = f"{path} has the columns {', '.join(table.names)}"
         raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} a record; {known}")
     words = "; words for categories are given codes by --levels, as in --levels no,yes"
-    hint = words if hasattr(mechanism, "categories") else ""
-    numbers = np.stack([table.numbers(name, cells[name], args.levels, hint) for name in columns], axis=-1)
-    values = numbers if mechanism.event_shape else numbers[:, 0]
+    values = table.matrix(columns, args.levels, words if hasattr(mechanism, "categories") else "")
+    values = values if mechanism.event_shape else values[:, 0]
     releases = []
     for word, which in groups.items():
-        name = f"{path}, {by[0]} {word}" if by else str(path)
-        try:
+        name = f"{path}, {by} {word}" if by else str(path)
+        with naming(name):
             releases.append(Named(name, word, Release(values[which], mechanisms[word])))
-        except (TypeError, ValueError) as error:
-            raise BadInput(f"{name}: {error}") from None
     return releases
 
 
@@ -142,7 +131,7 @@ def _located(error: str, table: Table, personal: dict[str, str], records: np.nda
         return f"{table.path}: {error}"
     name, allowed, place, value = match.groups()
     record = int(place or 0)
-    line = table.line(record if records is None else int(records[record]))
+    line = table.line(record if records is None else records[record])
     return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
 
 
@@ -157,8 +146,7 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
     values, missing = dict(args.parameters), dataclasses.MISSING
     fields = {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
-        needed = fields.pop("columns")
-        fields |= {"column": needed}
+        fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
     values |= {"levels": args.levels} if args.levels else {}
     if "categories" in fields:
@@ -184,3 +172,43 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
 def _shared(values: np.ndarray) -> float | np.ndarray:
     """A parameter of records: a number if all have the same value."""
     return float(values[0]) if (values == values[0]).all() else values
+
+
+class NamedMatrix(np.ndarray):
+    """A matrix with names of its columns, like a data frame."""
+
+    columns: list[str]
+
+
+def load_features(args: argparse.Namespace) -> NamedMatrix:
+    """Features (n, d) that ``--features`` names, a row a label, with the names of the columns.
+
+    They are in a ``.csv`` file, with or without names, in an ``.npy`` file, or columns of the release's ``.csv`` file.
+    """
+    path = args.features
+    if path.suffix not in (*CSV, ".npy"):
+        if len(args.release) > 1 or args.release[0].suffix not in CSV:
+            raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
+        table = Table(args.release[0])
+        names = table.columns([str(path)])
+        matrix = table.matrix(names)
+    elif not path.is_file():
+        raise BadInput(f"--features: no file {path}")
+    elif path.suffix == ".npy":
+        try:
+            matrix = np.asarray(np.load(path, allow_pickle=False), float)
+        except (ValueError, OSError) as error:
+            raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
+        if matrix.ndim != 2 or not matrix.size:
+            raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
+        names = [f"x[{j}]" for j in range(matrix.shape[1])]
+    else:
+        table = Table(path, headless=True)
+        if not all(table.names):
+            advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
+            raise BadInput(f"--features: column {table.names.index('') + 1} of {path} has no name: {advice}")
+        names = table.columns(table.names)
+        matrix = table.matrix(names)
+    features = matrix.view(NamedMatrix)
+    features.columns = names
+    return features

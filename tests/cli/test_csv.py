@@ -11,11 +11,11 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.cli._commands import few, load_features, place_names
-from ldpbayes.cli._csv import Table
-from ldpbayes.cli._input import BadInput
+from ldpbayes.cli._csv import BadInput, Table
+from ldpbayes.cli._main import few
+from ldpbayes.cli._models import place_names
 from ldpbayes.cli._parser import parser
-from ldpbayes.cli._releases import Named, load_release, load_releases, parameter
+from ldpbayes.cli._releases import Named, load_features, load_releases, parameter
 
 ROWS = ("a", "b", "y")
 MECHANISMS = [
@@ -51,7 +51,12 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    return parser([None] * 6, cli._parameters()).parse_args(cli._joined([command, *map(str, argv)]))
+    return parser([None] * 6).parse_args(cli._joined([command, *map(str, argv)]))
+
+
+def load_release(args):
+    ((_, _, release),) = load_releases(args)
+    return release
 
 
 def written(path, text):
@@ -132,7 +137,7 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
             csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows([names, *rows])
         try:
             table = Table(path)
-            column = table.numbers(table.names[1], table.cells([table.names[1]])[table.names[1]])
+            column = table.numbers(table.names[1])
         except BadInput:
             continue
         read += 1
@@ -150,10 +155,14 @@ def test_a_file_without_names_loses_no_record_to_them(tmp_path):
 def test_features_are_read_as_releases_are(head, tmp_path):
     path = tmp_path / "features.csv"
     path.write_bytes(f"\ufeff{head}1.5;2\r\n3; 4\r\n".encode())  # once the first record stood for names
-    names, matrix = load_features(typed("regress", "z.npz", "--features", path))
-    assert names == (["age", "rooms"] if head else ["x[0]", "x[1]"])
+    matrix = load_features(typed("regress", "z.npz", "--features", path))
+    assert matrix.columns == (["age", "rooms"] if head else ["x[0]", "x[1]"])
     np.testing.assert_array_equal(matrix, [[1.5, 2], [3, 4]])
-    for text, message in (("1;2\n#N/A;3\n", "line 2: column 'x.0.'"), ("a\n1\n\n3\n", "line 3: the line is empty")):
+    for text, message in (
+        ("1;2\n#N/A;3\n", "line 2: column 'x.0.'"),
+        ("a\n1\n\n3\n", "line 3: the line is empty"),
+        ("a,a\n1,2\n", "has several columns 'a'"),  # once a matrix of one column
+    ):
         with pytest.raises(BadInput, match=message):  # once rows that were left out
             load_features(typed("regress", "z.npz", "--features", written(path, text)))
 
@@ -219,8 +228,8 @@ def test_statistics_labels_and_features_are_read_by_the_other_commands(tmp_path)
     homes = written(tmp_path / "homes.csv", "price,age,rooms\n0.5,3,4\n1.5,2,5\n")
     args = typed("regress", homes, "--column", "price", *LAPLACE, "--features", "rooms,age")
     np.testing.assert_array_equal(load_release(args).values, [0.5, 1.5])
-    names, features = load_features(args)
-    assert names == ["rooms", "age"]
+    features = load_features(args)
+    assert features.columns == ["rooms", "age"]
     np.testing.assert_array_equal(features, [[4, 3], [5, 2]])
     with pytest.raises(BadInput, match="has no column 'garden'; its columns are price, age, rooms"):
         load_features(argparse.Namespace(**vars(args) | {"features": pathlib.Path("garden")}))

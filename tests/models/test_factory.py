@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 from ldpbayes import models
-from ldpbayes.models._printing import shows_priors
+from ldpbayes.models._factory import factory
 
 CASES = {
     "warner(theta=Beta(1, 1))": lambda: models.warner(),
@@ -35,8 +35,8 @@ def test_a_model_shows_its_factory_and_the_priors_it_was_given(shown):
 
 
 def test_distributions_are_shown_as_one_writes_them():
-    @shows_priors()
-    def factory(prior):
+    @factory()
+    def made(prior):
         return lambda release: None
 
     laws = {
@@ -47,7 +47,7 @@ def test_distributions_are_shown_as_one_writes_them():
             dist.Normal(0, 1), dist.transforms.AffineTransform(1, 2)
         ),
     }
-    assert [repr(factory(law)) for law in laws.values()] == [f"factory(prior={text})" for text in laws]
+    assert [repr(made(law)) for law in laws.values()] == [f"made(prior={text})" for text in laws]
 
 
 @pytest.mark.parametrize("name", models.__all__)
@@ -72,8 +72,8 @@ def test_a_prior_that_is_no_distribution_is_refused_at_once():
 
 
 def test_a_model_is_called_as_the_function_it_was():
-    @shows_priors()
-    def factory(scale=2.0):
+    @factory()
+    def made(scale=2.0):
         def model(release, *, doubled=False):
             """Say what was given."""
             calls.append((release, doubled, scale))
@@ -81,8 +81,8 @@ def test_a_model_is_called_as_the_function_it_was():
         return model
 
     calls: list = []
-    model = factory(3.0)
+    model = made(3.0)
     model(1, doubled=True)
-    assert calls == [(1, True, 3.0)] and repr(model) == "factory(scale=3)"
+    assert calls == [(1, True, 3.0)] and repr(model) == "made(scale=3)"
     assert model.__doc__ == "Say what was given." and model.__name__ == "model"
     assert list(inspect.signature(model).parameters) == ["release", "doubled"]

@@ -1,0 +1,152 @@
+"""The models that the command line names: how they are loaded, what they are given, and what is printed of them."""
+
+import contextlib
+import importlib.util
+import inspect
+import os
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import ldpbayes as ldp
+from ldpbayes import Release, Sketch
+from ldpbayes.cli._csv import BadInput, guess, naming
+from ldpbayes.cli._releases import Named
+from ldpbayes.inference.result import summary_table
+from ldpbayes.mechanisms import StatisticsMechanism
+from ldpbayes.noise import Gaussian, IndependentGaussian
+
+MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
+AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
+"""Names of the axes of ``theta``, by model."""
+GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
+"""Models of several releases, and the name of their plate of releases."""
+INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
+
+
+def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
+    """The release as a sketch, or as it is where there is none; `say` is then called with the reason."""
+    mechanism: Any = named.release.mechanism
+    discrete, rows = mechanism.support.is_discrete, bool(mechanism.record_shape)
+    normal = isinstance(getattr(mechanism, "noise", None), (Gaussian, IndependentGaussian))
+    if not discrete and mechanism.batch_shape:
+        reason = "personal budgets"
+    elif isinstance(mechanism, StatisticsMechanism):
+        return named.release  # models of statistics sum its values
+    elif rows and not (normal and model in MOMENTS):
+        reason = "rows"
+    elif not discrete and not rows and mechanism.released_range is None:
+        reason = "the mechanism has no sketch"
+    else:
+        with naming(named.name):
+            return named.release.sketch()
+    say(f"  {reason}: the model gets the records themselves")
+    return named.release
+
+
+def load_model(name: str, *arguments: Any) -> Callable:
+    """The model of a factory in `ldpbayes.models`, with its default priors, or of a file whose name ends in ``.py``.
+
+    `arguments` are the factory's required ones.
+    """
+    if name in ldp.models.__all__:
+        with naming(f"--model {name}"):
+            return getattr(ldp.models, name)(*arguments)
+    path = pathlib.Path(name)
+    if path.suffix != ".py":
+        known = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
+        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {known}")
+    if not path.is_file():
+        raise BadInput(f"--model: no file {path}")
+    spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"--model: {path} cannot be read as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and pickle look for what the file defines
+    with blaming(name):
+        spec.loader.exec_module(module)
+    model = getattr(module, "model", None)
+    if not callable(model):
+        raise BadInput(f"--model: {path} defines no function model(release)")
+    return model
+
+
+@contextlib.contextmanager
+def blaming(model: str) -> Iterator[None]:
+    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line.
+
+    Of the package's own models, only ValueError and TypeError do.
+    """
+    path = pathlib.Path(model).absolute()
+    folder = [str(path.parent)] if path.suffix == ".py" else []
+    sys.path[:0] = folder  # as ``python model.py`` does
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not folder:
+            if isinstance(error, (ValueError, TypeError)):
+                raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
+            raise
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in trace if os.path.abspath(frame.filename) == str(path)]
+        where = f"{model}:{lines[-1]}" if lines else model
+        if isinstance(error, SyntaxError):
+            where = f"{os.path.relpath(error.filename or model)}:{error.lineno}"
+        raise BadInput(f"{where}: {type(error).__name__}: {error}") from None
+    finally:
+        for added in folder:
+            sys.path.remove(added)
+
+
+def described_models() -> list[dict[str, Any]]:
+    """For each factory of `ldpbayes.models` a dict of text: ``name``, ``priors``, ``description``, ``takes``.
+
+    The priors are those of a model made with the defaults, and features, where a factory needs some, are one column.
+    """
+    rows = []
+    for name in ldp.models.__all__:
+        factory = getattr(ldp.models, name)
+        parameters = inspect.signature(factory).parameters.values()
+        needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+        shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown
+        priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
+        text = (inspect.getdoc(factory) or "").replace("`", "")
+        returned = first_paragraph(text.partition("Returns\n-------\ncallable\n")[2])
+        takes = re.split(r"[;.] TypeError", returned)[0].rstrip(".")
+        rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
+    return rows
+
+
+def first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring in a line."""
+    return " ".join((text or "").strip().partition("\n\n")[0].split())
+
+
+def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
+    """Arguments ``dims`` and ``coords`` of `ldpbayes.fit`: groups and categories are called by their words.
+
+    `levels` are words for the first categories; those without a word have their codes.
+    """
+    axes: Sequence[str] = AXES.get(model, ())
+    coords: dict[str, list[str]] = {}
+    if model in GROUPED:
+        words = [release.word for release in releases]
+        coords[GROUPED[model]] = words if len(set(words)) == len(words) else [release.name for release in releases]
+    if "category" in axes and levels:
+        count = getattr(releases[0].release.mechanism, "categories", 0)
+        coords["category"] = [*levels, *map(str, range(len(levels), count))][:count]
+    return {"dims": {"theta": list(axes)}, "coords": coords} if coords else {}
+
+
+def summary(result: Any, model: str) -> str:
+    """The table of a posterior, without sites that are no parameters."""
+    shown = [name for name in result["posterior"].data_vars if name not in INNER.get(model, ())]
+    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+        return summary_table(result, shown)

@@ -1,0 +1,120 @@
+"""What all factories share: priors and releases are checked, and a model shows the call that makes it."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpyro.distributions as dist
+
+from ldpbayes import Release, Sketch, mechanisms
+from ldpbayes._core.printing import FEW, readable, shown
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.PureProtocol),
+    "categories": lambda m: isinstance(m, mechanisms.PureProtocol),
+    "yes-or-no answers": lambda m: isinstance(m, mechanisms.PureProtocol) and m.categories == 2,
+    "labels": lambda m: not m.record_shape,
+    "rows": lambda m: bool(m.record_shape) and not isinstance(m, mechanisms.StatisticsMechanism),
+    "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),
+    "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
+}
+LONGEST = 80  # characters of an argument in a message
+
+F = TypeVar("F", bound=Callable[..., Callable[..., None]])
+
+
+def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
+    """Decorator of a factory of models of one release, or sketch, of a `kind`: a key of `KINDS`; None for any data.
+
+    `default` has texts for arguments where None means a prior; others that are None or False by default are shown only
+    if they are something else. An argument whose default is a distribution must be one, or None where that is allowed.
+    """
+
+    def decorator(function: F) -> F:
+        signature = inspect.signature(function)
+        parameters = signature.parameters
+
+        @functools.wraps(function)
+        def make(*args: Any, **kwargs: Any) -> Model:
+            for name, value in (dict(zip(parameters, args, strict=False)) | kwargs).items():
+                if name in parameters and isinstance(parameters[name].default, dist.Distribution):
+                    _check_prior(name, value, none=parameters[name].annotation == dist.Distribution | None)
+            model, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs)
+            arguments.apply_defaults()
+            texts = {
+                name: default.get(name, "None") if value is None else _text(value)
+                for name, value in arguments.arguments.items()
+                if name in default or value is not parameters[name].default or value not in (None, False)
+            }
+            return Model(model, function.__name__, kind, texts)
+
+        # `help` would show the addresses of the default priors in memory
+        texts = [
+            p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
+            for p in parameters.values()
+        ]
+        make.__signature__ = inspect.Signature(texts)  # type: ignore[attr-defined]
+        return cast(F, make)
+
+    return decorator
+
+
+class Model:
+    """A model that refuses releases of another kind, and shows its factory with the texts of its arguments."""
+
+    def __init__(self, model: Callable[..., None], factory: str, kind: str | None, shown: dict[str, str]) -> None:
+        functools.update_wrapper(self, model)
+        self.factory, self.kind, self.shown = factory, kind, shown
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self.kind is not None:
+            for release in (*args, *kwargs.values())[:1]:
+                check_kind(self.factory, release, self.kind)
+        self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
+
+
+def check_kind(factory: str, release: Any, kind: str) -> None:
+    """Refuse, with a TypeError that names the factory, all but releases and sketches of a `kind`: a key of `KINDS`."""
+    if not isinstance(release, (Release, Sketch)):
+        raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
+    if not KINDS[kind](release.mechanism):
+        raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
+    if kind == "labels" and isinstance(release, Sketch):
+        raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
+
+
+def _check_prior(name: str, value: Any, none: bool) -> None:
+    """TypeError at once, where the model would end in an error of NumPyro; `none`: whether None is allowed."""
+    # Data as an argument mean that the factory was taken for its model: the caller reports that no site was made.
+    data = any(isinstance(item, (Release, Sketch)) for item in (value if isinstance(value, (list, tuple)) else [value]))
+    if not (data or isinstance(value, dist.Distribution) or (value is None and none)):
+        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
+
+
+class _Unquoted(str):
+    __repr__ = str.__str__  # a default in a signature, without quotation marks
+
+
+def _text(value: Any) -> str:
+    """A distribution as the expression that makes it, numbers in four digits, a function by its name."""
+    if isinstance(value, dist.ExpandedDistribution):
+        return f"{_text(value.base_dist)}.expand({list(value.batch_shape)})"
+    if isinstance(value, dist.Independent):
+        return f"{_text(value.base_dist)}.to_event({value.reinterpreted_batch_ndims})"
+    if isinstance(value, dist.Distribution):
+        parameters = inspect.signature(type(value)).parameters.values()
+        names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.name != "validate_args"]
+        kept = all(hasattr(value, name) for name in names)  # some laws do not keep what they were made from
+        return f"{type(value).__name__}({', '.join(_text(getattr(value, name)) for name in names) if kept else '...'})"
+    numbers = readable(value)
+    if numbers is None or numbers.dtype == bool:
+        return getattr(value, "__name__", repr(value))
+    if numbers.ndim == 0:
+        return f"{numbers:.4g}"
+    few = numbers.ndim == 1 and numbers.size <= FEW
+    return f"[{', '.join(map(_text, numbers))}]" if few else shown(numbers)
