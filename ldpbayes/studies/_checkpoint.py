@@ -29,7 +29,6 @@ try:
 except ImportError:  # on Windows, where two studies that use one file are not noticed
     fcntl = None
 
-
 FORMAT = 2
 PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
 _version = functools.cache(metadata.version)  # which reads files of the installed package
@@ -102,19 +101,18 @@ class Checkpoint(dict):
         try:
             yield
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._progress()) from None
-
-    def _progress(self) -> str:
-        # The number in the file: an interrupt can come before the last replicates are written.
-        if self.path is None:
-            return "nothing is saved: with checkpoint= a file keeps every finished batch"
-        file = Checkpoint(self.path, self.settings)
-        file._read(self.path)
-        batch, replicates = self.settings["batch"], self.settings["replicates"]
-        if not file:
-            return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
-        share = f"{int(file['finished'])} of {replicates} replicates"
-        return f"{share} are in {self.path.name}; run the same call again to go on"
+            if self.path is None:
+                raise KeyboardInterrupt(
+                    "nothing is saved: with checkpoint= a file keeps every finished batch"
+                ) from None
+            file = Checkpoint(self.path, self.settings)  # read, since an interrupt can come before the last write
+            file._read(self.path)
+            batch, replicates = self.settings["batch"], self.settings["replicates"]
+            progress = f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
+            if file:
+                share = f"{int(file['finished'])} of {replicates} replicates"
+                progress = f"{share} are in {self.path.name}; run the same call again to go on"
+            raise KeyboardInterrupt(progress) from None
 
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
@@ -202,12 +200,8 @@ def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:
         def weigh(key: jax.Array, arrays: PyTree) -> Array:
             return log_density(seeded(key), (release_of(*arrays),), {}, {})[0]
 
-        return f"{_digest(simulate, key)}-{_digest(weigh, key, shapes)}"
-
-
-def _digest(function: Callable, *shapes: PyTree) -> str:
-    text = jax.jit(function).lower(*shapes).as_text()
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+        texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, shapes).as_text()]
+    return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)
 
 
 def _release_shapes(

@@ -58,11 +58,10 @@ class CoverageTable:
         A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
         binomial band of probability `confidence`, and whether the share is ``inside``.
         """
-        rows = []
+        n, rows = self.replicates, []
         for level in levels:
+            low, high = binomial_band(n, level, confidence)
             for name, count in self.covered(level).items():
-                n = len(self.quantiles[name])
-                low, high = binomial_band(n, level, confidence)
                 row = {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
                 rows.append(row | {"inside": low <= count <= high})
         return rows
@@ -87,8 +86,8 @@ def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, 
     n, level, confidence : int, float, float
         Number of trials, probability of success of each, and probability of the band.
     """
-    tail = (1 - confidence) / 2
-    return int(scipy.stats.binom.ppf(tail, n, level)), int(scipy.stats.binom.isf(tail, n, level))
+    low, high = scipy.stats.binom.interval(confidence, n, level)
+    return int(low), int(high)
 
 
 def coverage(
@@ -174,24 +173,24 @@ def coverage(
 
 def _privatized_site(model: Model, plan: Release) -> tuple[str, tuple[int, ...]]:
     """Name of the model's privatized site, and the batch shape of its law: () if all records have one law."""
-    sites: dict[str, tuple[int, ...]] = {}
-    parameters: list[str] = []
+    laws: dict[str, tuple[int, ...] | None] = {}  # None for parameters
 
     def run() -> None:
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
-        laws = {name: unwrapped(site.get("fn"))[0] for name, site in trace.items() if site["type"] == "sample"}
-        privatized = {name: law for name, law in laws.items() if isinstance(law, Privatized)}
-        sites.update({name: unexpanded(law.base_dist).batch_shape for name, law in privatized.items()})
-        parameters.extend(laws.keys() - privatized.keys())
+        for name, site in trace.items():
+            if site["type"] == "sample":
+                law, _ = unwrapped(site["fn"])
+                laws[name] = unexpanded(law.base_dist).batch_shape if isinstance(law, Privatized) else None
 
     jax.eval_shape(run)
-    if not parameters:
+    private = {name: shape for name, shape in laws.items() if shape is not None}
+    if len(private) == len(laws):
         raise ValueError(
             "the model has no site to sample; a model factory is called first, as in coverage(clipped_gaussian(), ...)"
         )
-    if len(sites) != 1:
-        raise ValueError(f"the model must have one privatized site, found {list(sites)}")
-    return next(iter(sites.items()))
+    if len(private) != 1:
+        raise ValueError(f"the model must have one privatized site, found {list(private)}")
+    return next(iter(private.items()))
 
 
 class ReplicatedFit:
