@@ -89,14 +89,6 @@ def observe(
 _RELEASED = {"released": True}  # marks a site whose mechanism is that of a release or a sketch, which `fit` finds
 
 
-class _SignedScale(numpyro.handlers.scale):
-    """`numpyro.handlers.scale` for a sketch's weights, which may be negative: NumPyro's initializer refuses these."""
-
-    def __init__(self, weights: Array) -> None:
-        self.scale = weights
-        Messenger.__init__(self, None)
-
-
 class _MaskedInPlace(dist.MaskedDistribution):
     """A masked law that evaluates masked values, too: NumPyro's own traces them, and with them the channel."""
 
@@ -143,7 +135,9 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
         # A user's formula need not be finite where no record is: nodes of weight 0 are moved to a node with records.
         nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
-    with _SignedScale(sketch.weights):
+    scale = numpyro.handlers.scale(scale=1.0)
+    scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
+    with scale:
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
         return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=_RELEASED)
 

@@ -155,7 +155,7 @@ def trace(
     late, early = _split(jaxpr, arrays[0])
     if early:
         inside = {*inputs, *(var for equation in late for var in equation.outvars)}
-        used = [var for equation in late for var in _variables(equation.invars)] + _variables(jaxpr.outvars)
+        used = _used(late, jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
         before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = PROGRAMS.get(("before", before.key), lambda: Program(before, needed[0]))
@@ -168,8 +168,7 @@ def trace(
 def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[str]]:
     """Names of the entries of each dict of arrays that the value of a function of these dicts depends on."""
     jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
-    live = _live(jaxpr.eqns, jaxpr.outvars)
-    used = {*_variables(jaxpr.outvars), *(var for equation in live for var in _variables(equation.invars))}
+    used = {*_used(_live(jaxpr.eqns, jaxpr.outvars), jaxpr.outvars)}
     inputs = iter(jaxpr.invars)
     return [[name for name in sorted(example) if next(inputs) in used] for example in examples]
 
@@ -178,7 +177,7 @@ def _extract(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
     """Some equations of a jaxpr as a function, and its arrays; ``trees`` are the structures of inputs and outputs."""
-    needed = {var for equation in equations for var in _variables(equation.invars)} | {*_variables(outputs)}
+    needed = {*_used(equations, outputs)}
     constants = [var for var in arrays[0] if var in needed]
     names = jaxpr.debug_info._replace(arg_names=("",) * len(inputs), result_paths=("",) * len(outputs))
     parts = {"constvars": constants, "invars": list(inputs), "outvars": list(outputs), "eqns": equations}
@@ -206,16 +205,18 @@ def _work(jaxpr: Any) -> int:
     for equation in jaxpr.eqns:
         inner = [part for each in equation.params.values() for part in (each if isinstance(each, tuple) else [each])]
         bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
-        total += equation.params.get("length", 1) * sum(map(_work, bodies)) if bodies else _size([equation])
+        total += equation.params.get("length", 1) * sum(map(_work, bodies)) if bodies else _size(equation)
     return total
 
 
-def _size(equations: Iterable[Any]) -> int:
-    """Number of array entries that equations read and write."""
-    return sum(var.aval.size for equation in equations for var in (*_variables(equation.invars), *equation.outvars))
+def _size(equation: Any) -> int:
+    """Number of array entries that an equation reads and writes."""
+    return sum(var.aval.size for var in _used([equation], equation.outvars))
 
 
-def _variables(atoms: Iterable[Any]) -> list[Any]:
+def _used(equations: Iterable[Any], outputs: Iterable[Any] = ()) -> list[Any]:
+    """Variables that equations take in, and variables among outputs; literals are none."""
+    atoms = [*(atom for equation in equations for atom in equation.invars), *outputs]
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
@@ -224,7 +225,7 @@ def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]
     fixed, late = set(arrays), set()
     producer: dict[Any, Any] = {}
     for equation in jaxpr.eqns:
-        variables = _variables(equation.invars)
+        variables = _used([equation])
         if variables and not equation.effects and fixed.issuperset(variables):
             fixed.update(equation.outvars)
             producer |= dict.fromkeys(equation.outvars, equation)
@@ -232,7 +233,7 @@ def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]
             late.add(id(equation))
     # Variables that depend on arrays alone become arguments where they enter the other equations. Layout operations
     # stay among these, since their results take more room than what they are made from.
-    frontier = [v for e in jaxpr.eqns if id(e) in late for v in _variables(e.invars)] + _variables(jaxpr.outvars)
+    frontier = _used((equation for equation in jaxpr.eqns if id(equation) in late), jaxpr.outvars)
     entering = set()
     while frontier:
         var = frontier.pop()
@@ -241,22 +242,22 @@ def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]
         equation = producer[var]
         if equation.primitive.name in _LAYOUT:
             late.add(id(equation))
-            frontier += _variables(equation.invars)
+            frontier += _used([equation])
         else:
             entering.add(var)
     early = _live([equation for equation in jaxpr.eqns if not equation.effects], entering)
-    if len(early) < MIN_EQUATIONS and _size(early) < MIN_NUMBERS:
+    if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_NUMBERS:
         return _live(jaxpr.eqns, jaxpr.outvars), []
     return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early
 
 
 def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
     """Equations on which outputs depend, and those with effects."""
-    needed = set(_variables(outputs))
+    needed = {*_used([], outputs)}
     kept: list[Any] = []
     for equation in reversed(equations):
         if equation.effects or not needed.isdisjoint(equation.outvars):
-            needed.update(_variables(equation.invars))
+            needed.update(_used([equation]))
             kept.append(equation)
     return kept[::-1]
 

@@ -35,36 +35,31 @@ def labels(
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
     """Names of axes by site, those of plates by default, and labels by axis, checked against the model's sites."""
     plates = {axis for site in sites.values() for axis in site.dims}
-    valued = {name: site for name, site in sites.items() if name not in plates}
-    names = {name: list(site.dims) for name, site in valued.items() if site.dims}
+    shapes = {name: site.shape for name, site in sites.items() if name not in plates}
+    names = {name: list(sites[name].dims) for name in shapes if sites[name].dims}
     for name, axes in (dims or {}).items():
-        if name not in valued:
-            raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(valued)}")
-        if isinstance(axes, str) or len(axes) > len(valued[name].shape):
+        if name not in shapes:
+            raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(shapes)}")
+        if isinstance(axes, str) or len(axes) > len(shapes[name]):
             raise ValueError(
-                f"dims of {name!r} must be a list of names, at most one for each axis of {valued[name].shape}, got "
-                f"{axes!r}"
+                f"dims of {name!r} must be a list of names, at most one for each axis of {shapes[name]}, got {axes!r}"
             )
         names[name] = list(axes)
-    sizes: dict[str, dict[str, int]] = {}
-    for name, axes in names.items():
-        for axis, size in zip(axes, valued[name].shape, strict=False):
-            sizes.setdefault(axis, {})[name] = size
-    arrays = {}
-    for axis, values in (coords or {}).items():
-        if axis not in sizes:
-            raise ValueError(
-                f"coords has {axis!r}, and the axes of the model are {', '.join(sizes) or 'without names'}; dims= "
-                "names axes by site"
-            )
-        arrays[axis] = np.asarray(values)
-        wrong = {name: size for name, size in sizes[axis].items() if size != arrays[axis].size}
-        if wrong or arrays[axis].ndim != 1:
-            name, size = next(iter(wrong.items()), next(iter(sizes[axis].items())))
-            raise ValueError(
-                f"coords of {axis!r} must be {size} labels, one a place on that axis of {name!r}, got an array of "
-                f"shape {arrays[axis].shape}"
-            )
+    places = [
+        (axis, name, size) for name, axes in names.items() for axis, size in zip(axes, shapes[name], strict=False)
+    ]
+    arrays = {axis: np.asarray(values) for axis, values in (coords or {}).items()}
+    for axis, array in arrays.items():
+        sizes = {name: size for other, name, size in places if other == axis}
+        if not sizes:
+            known = ", ".join(dict.fromkeys(axis for axis, _, _ in places)) or "without names"
+            raise ValueError(f"coords has {axis!r}, and the axes of the model are {known}; dims= names axes by site")
+        for name, size in sizes.items():
+            if array.shape != (size,):
+                raise ValueError(
+                    f"coords of {axis!r} must be {size} labels, one a place on that axis of {name!r}, got an array of "
+                    f"shape {array.shape}"
+                )
     return names, arrays
 
 
@@ -91,7 +86,10 @@ def inference_data(
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
     for name, draws in (draw_numbers or {}).items():
-        with_draws(result, name, draws)
+        if callable(result.groups):  # in ArviZ 0.23
+            result.assign_coords(draw=draws, groups=name, inplace=True)
+        else:
+            result[name].dataset = dataset(result[name]).assign_coords(draw=draws)
     return result
 
 
@@ -151,7 +149,13 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0)
     log, shape = log_ratios - log_ratios.max(), 0.0
     if np.ptp(log_ratios) > np.log(EVEN):
-        log, shape = psislw(log)  # a copy, which ArviZ writes into
+        az = arviz()
+        if hasattr(az, "psislw"):  # in ArviZ 0.23, which writes into the ratios
+            log, shape = az.psislw(log)
+        else:
+            from arviz_stats.base import array_stats
+
+            log, shape = array_stats.psislw(-log)  # which takes ratios with the opposite sign
     log = log - np.logaddexp.reduce(log)
     return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
 
@@ -166,9 +170,6 @@ def resample(tree: PyTree, log_weights: np.ndarray, key: Key) -> PyTree:
     return jax.tree.map(lambda leaf: np.stack([leaf[i][indices[i]] for i in range(chains)]), tree)
 
 
-# All differences between ArviZ 0.23 and 1.x that the package has to know.
-
-
 def arviz() -> Any:
     """ArviZ, imported without its warning that it is being refactored."""
     with warnings.catch_warnings():
@@ -177,32 +178,14 @@ def arviz() -> Any:
     return az
 
 
-def with_draws(result: Any, group: str, draws: np.ndarray) -> None:
-    """Number the draws of a group, in place."""
-    if callable(result.groups):
-        result.assign_coords(draw=draws, groups=group, inplace=True)
-    else:
-        result[group].dataset = result[group].to_dataset().assign_coords(draw=draws)
-
-
 def dataset(group: Any) -> Any:
     """A group as an xarray.Dataset."""
     return group.to_dataset() if hasattr(group, "to_dataset") else group
 
 
-def psislw(log_ratios: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Pareto-smoothed log weights of log ratios, and the shape of their tail; ArviZ 0.23 writes into the ratios."""
-    az = arviz()
-    if hasattr(az, "psislw"):
-        return az.psislw(log_ratios)
-    from arviz_stats.base import array_stats
-
-    return array_stats.psislw(-log_ratios)  # which takes ratios with the opposite sign
-
-
 def summary_table(result: Any, names: Sequence[str]) -> str:
     """Table of some sites of a posterior, with highest-density intervals of 95 %."""
     az = arviz()
-    is_old = "hdi_prob" in inspect.signature(az.summary).parameters
+    is_old = "hdi_prob" in inspect.signature(az.summary).parameters  # ArviZ 0.23
     interval = {"hdi_prob": 0.95} if is_old else {"ci_prob": 0.95, "ci_kind": "hdi"}
     return az.summary(result, var_names=list(names), **interval).to_string()
