@@ -73,12 +73,6 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
     return order * peak - bend + xp.log(total)
 
 
-@functools.cache
-def radial_law(dimension: int) -> "RadialLaw":
-    """The law of the radius in d dimensions; its table is made once."""
-    return RadialLaw(dimension)
-
-
 class RadialLaw:
     """The law of the radius of SL_d(I), in terms of the logarithm u of a radius. The log density of SL_d(I) as a
     function of u is kept in a table, with its slope and its second derivative; the quintics through neighbouring knots
@@ -179,3 +173,6 @@ class RadialLaw:
             total = total + (high - low) * np.sum(w * mass * probability(u), axis=-1)
         with np.errstate(divide="ignore"):
             return peak + np.log(total)
+
+
+radial_law = functools.cache(RadialLaw)

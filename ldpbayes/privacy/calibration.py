@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, POSITIVE, checked, is_integer
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.privacy import tradeoffs
@@ -100,13 +100,8 @@ def zil_parameters(
     exact : bool
         Use the curve of as many dimensions as are perturbed, instead of its limit, which is below it: less noise.
     """
-
-    def checked_number(name: str, value: float, allowed: str, most: float) -> float:
-        return checked(name, value, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < most))
-
-    epsilon = checked_number("epsilon", epsilon, "a positive and finite number", np.inf)
-    delta = checked_number("delta", delta, "a number between 0 and 1, exclusive", 1)
-    zero_probability = checked_number("zero_probability", zero_probability, "a number between 0 and 1, exclusive", 1)
+    epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
+    zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
     if zero_probability >= delta:
         raise ValueError(
             f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, so "
