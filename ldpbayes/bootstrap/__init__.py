@@ -2,23 +2,21 @@
 
 from ldpbayes.bootstrap._bootstrap import BiasCorrection, Matched, OneStep, parametric_bootstrap
 from ldpbayes.bootstrap._estimators import Estimated, FunctionEstimator, PrivateEstimator
-from ldpbayes.bootstrap._families import (
+from ldpbayes.bootstrap._families import Multinomial, NormalVector, ParametricFamily
+from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
+from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
+from ldpbayes.bootstrap._number_families import (
     Bernoulli,
     Beta,
     Binomial,
     Exponential,
     Gamma,
     GammaRate,
-    Multinomial,
     Normal,
     NormalMean,
-    NormalVector,
     Poisson,
 )
-from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
-from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
 from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
-from ldpbayes.bootstrap._parametric_family import ParametricFamily
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
 from ldpbayes.bootstrap.regression import least_squares
 from ldpbayes.bootstrap.statistics import fisher, sufficient_statistics

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -10,12 +10,47 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import IdentityTransform, Transform
 
 from ldpbayes._core.pytrees import pytree, static
-from ldpbayes._core.types import Array, Key, PyTree
+from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.data import Release
 
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
+Constraints = Mapping[str, Constraint]
+
+
+def _bijection(constraint: Constraint) -> Transform:
+    """NumPyro's, but for probabilities, which may be 0 and 1: there a logit would be infinite."""
+    edges = constraint is constraints.unit_interval or constraint is constraints.simplex
+    return IdentityTransform() if edges else biject_to(constraint)
+
+
+def free_vector(allowed: Constraints, params: Params) -> jax.Array:
+    """Parameters, a dict, as a vector (q,) in which any step is allowed."""
+    return ravel_pytree({k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in params.items()})[0]
+
+
+def params_of_free(allowed: Constraints, vector: Array, like: Params) -> Params:
+    """Inverse of `free_vector`, for parameters of the shapes of ``like``; probabilities are the nearest."""
+    free = {k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in like.items()}
+    params = {k: _bijection(allowed[k])(part) for k, part in ravel_pytree(free)[1](vector).items()}
+    for name, value in params.items():
+        if allowed[name] is constraints.unit_interval:
+            params[name] = jnp.clip(value, 0.0, 1.0)
+        if allowed[name] is constraints.simplex:
+            params[name] = nearest_probabilities(value)
+    return params
+
+
+def nearest_probabilities(shares: jax.Array) -> jax.Array:
+    """The nearest point of the simplex, by Euclidean distance ([WC])."""
+    falling = jnp.sort(shares)[::-1]
+    excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, len(shares) + 1)
+    probs = jnp.maximum(shares - excess[jnp.sum(falling > excess) - 1], 0.0)
+    return probs / jnp.sum(probs)
 
 
 class Estimated(NamedTuple):
@@ -36,6 +71,9 @@ class PrivateEstimator(abc.ABC):
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
     replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
     """
+
+    constraints: Constraints | None = None
+    """NumPyro's constraints of the parameters, which are a dict then; None where any numbers are parameters."""
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
@@ -58,12 +96,13 @@ class PrivateEstimator(abc.ABC):
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:
-        """Parameters as a vector (q,) in which any step is allowed; by default the flat parameters."""
-        return ravel_pytree(params)[0]
+        """Parameters as a vector (q,) in which any step is allowed."""
+        return ravel_pytree(params)[0] if self.constraints is None else free_vector(self.constraints, params)
 
     def constrained(self, vector: Array, like: PyTree) -> PyTree:
         """Inverse of `unconstrained`; ``like`` holds parameters of the wanted form."""
-        return ravel_pytree(like)[1](vector)
+        unflatten = ravel_pytree(like)[1]
+        return unflatten(vector) if self.constraints is None else params_of_free(self.constraints, vector, like)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
         """The values for `estimate` in a user's release; ValueError if it is not a release of this estimator."""

@@ -1,6 +1,7 @@
 """A draw from a tempered posterior is itself the private estimate ([WFS], [DNMR], [ZRD]), for conjugate families."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
 
-from ldpbayes._core.checks import ONE_POSITIVE, at_least, check_order, checked
+from ldpbayes._core.checks import ONE_POSITIVE, check_order, checked
 from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
-from ldpbayes.bootstrap._parametric_family import ParametricFamily
+from ldpbayes.bootstrap._estimators import Estimated
+from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
+from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law
@@ -26,9 +29,9 @@ NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
 HALVINGS = 36  # of a cell
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The conjugate law of a family's parameter, in a coordinate u in which its log density is concave.
+    """The conjugate law of a family's parameter; its density is log-concave in the coordinate u of NumPyro's bijection.
 
     A law is a pair of numbers. Log densities are relative to a point, which they are computed from without the
     cancellation that large counts would bring.
@@ -39,58 +42,23 @@ class Conjugate:
     uniform: tuple[float, float]  # the pair of the uniform law
     valid: Callable[[np.ndarray], np.ndarray]  # which numbers of a pair are those of a prior, if they are finite
     allowed_range: str
-    allowed: Callable[[np.ndarray], np.ndarray]  # whether a parameter is in this range: its natural one is then finite
+    support: Constraint  # where the natural parameter is finite
     natural: Callable[[Array, Any], Array]
     """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
     posterior: Callable[[Pair, Array, Array, Array, Any], Pair]
     """The law after records with weighted log likelihoods, from (pair, weight, sum, count, family)."""
-    forward: Callable[[Array], jax.Array]  # the increasing coordinate u of a parameter
-    backward: Callable[[Array], jax.Array]
     mode: Callable[[Pair], jax.Array]  # where the density of u is largest, possibly at infinity
     excess: Callable[[Pair, Array, Array], jax.Array]
     """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
 
 
+def _log_ratio(pair: Pair) -> jax.Array:
+    return jnp.log(pair[0]) - jnp.log(pair[1])
+
+
 def _beta_excess(pair: Pair, at: Array, step: Array) -> jax.Array:
     up, down = special.expit(at) * jnp.expm1(step), special.expit(-at) * jnp.expm1(-step)
     return pair[0] * jnp.log1p(down) + pair[1] * jnp.log1p(up)
-
-
-BETA = Conjugate(
-    parameter="probs",
-    prior_names=("concentration1", "concentration0"),
-    uniform=(1.0, 1.0),
-    valid=lambda pair: pair > 0,
-    allowed_range="between 0 and 1, exclusive",
-    allowed=lambda theta: (theta > 0) & (theta < 1),
-    natural=lambda theta, family: special.logit(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * (count * family.trials - total)),
-    forward=special.logit,
-    backward=special.expit,
-    mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
-    excess=_beta_excess,
-)
-
-
-GAMMA = Conjugate(
-    parameter="rate",
-    prior_names=("concentration", "rate"),
-    uniform=(1.0, 0.0),
-    valid=lambda pair: np.array([pair[0] > 0, pair[1] >= 0]),
-    allowed_range="a positive and finite number",
-    allowed=lambda theta: (theta > 0) & (theta < np.inf),
-    natural=lambda theta, family: -jnp.asarray(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * count * family.concentration, p[1] + w * total),
-    forward=jnp.log,
-    backward=jnp.exp,
-    mode=lambda pair: jnp.log(pair[0]) - jnp.log(pair[1]),
-    excess=lambda pair, at, step: pair[1] * jnp.exp(at) * jnp.expm1(step) - pair[0] * step,
-)
-GAMMA_OF_POISSON = dataclasses.replace(
-    GAMMA,
-    natural=lambda theta, family: jnp.log(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * count),
-)
 
 
 def _normal_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: NormalMean) -> Pair:
@@ -99,17 +67,44 @@ def _normal_posterior(pair: Pair, weight: Array, total: Array, count: Array, fam
     return (pair[0] * pair[1] + gain * total) / precision, precision
 
 
+BETA = Conjugate(
+    parameter="probs",
+    prior_names=("concentration1", "concentration0"),
+    uniform=(1.0, 1.0),
+    valid=lambda pair: pair > 0,
+    allowed_range="between 0 and 1, exclusive",
+    support=constraints.open_interval(0.0, 1.0),
+    natural=lambda theta, family: special.logit(theta),
+    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * (count * family.trials - total)),
+    mode=_log_ratio,
+    excess=_beta_excess,
+)
+GAMMA = Conjugate(
+    parameter="rate",
+    prior_names=("concentration", "rate"),
+    uniform=(1.0, 0.0),
+    valid=lambda pair: np.array([pair[0] > 0, pair[1] >= 0]),
+    allowed_range="a positive and finite number",
+    support=constraints.positive,
+    natural=lambda theta, family: -jnp.asarray(theta),
+    posterior=lambda p, w, total, count, family: (p[0] + w * count * family.concentration, p[1] + w * total),
+    mode=_log_ratio,
+    excess=lambda pair, at, step: pair[1] * jnp.exp(at) * jnp.expm1(step) - pair[0] * step,
+)
+GAMMA_OF_POISSON = dataclasses.replace(
+    GAMMA,
+    natural=lambda theta, family: jnp.log(theta),
+    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * count),
+)
 NORMAL = Conjugate(
     parameter="loc",
     prior_names=("loc", "precision"),
     uniform=(0.0, 0.0),
     valid=lambda pair: np.array([True, pair[1] >= 0]),
     allowed_range="a finite number",
-    allowed=np.isfinite,
+    support=constraints.real,
     natural=lambda theta, family: theta / family.scale**2,
     posterior=_normal_posterior,
-    forward=jnp.asarray,
-    backward=jnp.asarray,
     mode=lambda pair: jnp.asarray(pair[0]),
     excess=lambda pair, at, step: pair[1] * step * (at - pair[0] + step / 2),
 )
@@ -123,6 +118,7 @@ CONJUGATES: dict[type[ParametricFamily], Conjugate] = {
 }
 
 
+@functools.partial(jax.jit, static_argnames="law")
 def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> jax.Array:
     """A draw of the parameter from a conjugate law between two ends; traceable.
 
@@ -130,7 +126,8 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
     s² of the way for equidistant s; in s it is taken to be quadratic in each cell. Its cumulative distribution differs
     from the law's by less than 4e-5 in double precision; the draw is continuous in the law's numbers.
     """
-    low, high = law.forward(jnp.asarray(lower, float)), law.forward(jnp.asarray(upper, float))
+    bijection = biject_to(law.support)
+    low, high = bijection.inv(jnp.asarray(lower, float)), bijection.inv(jnp.asarray(upper, float))
     mode = jnp.clip(law.mode(pair), low, high)
 
     def excess(step: jax.Array) -> jax.Array:
@@ -164,12 +161,12 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
     near, far = lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
     place = (cell + (near + far) / 2) * (2 / CELLS) - 1
     step = jnp.where(place < 0, left, right) * place**2
-    return jnp.clip(law.backward(mode + step), lower, upper)
+    return jnp.clip(bijection(mode + step), lower, upper)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class OnePosteriorSampleEstimator(PrivateEstimator):
+class OnePosteriorSampleEstimator(FamilyEstimator):
     """A draw from a tempered posterior, as the exponential mechanism.
 
     The release is θ itself, with density f(θ | S) ∝ π(θ) exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S
@@ -203,9 +200,7 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
             raise ValueError(
                 f"family must be one with a conjugate prior of one parameter: {names}; got {self.family!r}"
             )
-        if self.count is None:
-            raise ValueError("count is missing: the number of records is taken to be public")
-        object.__setattr__(self, "count", at_least(1, "count", self.count))
+        super().__post_init__()
         checked_field(self, "epsilon", *ONE_POSITIVE)
         law = self._law
         for name in ("lower", "upper"):
@@ -214,10 +209,15 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
                     f"{name} is missing: the range of {law.parameter} must be bounded, and chosen without looking at "
                     "the data, or the log likelihood of one record has no bound"
                 )
-            checked_field(self, name, law.allowed_range, lambda a: (a.ndim == 0) & law.allowed(a))
+            checked_field(self, name, law.allowed_range, lambda a: (a.ndim == 0) & law.support(a) & np.isfinite(a))
         check_order(self.lower, self.upper)
         if is_concrete(self.prior):
-            object.__setattr__(self, "prior", _checked_prior(law, self.prior))
+            names = f"{' and '.join(law.prior_names)} of"
+            if np.shape(self.prior) != (2,):
+                raise ValueError(f"prior must be two numbers, {names} {law.parameter}, got {self.prior!r}")
+            allowed = f"{names} a prior of {law.parameter}"
+            pair = checked("prior", self.prior, allowed, lambda pair: law.valid(pair) & np.isfinite(pair))
+            object.__setattr__(self, "prior", tuple(map(float, pair)))
 
     @property
     def _law(self) -> Conjugate:
@@ -247,11 +247,7 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
 
         To release real data use a cryptographically secure source of random numbers.
         """
-        records = self.family.checked(data)
-        if len(records) != self.count:
-            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
-        with jax.enable_x64(True):
-            return np.asarray(_randomize(self, jax.random.key(seed), records))
+        return self.randomized(data, seed)
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.sample(key, self.family.statistics(data).sum(axis=0))
@@ -267,11 +263,8 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
     def nearest(self, target: Params) -> Params:
         return {name: jnp.clip(part, self.lower, self.upper) for name, part in target.items()}
 
-    def unconstrained(self, params: Params) -> jax.Array:
-        return self.family.unconstrained(params)
-
     def constrained(self, vector: Array, like: Params) -> Params:
-        return self.nearest(self.family.constrained(vector, like))
+        return self.nearest(super().constrained(vector, like))
 
     def release_values(self, release: Array) -> jax.Array:
         allowed = f"a draw of {self._law.parameter} from {self.lower:g} to {self.upper:g}, as release() returns it"
@@ -289,18 +282,6 @@ class OnePosteriorSampleEstimator(PrivateEstimator):
     @property
     def privacy(self) -> str:
         return self.guarantee.statement()
-
-
-_randomize = jax.jit(OnePosteriorSampleEstimator.randomize)
-
-
-def _checked_prior(law: Conjugate, prior: Array) -> tuple[float, float]:
-    names = " and ".join(law.prior_names)
-    if np.shape(prior) != (2,):
-        raise ValueError(f"prior must be two numbers, {names} of {law.parameter}, got {prior!r}")
-    allowed = f"{names} of a prior of {law.parameter}"
-    first, second = checked("prior", prior, allowed, lambda pair: law.valid(pair) & np.isfinite(pair))
-    return float(first), float(second)
 
 
 def one_posterior_sample(

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import at_least, checked
+from ldpbayes._core.checks import checked
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._estimators import Estimated
-from ldpbayes.bootstrap._families import (
-    LEAST_VARIANCE,
-    NormalVector,
-    from_log_cholesky,
-    log_cholesky,
-    with_least_eigenvalue,
-)
-from ldpbayes.bootstrap.statistics import StatisticEstimator, check_additive, statistics_mechanism
+from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
+from ldpbayes.bootstrap.statistics import StatisticEstimator, statistics_mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
@@ -104,28 +98,38 @@ class LeastSquaresEstimator(StatisticEstimator):
     many replicates outside the domain; percentile intervals do not.
     """
 
-    rows: RegressionMoments
+    family: RegressionMoments
     mechanism: Additive
     count: int = static()
     weights: Array = 1.0
     intercept: bool = static(default=True)
 
+    constraints = {
+        "coef": constraints.real_vector,
+        "intercept": constraints.real,
+        "scale": constraints.positive,
+        "loc_x": constraints.real_vector,
+        "covariance_x": constraints.positive_definite,
+    }
+
     def __post_init__(self) -> None:
-        check_additive(self.mechanism)
-        sensitivity = None
-        if is_concrete(self.rows, self.mechanism, self.weights):
-            weights = np.broadcast_to(np.asarray(self.weights, float), len(self.rows.columns)).copy()
+        if is_concrete(self.weights):
+            weights = np.broadcast_to(np.asarray(self.weights, float), len(self.family.columns)).copy()
             object.__setattr__(self, "weights", weights)
-            sensitivity = _weighted_sensitivity(self.rows, weights, self.mechanism.noise.norm)
-        self._check_mechanism(sensitivity)
-        object.__setattr__(self, "count", at_least(self.rows.dimension + 2, "count", self.count))
         object.__setattr__(self, "intercept", bool(self.intercept))
+        super().__post_init__()
 
-    def checked(self, data: Array) -> np.ndarray:
-        return self.rows.checked(data)
+    @property
+    def fewest(self) -> int:  # type: ignore[override]
+        return self.family.dimension + 2
 
-    def randomize(self, key: Key, data: Array) -> jax.Array:
-        return self.mechanism.simulate(key, self.weights * self.rows.statistics(data).sum(axis=0))
+    def sensitivity(self, order: int) -> float:
+        """Of all sums together where weights are equal, else from those of the blocks."""
+        weights = np.abs(self.weights)
+        if np.all(weights == weights[0]):
+            return weights[0] * self.family.sensitivity(order)
+        largest = [weights[self.family.blocks == block].max() for block in range(3)]
+        return float(np.linalg.norm(np.multiply(largest, self.family.block_sensitivities(order)), order))
 
     @property
     def deviations(self) -> jax.Array:
@@ -134,17 +138,17 @@ class LeastSquaresEstimator(StatisticEstimator):
 
     @property
     def coefficients(self) -> int:
-        return self.rows.regressors + self.intercept
+        return self.family.regressors + self.intercept
 
     def _origin(self) -> tuple[jax.Array, jax.Array]:
         """Centres of the bounds in units of their half distances, and these."""
-        half = jnp.asarray(self.rows.half)
-        return jnp.asarray(self.rows.centre) / half, half
+        half = jnp.asarray(self.family.half)
+        return jnp.asarray(self.family.centre) / half, half
 
-    def estimate(self, values: Array) -> Estimated:
-        d, n = self.rows.regressors, self.count
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        d, n = self.family.regressors, self.count
         origin, half = self._origin()
-        first, second = self.rows.split(values / (self.weights * n))
+        first, second = self.family.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
         central = second - jnp.outer(within, within)
         mean = within + origin
@@ -167,8 +171,7 @@ class LeastSquaresEstimator(StatisticEstimator):
         }
         if self.intercept:
             params["intercept"] = half[d] * (mean[d] - slope @ mean[:d])
-        error = jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance(params, noise=True)), 0.0))
-        return Estimated(params, error, raised | jnp.any(within != first) | (raised_variance != variance))
+        return params, raised | jnp.any(within != first) | (raised_variance != variance)
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.
@@ -176,7 +179,7 @@ class LeastSquaresEstimator(StatisticEstimator):
         Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
         equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
         """
-        d, n, p = self.rows.regressors, self.count, self.coefficients
+        d, n, p = self.family.regressors, self.count, self.coefficients
         mean, root, slope, intercept, deviation = self._standardised(params)
         origin, half = self._origin()
         second = root @ root.T
@@ -191,14 +194,14 @@ class LeastSquaresEstimator(StatisticEstimator):
         residual = jnp.concatenate([(origin[d] - intercept - slope @ origin[:d])[None], -slope, jnp.ones(1)])
 
         def equations(statistics: jax.Array) -> jax.Array:
-            one, two = self.rows.split(statistics)
+            one, two = self.family.split(statistics)
             moments = jnp.block([[jnp.zeros((1, 1)), one[None]], [one[:, None], two]])
             return jnp.append(design @ moments @ residual, residual @ moments @ residual * n / (n - p))
 
         spread = jnp.zeros((p + 1, p + 1)).at[p, p].set(2 * deviation**4 / (n - p))
         spread = spread.at[:p, :p].set(deviation**2 / n * gram)
         if noise:
-            linear = jax.jacfwd(equations)(jnp.zeros(len(self.rows.columns))) * self.deviations
+            linear = jax.jacfwd(equations)(jnp.zeros(len(self.family.columns))) * self.deviations
             spread = spread + linear @ linear.T
         # from the solution of the normal equations to the target
         turn = jnp.zeros((p + 1, p + 1)).at[p, p].set(half[d] / (2 * deviation))
@@ -212,7 +215,7 @@ class LeastSquaresEstimator(StatisticEstimator):
 
     def _standardised(self, params: Params) -> tuple[jax.Array, ...]:
         """Means of x, root of their covariance, slopes, intercept, error deviation; in half distances of the bounds."""
-        d = self.rows.regressors
+        d = self.family.regressors
         _, half = self._origin()
         root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
         intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
@@ -221,7 +224,7 @@ class LeastSquaresEstimator(StatisticEstimator):
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
         """The hybrid bootstrap, with the moments of x kept."""
-        d, n = self.rows.regressors, self.count
+        d, n = self.family.regressors, self.count
         mean, root, slope, intercept, deviation = self._standardised(params)
         origin, _ = self._origin()
         keys = jax.random.split(key, 3)
@@ -245,28 +248,7 @@ class LeastSquaresEstimator(StatisticEstimator):
         return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}
 
     def nearest(self, target: Params) -> Params:
-        return target | {"scale": jnp.maximum(target["scale"], LEAST_VARIANCE**0.5 * self.rows.half[-1])}
-
-    def unconstrained(self, params: Params) -> jax.Array:
-        intercept = params["intercept"][None] if self.intercept else jnp.zeros(0)
-        scale = jnp.log(params["scale"])[None]
-        root = log_cholesky(params["covariance_x"])
-        return jnp.concatenate([params["coef"], intercept, params["loc_x"], scale, root])
-
-    def constrained(self, vector: Array, like: Params) -> Params:
-        d, p = self.rows.regressors, self.coefficients
-        coef, intercept, loc, scale, root = jnp.split(vector, [d, p, p + d, p + d + 1])
-        covariance = from_log_cholesky(root, d)
-        params = {"coef": coef, "scale": jnp.exp(scale[0]), "loc_x": loc, "covariance_x": covariance}
-        return params | ({"intercept": intercept[0]} if self.intercept else {})
-
-
-def _weighted_sensitivity(rows: RegressionMoments, weights: np.ndarray, order: int) -> float:
-    """Sensitivity of weighted sums: of all together where weights are equal, else from those of the blocks."""
-    if np.all(weights == weights[0]):
-        return float(abs(weights[0]) * rows.sensitivity(order))
-    largest = [np.abs(weights[rows.blocks == block]).max() for block in range(3)]
-    return float(np.linalg.norm(np.multiply(largest, rows.block_sensitivities(order)), order))
+        return target | {"scale": jnp.maximum(target["scale"], LEAST_VARIANCE**0.5 * self.family.half[-1])}
 
 
 def least_squares(

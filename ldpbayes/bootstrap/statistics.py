@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +10,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._parametric_family import NumberFamily, ParametricFamily
+from ldpbayes.bootstrap._estimators import Estimated
+from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
+from ldpbayes.bootstrap._number_families import NumberFamily
 from ldpbayes.bootstrap._result import NormalEstimate
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import names_of
@@ -24,58 +23,66 @@ from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 
 
-class StatisticEstimator(PrivateEstimator):
-    """An estimator from a `Release` of one value, by a mechanism that has a sensitivity in place of bounds.
+class StatisticEstimator(FamilyEstimator):
+    """An estimator from a `Release` of one value: noise on sums of a family's statistics, times ``weights``.
 
-    Subclasses have the fields ``mechanism`` and ``count``, the public number of records; neighbouring data sets differ
-    in one record and have the same number.
+    The ``mechanism`` has no bounds and at least the sensitivity of these sums.
     """
 
     mechanism: Additive
-    count: int
-    whole = False  # whether the statistics are whole numbers, which discrete noise is for
+    weights: Array = 1.0
+    fewest = 2
 
     @abc.abstractmethod
-    def checked(self, data: Array) -> np.ndarray:
-        """A user's records as an array (n, *event), or ValueError."""
+    def sensitivity(self, order: int) -> float:
+        """Largest L1 (order 1) or L2 (order 2) change of the weighted sums if one record is replaced."""
+
+    @abc.abstractmethod
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
 
     @abc.abstractmethod
     def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
         """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
 
-    def _check_mechanism(self, sensitivity: float | None) -> None:
-        """ValueError if the count is unknown, or the mechanism is not for statistics of this sensitivity."""
-        if self.count is None:
-            raise ValueError(
-                "count is missing: the number of records is taken to be public, since estimates and replicates need "
-                "it. If it is private, release it with a share of the budget and give what was released"
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Additive):
+            raise TypeError(
+                "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
+                f"sensitivity=...), got {self.mechanism!r}: its releases are not sums"
             )
+        super().__post_init__()
+        noise = self.mechanism.noise
         if self.mechanism.bounded:
             raise ValueError(
                 "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
             )
-        if self.mechanism.noise.discrete and not self.whole:
+        if noise.discrete and self.family.lattice_step is None:
             raise ValueError(
                 f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
             )
-        if sensitivity is None:
-            return
-        with jax.enable_x64(True):
-            scales = np.asarray(self.mechanism.noise.over_columns(self.mechanism.noise.standard_deviation))
-        if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
-            sensitivity *= float(np.max(scales[..., :1] / scales))
-        if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
-            stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
-            raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
+        if is_concrete(self.family, self.mechanism, self.weights):
+            sensitivity = float(self.sensitivity(noise.norm))
+            with jax.enable_x64(True):
+                scales = np.asarray(noise.over_columns(noise.standard_deviation))
+            if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
+                sensitivity *= float(np.max(scales[..., :1] / scales))
+            if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
+                stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
+                raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
+
+    def randomize(self, key: Key, data: Array) -> jax.Array:
+        return self.mechanism.simulate(key, self.weights * self.family.statistics(data).sum(axis=0))
+
+    def estimate(self, values: Array) -> Estimated:
+        params, outside = self.solve(values / (self.weights * self.count))
+        covariance = self.covariance(params, noise=True)
+        error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
+        return Estimated(params, error, outside)
 
     def release(self, data: Array, *, seed: int) -> Release:
         """Read records (n, *event), and release their statistics with noise; for simulation and studies."""
-        records = self.checked(data)
-        if len(records) != self.count:
-            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
-        with jax.enable_x64(True):
-            value = np.asarray(self.randomize(jax.random.key(seed), records))
-        return Release(value[None], self.mechanism)
+        return Release(self.randomized(data, seed)[None], self.mechanism)
 
     def release_values(self, release: Release | Array) -> jax.Array:
         values, shape = release, self.mechanism.event_shape
@@ -104,15 +111,6 @@ class StatisticEstimator(PrivateEstimator):
         return self.mechanism.guarantee.statement()
 
 
-def check_additive(mechanism: Any) -> None:
-    """TypeError where a mechanism does not add noise to a statistic."""
-    if not isinstance(mechanism, Additive):
-        raise TypeError(
-            "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
-            f"sensitivity=...), got {mechanism!r}: its releases are not sums"
-        )
-
-
 def statistics_mechanism(
     epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
 ) -> Additive:
@@ -127,9 +125,9 @@ def statistics_mechanism(
 class SufficientStatisticsEstimator(StatisticEstimator):
     """Noise on the sums of a family's statistics, and the parameters that fit them.
 
-    The mechanism has no bounds and at least the family's sensitivity. With ``account_for_clamping`` the parameters are
-    those under which clamped records have the released mean statistics (the method of moments); else the likeliest as
-    if no record had been clamped, as in [FWS], which are biased where many are.
+    With ``account_for_clamping`` the parameters are those under which clamped records have the released mean statistics
+    (the method of moments); else the likeliest as if no record had been clamped, as in [FWS], which are biased where
+    many are.
     """
 
     family: ParametricFamily
@@ -138,31 +136,16 @@ class SufficientStatisticsEstimator(StatisticEstimator):
     account_for_clamping: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
-        check_additive(self.mechanism)
-        concrete = is_concrete(self.mechanism, self.family)
-        self._check_mechanism(float(self.family.sensitivity(self.mechanism.noise.norm)) if concrete else None)
-        object.__setattr__(self, "count", at_least(2, "count", self.count))
+        super().__post_init__()
         object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
         if self.account_for_clamping and not self.family.accounts_for_clamping:
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
-    @property
-    def whole(self) -> bool:  # type: ignore[override]
-        return self.family.lattice_step is not None
+    def sensitivity(self, order: int) -> float:
+        return self.family.sensitivity(order)
 
-    def checked(self, data: Array) -> np.ndarray:
-        return self.family.checked(data)
-
-    def randomize(self, key: Key, data: Array) -> jax.Array:
-        return self.mechanism.simulate(key, self.family.statistics(data).sum(axis=0))
-
-    def estimate(self, values: Array) -> Estimated:
-        solve = self.family.solve_clamped if self.account_for_clamping else self.family.solve
-        params, outside = solve(values / self.count)
-        covariance = self.covariance(params, noise=True)
-        error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
-        return Estimated(params, error, outside)
+    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        return self.family.solve_clamped(mean) if self.account_for_clamping else self.family.solve(mean)
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
         variance = self.mechanism.noise.variance if noise else 0.0
@@ -176,12 +159,6 @@ class SufficientStatisticsEstimator(StatisticEstimator):
     def nearest(self, target: Params) -> Params:
         return self.family.nearest(target)
 
-    def unconstrained(self, params: Params) -> jax.Array:
-        return self.family.unconstrained(params)
-
-    def constrained(self, vector: Array, like: Params) -> Params:
-        return self.family.constrained(vector, like)
-
     def law(self, params: Params) -> dist.Distribution:
         """Normal approximation of the law of the sums before noise, with the moments of clamped records.
 
@@ -194,11 +171,6 @@ class SufficientStatisticsEstimator(StatisticEstimator):
         if self.family.columns is None:
             return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))
         return dist.MultivariateNormal(self.count * center, self.count * spread)
-
-
-def _check_family(family: Any) -> None:
-    if not isinstance(family, ParametricFamily):
-        raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
 
 
 def sufficient_statistics(
@@ -223,7 +195,8 @@ def sufficient_statistics(
         Whether parameters are those under which clamped records have the released mean statistics (not known for
         `NormalVector`); by default the likeliest as if no record had been clamped, as in [FWS].
     """
-    _check_family(family)
+    if not isinstance(family, ParametricFamily):
+        raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
     sensitivity = family.sensitivity(1 if delta is None else 2)
     mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
     return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)

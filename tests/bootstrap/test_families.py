@@ -378,7 +378,7 @@ def test_totals_are_distributed_as_sums_over_records(name, rng):
     if name in ON_THE_LINE:
         x = ON_THE_LINE[name][2].rvs(draws * count, random_state=rng)
     else:
-        x = jax.jit(lambda key, params: family.simulate(key, params, draws * count))(jax.random.key(4), params)
+        x = jax.jit(lambda key, at: family.distribution(at).sample(key, (draws * count,)))(jax.random.key(4), params)
     direct = np.asarray(sums(x)).reshape(draws, -1)
     for j in range(totals.shape[1]):
         lattice = getattr(family, "lattice_step", None) or name == "multinomial"

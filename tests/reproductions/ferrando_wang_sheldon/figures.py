@@ -373,7 +373,8 @@ def _aggregate_trials(family, count, epsilon, blocks, *, trials, seed):
 
     def one(key):
         data, noise = jax.random.split(key)
-        estimate = estimator.randomize(noise, family.simulate(data, dict(FAMILIES[NORMAL_MEAN].truth), count))
+        records = family.distribution(dict(FAMILIES[NORMAL_MEAN].truth)).sample(data, (count,))
+        estimate = estimator.randomize(noise, records)
         return NonPrivate(estimate["theta"][None], estimate["standard_error"][None])
 
     with jax.enable_x64(True):

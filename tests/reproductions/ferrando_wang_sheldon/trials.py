@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import constraints
 from scipy import stats
 
 from ldpbayes import bootstrap
@@ -38,10 +39,9 @@ class FamilySetting:
     @property
     def positive(self):
         """Which flat parameters are positive: these have intervals on the logarithmic scale."""
-        ranges = getattr(self.unclamped(), "ranges", {})
+        allowed = self.unclamped().constraints
         parts = {
-            name: np.full(np.shape(value), name in ranges and ranges[name].positive)
-            for name, value in self.truth.items()
+            name: np.full(np.shape(value), allowed[name] is constraints.positive) for name, value in self.truth.items()
         }
         return np.asarray(ravel_pytree(parts)[0])
 
