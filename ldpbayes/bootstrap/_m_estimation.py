@@ -25,7 +25,7 @@ from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.inference.density import RUNNING, Density, replace_data, sites_of
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.numerics.minimise import Box, minimise
+from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
 LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
@@ -175,19 +175,11 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         def objective(vector: jax.Array) -> jax.Array:
             return -self.log_likelihood(self.constrained(vector), values)
 
-        def gradient(vector: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            value, slope = jax.value_and_grad(objective)(vector)
-            return slope, (value, slope)
-
-        def derivatives(vector: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            hessian, (value, slope) = jax.jacfwd(gradient, has_aux=True)(vector)
-            return value, slope, hessian
-
-        space = self.space
+        space, derivatives = self.space, functools.partial(value_gradient_hessian, objective)
         minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
         params = self.constrained(minimum.theta)
         slope = jax.jacfwd(lambda vector: ravel_pytree(self.target(self.constrained(vector)))[0])(minimum.theta)
-        inverse = jnp.linalg.inv(minimum.hessian)
+        inverse = jnp.linalg.inv(minimum.at.hessian)
         variance = jnp.einsum("ij,jk,ik->i", slope, inverse, slope)
         error = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), jnp.nan)
         # near the end of the space the likelihood may be so flat that the search stops early: the error is as wide then

@@ -162,8 +162,7 @@ class Corrected:
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
         """Mean of the corrected losses, with its gradient and Hessian."""
         totals = [term.total(loss, theta, index) for term in self.terms]
-        value, slope, bend = (_sum(parts) / self.count for parts in zip(*totals, strict=True))
-        return value, slope, bend
+        return Derivatives(*(_sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         """Gradient of the corrected loss of each record, shape (N, p)."""

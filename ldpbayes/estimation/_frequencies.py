@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
@@ -10,7 +9,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jax import lax
 from scipy import special
 
@@ -22,6 +20,7 @@ from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.mechanisms.composition import statements
+from ldpbayes.numerics.minimise import Likelihood, likeliest_shares
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
@@ -352,31 +351,21 @@ def _squares(mechanism: PureProtocol, z: Array, root: Array, common: Array, weig
     return lax.map(square, (weights, common.T))
 
 
-Evaluated = tuple[float, np.ndarray]  # mean log-likelihood and its gradient
-
-
 def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     mechanism, z, weights = sample
     tolerance, max_iterations = options.tolerance, options.max_iterations
     count, d = float(weights.sum()), mechanism.categories
 
-    def likelihood(theta: np.ndarray) -> Evaluated:
+    def likelihood(theta: np.ndarray) -> Likelihood:
         mean, gradient = _likelihood(mechanism, z, weights, theta)
         return float(mean), np.asarray(gradient)
 
     def information(theta: np.ndarray) -> np.ndarray:
         return np.asarray(_information(mechanism, z, weights, theta))
 
-    slack = 0.1 * tolerance / count
-    theta = np.full(d, 1 / d)
-    at = likelihood(theta)
-    gap, iterations = math.inf, 0
-    while gap > tolerance and iterations < max_iterations:
-        theta, at = squarem(theta, at, likelihood, slack)
-        if d <= DENSE_CATEGORIES:
-            theta, at = newton(theta, at, likelihood, information(theta), slack)
-        gap, iterations = max(count * (float(at[1].max()) - 1), 0.0), iterations + 1
+    steps = information if d <= DENSE_CATEGORIES else None
+    theta, gap, iterations = likeliest_shares(likelihood, steps, d, count, tolerance, max_iterations)
     if gap > tolerance:
         warn(
             f"maximum likelihood has not converged in {max_iterations} iterations: the log-likelihood may be "
@@ -394,58 +383,6 @@ _METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {
     "projection": functools.partial(_projected, "projection"),
     "mle": _maximum_likelihood,
 }
-
-
-def squarem(
-    theta: np.ndarray, at: Evaluated, likelihood: Callable[[np.ndarray], Evaluated], slack: float
-) -> tuple[np.ndarray, Evaluated]:
-    """Two EM steps from shares, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3).
-
-    `at` is `likelihood(theta)`, and `slack` its rounding error.
-    """
-    mean, gradient = at
-    first = theta * gradient
-    second = first * likelihood(first)[1]
-    step = first - theta
-    bend = second - first - step
-    if np.linalg.norm(step) > np.linalg.norm(bend) > 0:
-        length = np.linalg.norm(step) / np.linalg.norm(bend)
-        ahead = theta + 2 * length * step + length**2 * bend
-        ahead = np.where(ahead > 0, ahead, second)
-        ahead /= ahead.sum()
-        there = likelihood(ahead)
-        if there[0] >= mean - slack:
-            return ahead, there
-    second /= second.sum()
-    return second, likelihood(second)
-
-
-def newton(
-    theta: np.ndarray,
-    at: Evaluated,
-    likelihood: Callable[[np.ndarray], Evaluated],
-    information: np.ndarray,
-    slack: float,
-) -> tuple[np.ndarray, Evaluated]:
-    """A step from shares to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases.
-
-    The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one, so that no constraint is needed.
-    `at` is `likelihood(theta)`, `information` minus its second derivative (k, k), and `slack` its rounding error.
-    """
-    mean, gradient = at
-    diagonal = np.diag(information)
-    damped = information + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
-    root = scipy.linalg.cholesky(damped, lower=True)
-    aim = scipy.linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
-    target, _ = scipy.optimize.nnls(root.T, aim, maxiter=10 * len(theta))
-    if target.any():
-        target /= target.sum()
-        for fraction in 0.5 ** np.arange(10):
-            ahead = theta + fraction * (target - theta)
-            there = likelihood(ahead)
-            if there[0] >= mean - slack:
-                return ahead, there
-    return theta, at
 
 
 def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -305,10 +305,10 @@ class Estimator:
         criterion, theta = evidence.criteria[0], minimum.theta
         boundary = self.space.boundary(theta)
         wide = self._loss_for_curvature(criterion, theta)
-        curvature = minimum.hessian if wide is self.loss else criterion.derivatives(wide, theta, self.index)[2]
+        curvature = minimum.at.hessian if wide is self.loss else criterion.derivatives(wide, theta, self.index).hessian
         scores = criterion.scores(self.loss, theta, self.index)
         covariance = sandwich(curvature, scores, ~boundary, spent=spent)
-        return Solution(theta, covariance, minimum.value, minimum.converged, minimum.iterations, boundary)
+        return Solution(theta, covariance, minimum.at.value, minimum.converged, minimum.iterations, boundary)
 
     def _combine(self, evidence: EvidenceCorrection, minimum: Minimum, spent: int) -> Solution:
         """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero.
@@ -332,20 +332,20 @@ class Estimator:
 
             def derivatives(at: jax.Array) -> Derivatives:
                 value, slope, hessian = base.derivatives(final, at, self.index)
-                return value - tilt @ at, slope - tilt, hessian
+                return Derivatives(value - tilt @ at, slope - tilt, hessian)
 
             ahead = self._minimise(derivatives, theta, _final_width(base.count))
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
-        theta = _fixed_point(minimum.theta, path.theta[0], path.theta[1], jnp.abs(jnp.diagonal(minimum.hessian)))
+        theta = _fixed_point(minimum.theta, path.theta[0], path.theta[1], jnp.abs(jnp.diagonal(minimum.at.hessian)))
         scores = residual(theta)[1]
         boundary = self.space.boundary(theta)
-        curvature = base.derivatives(self._loss_for_curvature(base, theta), theta, self.index)[2]
+        curvature = base.derivatives(self._loss_for_curvature(base, theta), theta, self.index).hessian
         covariance = sandwich(curvature, scores, ~boundary, spent=spent)
         iterations = minimum.iterations + jnp.sum(path.iterations)
         converged = minimum.converged & jnp.all(path.converged)
-        return Solution(theta, covariance, path.value[-1], converged, iterations, boundary)
+        return Solution(theta, covariance, path.at.value[-1], converged, iterations, boundary)
 
     def _minimise(self, derivatives: Callable, start: jax.Array, width: Array) -> Minimum:
         tolerance = TOLERANCE if self.loss.settles else 0.3 * width
@@ -578,14 +578,14 @@ def _run(
     evidence = estimator.evidence(key, rows)
     evidence = evidence if earlier is None else earlier.joined(evidence)
     ends = jax.lax.map(lambda at: estimator.minimum(evidence, at), starts)
-    lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.value), ends.value, jnp.inf))
+    lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.at.value), ends.at.value, jnp.inf))
     best = jax.tree.map(lambda leaf: leaf[lowest], ends)
     return evidence, ends, estimator.finish(evidence, best)
 
 
 def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.ndarray, float]]:
     """Minima that are further apart than the accuracy to which they are known, lowest first."""
-    thetas, values, hessians = (np.asarray(part) for part in (ends.theta, ends.value, ends.hessian))
+    thetas, values, hessians = (np.asarray(part) for part in (ends.theta, ends.at.value, ends.at.hessian))
     minima: list[tuple[np.ndarray, float]] = []
     for i in np.argsort(np.where(np.isfinite(values), values, np.inf)):
         with np.errstate(divide="ignore", invalid="ignore"):

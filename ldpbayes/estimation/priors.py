@@ -8,11 +8,11 @@ from numpy.polynomial import legendre
 
 from ldpbayes._core.checks import POSITIVE, at_least, checked
 from ldpbayes.data import Release
-from ldpbayes.estimation._frequencies import newton, squarem
 from ldpbayes.mechanisms import NumericMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.design import Histogram
 from ldpbayes.noise import Laplace
+from ldpbayes.numerics.minimise import Likelihood, likeliest_shares
 
 CELLS = 1024  # cells between the bounds, in which released labels are counted
 BINS = 64  # of a smooth prior
@@ -123,19 +123,16 @@ def _likeliest_histogram(cells: _Cells) -> Histogram:
     nodes, channel, counts = cells
     total = counts.sum()
 
-    def likelihood(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def likelihood(theta: np.ndarray) -> Likelihood:
         expected = channel @ theta
         return float(counts @ np.log(expected) / total), channel.T @ (counts / expected) / total
 
-    theta = np.full(len(nodes) - 1, 1 / (len(nodes) - 1))
-    at, slack = likelihood(theta), 0.1 * TOLERANCE / total
-    for _ in range(MAX_ITERATIONS):
-        if total * (at[1].max() - 1) <= TOLERANCE:
-            break
-        theta, at = squarem(theta, at, likelihood, slack)
+    def information(theta: np.ndarray) -> np.ndarray:
         scaled = channel * (np.sqrt(counts / total) / (channel @ theta))[:, None]
-        theta, at = newton(theta, at, likelihood, scaled.T @ scaled, slack)
-    return Histogram(nodes, theta / theta.sum() / np.diff(nodes))
+        return scaled.T @ scaled
+
+    shares = likeliest_shares(likelihood, information, len(nodes) - 1, total, TOLERANCE, MAX_ITERATIONS).theta
+    return Histogram(nodes, shares / shares.sum() / np.diff(nodes))
 
 
 def _smooth(cells: _Cells) -> Histogram:

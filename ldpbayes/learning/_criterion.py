@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 
 from ldpbayes._core.checks import at_least, checked
 from ldpbayes._core.types import Array
 from ldpbayes.learning._objectives import Objective
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
+from ldpbayes.numerics.minimise import Minimum, minimise_on_host
 
 
 class Rows(NamedTuple):
@@ -145,62 +145,7 @@ def _derivatives(
     return Derivatives(jnp.sum(weights * loss), gradient, hessian, spread)
 
 
-MAX_STEPS = 100
-TOLERANCE = 1e-8  # nats that a last step promises: the estimate is then off by 1e-4 of its standard errors
 ROUGH_TOLERANCE = 1e-2  # nats, for fits that are only compared with each other
-ROUNDING = 1e-12  # share of the criterion that is lost in rounding
-FLAT_CURVATURE = 1e-10  # share of the largest curvature: a smaller one counts as none
-
-
-class Minimum(NamedTuple):
-    """The end of a minimisation: parameters (p,), the criterion there, whether it converged, and steps tried."""
-
-    theta: np.ndarray
-    at: Derivatives
-    converged: bool
-    steps: int
-
-
-def newton(criterion: Callable[[np.ndarray], Derivatives], start: np.ndarray, tolerance: float = TOLERANCE) -> Minimum:
-    """Minimise by Newton steps with the absolute values of the curvatures, damped until the criterion decreases.
-
-    The criterion is finite at the start. The steps end when one promises a decrease below the tolerance.
-    """
-    theta, at, damping = np.array(start, float), criterion(start), 0.0
-    for steps in range(MAX_STEPS):
-        step, decrease = _step(at, damping)
-        rounding = ROUNDING * abs(at.value)
-        if steps and decrease <= tolerance + rounding:
-            return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
-        candidate = theta + step
-        candidate_at = criterion(candidate)
-        if candidate_at.value <= at.value + rounding:  # false for NaN
-            theta, at, damping = candidate, candidate_at, damping / 10 if damping > 1e-6 else 0.0
-        else:
-            damping = max(10 * damping, 1e-3)
-            if damping > 1e8:
-                return Minimum(theta, at, decrease <= 1e3 * tolerance + 1e3 * rounding, steps)
-    return Minimum(theta, at, False, MAX_STEPS)
-
-
-def _step(at: Derivatives, damping: float) -> tuple[np.ndarray, float]:
-    """The step, and the decrease of the criterion that a step without damping promises."""
-    bend = np.abs(np.diagonal(at.hessian))
-    unit = np.where(bend > 0, 1 / np.sqrt(np.where(bend > 0, bend, 1.0)), 1.0)
-    hessian, slope = unit[:, None] * at.hessian * unit, unit * at.gradient
-    try:
-        if damping:
-            raise np.linalg.LinAlgError
-        step = scipy.linalg.cho_solve(scipy.linalg.cho_factor(hessian), slope)
-        return -unit * step, 0.5 * float(slope @ step)
-    except np.linalg.LinAlgError:
-        sizes, vectors = np.linalg.eigh(hessian)
-        sizes = np.maximum(np.abs(sizes), FLAT_CURVATURE * np.max(np.abs(sizes)))
-        slope = vectors.T @ slope
-        step = vectors @ (slope / (sizes + damping * np.max(sizes)))
-        return -unit * step, 0.5 * float(np.sum(slope**2 / sizes))
-
-
 NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the standard deviation 0.1 describes it
 PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
 PROFILE_STEPS = 14  # at most, to each side
@@ -243,7 +188,7 @@ def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None
             value, gradient, hessian, spread = criterion(np.append(part, log_scale))
             return Derivatives(value, gradient[:-1], hessian[:-1, :-1], spread[:-1, :-1])
 
-        best = newton(rest, others, ROUGH_TOLERANCE)
+        best = minimise_on_host(rest, others, ROUGH_TOLERANCE)
         return best.theta, best.at.value - 0.5 * precision * (log_scale - np.log(criterion.scale)) ** 2
 
     start = minimum.theta[-1]
@@ -328,7 +273,8 @@ class CrossValidation(Penalty):
         points, losses = [start] * self.folds, []
         for penalty in penalties:  # from fits without coefficients to those that overfit, while it helps
             for k, part in enumerate(training):
-                points[k] = newton(dataclasses.replace(part, penalty=float(penalty)), points[k], ROUGH_TOLERANCE).theta
+                fold_criterion = dataclasses.replace(part, penalty=float(penalty))
+                points[k] = minimise_on_host(fold_criterion, points[k], ROUGH_TOLERANCE).theta
             losses.append([part.losses(theta).value for part, theta in zip(held_out, points, strict=True)])
             if len(losses) - 1 - np.argmin(np.sum(losses, axis=1)) >= PATIENCE:
                 break
@@ -358,7 +304,8 @@ class Evidence(Penalty):
             return 0.0
         size, theta, nats = criterion.penalised.sum(), start, []  # nats: minus the logarithm of the evidence
         for penalty in penalties:
-            minimum = newton(dataclasses.replace(criterion, penalty=float(penalty)), theta, ROUGH_TOLERANCE)
+            penalised = dataclasses.replace(criterion, penalty=float(penalty))
+            minimum = minimise_on_host(penalised, theta, ROUGH_TOLERANCE)
             theta = minimum.theta
             curvature = np.linalg.slogdet(minimum.at.hessian)[1]
             nats.append(minimum.at.value + 0.5 * curvature - 0.5 * size * np.log(penalty))

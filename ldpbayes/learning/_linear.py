@@ -14,8 +14,9 @@ from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Fixed, Minimum, Penalty, newton
+from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Fixed, Penalty
 from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
+from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
 
 Profile = criteria.ScaleProfile | None
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
@@ -173,8 +174,8 @@ def linear_fit(
         criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
-            start = newton(sample, start).theta
-        minimum = newton(criterion, start, CHUNKED_TOLERANCE if chunked else criteria.TOLERANCE)
+            start = minimise_on_host(sample, start).theta
+        minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
         identified = _identified(minimum.at.hessian)
         profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
     return _predictor(criterion, minimum, identified, profile, names, release)
@@ -184,7 +185,7 @@ def _identified(hessian: np.ndarray) -> bool:
     """Whether no direction is without curvature."""
     unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
     curvatures = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
-    return bool(curvatures[0] > criteria.FLAT_CURVATURE * curvatures[-1])
+    return bool(curvatures[0] > FLAT_CURVATURE * curvatures[-1])
 
 
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
@@ -264,7 +265,7 @@ def _predictor(
         problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
         warn(problem, LearningWarning)
     if not minimum.converged:
-        warn(f"not converged in {minimum.steps} steps", LearningWarning)
+        warn(f"not converged in {minimum.iterations} steps", LearningWarning)
     return LinearPredictor(
         names=["intercept"] * criterion.intercept + names + ["scale"] * criterion.objective.scaled,
         params=params,
@@ -274,7 +275,7 @@ def _predictor(
         penalty=criterion.penalty,
         loss=float(at.value - criterion.prior(theta)[0]),
         converged=minimum.converged,
-        steps=minimum.steps,
+        steps=minimum.iterations,
         privacy=labels.privacy_of(release),
         _intercept=criterion.intercept,
         _profile=profile,

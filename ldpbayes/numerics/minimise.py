@@ -1,28 +1,51 @@
-"""Minimising a criterion over a compact space of parameters by damped Newton steps.
+"""Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex.
 
 Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
 says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
 from ldpbayes._core.checks import FINITE, ONE_POSITIVE
 from ldpbayes._core.pytrees import checked_field, pytree
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
-
-Derivatives = tuple[jax.Array, jax.Array, jax.Array]  # value, gradient (p,) and Hessian (p, p)
+from ldpbayes._core.types import Array, ArrayModule, Key
 
 MAX_ITERATIONS = 100
+MOST_DAMPING = 1e8  # above it no step will decrease the criterion any more
 TOLERANCE = 1e-6  # of the last step, against one that changes the criterion by its size; the step after is far shorter
 SECULAR_STEPS = 12  # Newton steps for the Lagrange multiplier of a ball
 EDGE = 1e-9  # share of the space's size: a parameter nearer than that to a bound is on the boundary
+FLAT_CURVATURE = 1e-10  # share of the largest curvature: a smaller one counts as none
+HOST_ROUNDING = 1e-12  # share of a criterion on the host, a sum over many records, that is lost in rounding
+NATS = 1e-8  # that a last step on the host promises: the estimate is then off by 1e-4 of its standard errors
+
+
+class Derivatives(NamedTuple):
+    """A criterion's value, gradient (p,) and Hessian (p, p)."""
+
+    value: Array
+    gradient: Array
+    hessian: Array
+
+
+def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
+    """Derivatives of a scalar function, the Hessian by forward-over-reverse differentiation."""
+
+    def gradient(at: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        value, slope = jax.value_and_grad(function)(at)
+        return slope, (value, slope)
+
+    hessian, (value, slope) = jax.jacfwd(gradient, has_aux=True)(theta)
+    return Derivatives(value, slope, hessian)
 
 
 @pytree
@@ -53,9 +76,7 @@ class Box:
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
         gradient = jnp.where(free, gradient, 0.0)
-        # Scaled so that the Hessian's diagonal is one: the units of the parameters then do not matter.
-        bend = jnp.abs(jnp.diagonal(hessian))
-        unit = jnp.where(bend > 0, 1 / jnp.sqrt(jnp.where(bend > 0, bend, 1.0)), 1.0)
+        unit = _units(hessian)
         hessian = jnp.where(free[:, None] & free, unit[:, None] * hessian * unit, jnp.eye(len(theta)))
         sizes, vectors = _downhill(hessian, damping)
         return self.project(theta - unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes)))
@@ -127,20 +148,30 @@ class Ball:
         return self.centre + self.radius * jax.random.uniform(keys[1], (*shape, 1), dtype) ** (1 / size) * direction
 
 
-def _downhill(hessian: jax.Array, damping: Array) -> tuple[jax.Array, jax.Array]:
+def _units(hessian: Array, xp: ArrayModule = jnp) -> Array:
+    """Units of the parameters (p,) in which the Hessian's diagonal is one, so that the user's do not matter."""
+    bend = xp.abs(xp.diagonal(hessian))
+    return xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
+
+
+def _downhill(hessian: Array, damping: Array, xp: ArrayModule = jnp) -> tuple[Array, Array]:
     """Damped absolute eigenvalues and eigenvectors: steps then lead downhill from a saddle point too."""
-    values, vectors = jnp.linalg.eigh(hessian)
-    sizes = jnp.abs(values)
-    sizes = jnp.maximum(sizes, 1e-10 * jnp.max(sizes) + jnp.finfo(sizes.dtype).tiny)
-    return sizes + damping * jnp.max(sizes), vectors
+    values, vectors = xp.linalg.eigh(hessian)
+    sizes = xp.abs(values)
+    sizes = xp.maximum(sizes, FLAT_CURVATURE * xp.max(sizes) + xp.finfo(sizes.dtype).tiny)
+    return sizes + damping * xp.max(sizes), vectors
+
+
+def _next_damping(damping: Array, better: Array, xp: ArrayModule = jnp) -> Array:
+    """Less damping after a step that did not increase the criterion, more after one that did."""
+    return xp.where(better, xp.where(damping > 1e-6, damping / 10, 0.0), xp.maximum(10 * damping, 1e-3))
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended: the parameter (p,), the criterion and its Hessian there."""
+    """Where a minimisation ended: the parameter (p,), and the criterion with its derivatives there."""
 
     theta: Array
-    value: Array
-    hessian: Array
+    at: Any
     converged: Array
     iterations: Array
 
@@ -173,23 +204,134 @@ def minimise(
         return change <= tolerance**2 * (jnp.abs(value) + rounding)
 
     def body(state: tuple) -> tuple:
-        theta, value, slope, hessian, damping, iterations, _ = state
-        ahead = space.lowest(theta, slope, hessian_for_unit_steps(slope, hessian), damping)
+        theta, at, damping, iterations, _ = state
+        ahead = space.lowest(theta, at.gradient, hessian_for_unit_steps(at.gradient, at.hessian), damping)
         there = derivatives(ahead)
-        better = there[0] <= value + 8 * (rounding + jnp.finfo(value.dtype).eps * jnp.abs(value))
-        damping = jnp.where(better, jnp.where(damping > 1e-6, damping / 10, 0.0), jnp.maximum(10 * damping, 1e-3))
+        better = there.value <= at.value + 8 * (rounding + jnp.finfo(at.value.dtype).eps * jnp.abs(at.value))
+        damping = _next_damping(damping, better)
         # A short step does not mean convergence if damping made it short.
-        stuck = damping > 1e8
-        done = short(ahead - theta, value, slope, hessian) & (better | stuck) & ((damping < 1) | stuck)
-        pairs = zip((ahead, *there), (theta, value, slope, hessian), strict=True)
-        return (*(jnp.where(better, new, old) for new, old in pairs), damping, iterations + 1, done)
+        stuck = damping > MOST_DAMPING
+        done = short(ahead - theta, *at) & (better | stuck) & ((damping < 1) | stuck)
+        theta, at = jax.tree.map(lambda new, old: jnp.where(better, new, old), (ahead, there), (theta, at))
+        return theta, at, damping, iterations + 1, done
 
     def unfinished(state: tuple) -> jax.Array:
         return ~state[-1] & (state[-2] < MAX_ITERATIONS)
 
     start = space.project(start)
     first = derivatives(start)
-    rounding = jnp.finfo(first[0].dtype).eps * jnp.abs(first[0])
-    state = (start, *first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
-    theta, value, _, hessian, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
-    return Minimum(theta, value, hessian, done & jnp.isfinite(value), iterations)
+    rounding = jnp.finfo(first.value.dtype).eps * jnp.abs(first.value)
+    state = (start, first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
+    theta, at, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
+    return Minimum(theta, at, done & jnp.isfinite(at.value), iterations)
+
+
+def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
+    """Minimise by damped Newton steps a function that NumPy calls, such as a sum over chunks of records.
+
+    The criterion is finite at the start, and its derivatives have the names of `Derivatives`. The steps end when one
+    promises a decrease below the tolerance.
+    """
+    theta, at, damping = np.array(start, float), criterion(start), 0.0
+    for steps in range(MAX_ITERATIONS):
+        unit = _units(at.hessian, np)
+        sizes, vectors = _downhill(unit[:, None] * at.hessian * unit, 0.0, np)
+        slope = vectors.T @ (unit * at.gradient)
+        promised = 0.5 * float(np.sum(slope**2 / sizes))  # by a step without damping
+        rounding = HOST_ROUNDING * abs(at.value)
+        if steps and promised <= tolerance + rounding:
+            return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
+        ahead = theta - unit * (vectors @ (slope / (sizes + damping * np.max(sizes))))
+        there = criterion(ahead)
+        better = there.value <= at.value + rounding  # false for NaN
+        theta, at = (ahead, there) if better else (theta, at)
+        damping = _next_damping(damping, better, np)
+        if damping > MOST_DAMPING:
+            return Minimum(theta, at, promised <= 1e3 * (tolerance + rounding), steps)
+    return Minimum(theta, at, False, MAX_ITERATIONS)
+
+
+Likelihood = tuple[float, np.ndarray]  # mean log-likelihood of shares and its gradient (k,)
+
+
+class LikeliestShares(NamedTuple):
+    """Shares θ (k,), how many nats their log-likelihood may be below the maximum, and iterations."""
+
+    theta: np.ndarray
+    gap: float
+    iterations: int
+
+
+def likeliest_shares(
+    likelihood: Callable[[np.ndarray], Likelihood],
+    information: Callable[[np.ndarray], np.ndarray] | None,
+    categories: int,
+    count: float,
+    tolerance: float,
+    max_iterations: int,
+) -> LikeliestShares:
+    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats.
+
+    Each iteration is two EM steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0
+    that EM only approaches. `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and
+    `information(theta)` is minus the second derivative (k, k), None for no Newton steps. The maximum is at most
+    count (max g_k − 1) above the present value ([Lindsay]): this gap ends the iterations.
+    """
+    slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
+    theta = np.full(categories, 1 / categories)
+    at = likelihood(theta)
+    gap, iterations = math.inf, 0
+    while gap > tolerance and iterations < max_iterations:
+        theta, at = _squarem(theta, at, likelihood, slack)
+        if information is not None:
+            theta, at = _newton_on_simplex(theta, at, likelihood, information(theta), slack)
+        gap, iterations = max(count * (float(at[1].max()) - 1), 0.0), iterations + 1
+    return LikeliestShares(theta, gap, iterations)
+
+
+def _squarem(
+    theta: np.ndarray, at: Likelihood, likelihood: Callable[[np.ndarray], Likelihood], slack: float
+) -> tuple[np.ndarray, Likelihood]:
+    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3)."""
+    mean, gradient = at
+    first = theta * gradient
+    second = first * likelihood(first)[1]
+    step = first - theta
+    bend = second - first - step
+    if np.linalg.norm(step) > np.linalg.norm(bend) > 0:
+        length = np.linalg.norm(step) / np.linalg.norm(bend)
+        ahead = theta + 2 * length * step + length**2 * bend
+        ahead = np.where(ahead > 0, ahead, second)
+        ahead /= ahead.sum()
+        there = likelihood(ahead)
+        if there[0] >= mean - slack:
+            return ahead, there
+    second /= second.sum()
+    return second, likelihood(second)
+
+
+def _newton_on_simplex(
+    theta: np.ndarray,
+    at: Likelihood,
+    likelihood: Callable[[np.ndarray], Likelihood],
+    information: np.ndarray,
+    slack: float,
+) -> tuple[np.ndarray, Likelihood]:
+    """A step to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases ([KCSA]).
+
+    The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one, so that no constraint is needed.
+    """
+    mean, gradient = at
+    diagonal = np.diag(information)
+    damped = information + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
+    root = scipy.linalg.cholesky(damped, lower=True)
+    aim = scipy.linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
+    target, _ = scipy.optimize.nnls(root.T, aim, maxiter=10 * len(theta))
+    if target.any():
+        target /= target.sum()
+        for fraction in 0.5 ** np.arange(10):
+            ahead = theta + fraction * (target - theta)
+            there = likelihood(ahead)
+            if there[0] >= mean - slack:
+                return ahead, there
+    return theta, at

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.types import Array
-from ldpbayes.numerics.minimise import Derivatives
+from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
 
 class Loss(abc.ABC):
@@ -81,17 +81,6 @@ def as_loss(
     return _FunctionLoss(loss, scalar, unravel)
 
 
-def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
-    """Derivatives of a scalar function, the Hessian by forward-over-reverse differentiation."""
-
-    def gradient(at: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        value, slope = jax.value_and_grad(function)(at)
-        return slope, (value, slope)
-
-    hessian, (value, slope) = jax.jacfwd(gradient, has_aux=True)(theta)
-    return value, slope, hessian
-
-
 @dataclasses.dataclass(frozen=True)
 class _FunctionLoss(Loss):
     """A user's function of one record and a parameter, which is flat here.
@@ -156,7 +145,7 @@ class _BlurredLoss(Loss):
         values, slopes = jax.lax.map(lambda move: value_and_slope(theta + move * self.widths), moves)
         # the slopes' regression on the displacements, whose mean is zero
         bend = jnp.linalg.solve(moves.T @ moves, moves.T @ slopes) / self.widths[:, None]
-        return jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2
+        return Derivatives(jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2)
 
     @staticmethod
     def _displacements(theta: jax.Array) -> jax.Array:

@@ -124,20 +124,19 @@ class RegressionLoss(Loss):
         size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
         # the product of the squared slopes with the sum of the kernel's second derivatives
         value, slope, bend = self._weighted_total(_derivative(self.kernel, 0, 2), *flat)
-        total = (
+        total = Derivatives(
             size * value,
             twice * value + size * slope,
             2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
         )
         if response in index:
-            own = self._weighted_total(_derivative(self.kernel, 1, 2), *flat)
-            return total[0] + own[0], total[1] + own[1], total[2] + own[2]
+            return jax.tree.map(jnp.add, total, self._weighted_total(_derivative(self.kernel, 1, 2), *flat))
         return total
 
     @staticmethod
     def _weighted_total(kernel: Callable, design: Array, eta: Array, y: Array, weights: Array) -> Derivatives:
         slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
-        return jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design)
+        return Derivatives(jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design))
 
     def _flat(self, rows: Array, weights: Array, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Design (points, p), linear predictor, response and weights, one axis for all points."""
