@@ -4,12 +4,12 @@ import abc
 import dataclasses
 import math
 from operator import attrgetter
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import ABOVE_ZERO, LARGEST_CODE, at_least, checked, whole_numbers_up_to
@@ -17,7 +17,7 @@ from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_support
-from ldpbayes.mechanisms.protocol import DiscreteMechanism
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, another_code
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.privacy import Guarantee
@@ -127,15 +127,48 @@ class PureProtocol(DiscreteMechanism):
         """Epsilon in JAX's default floating dtype."""
         return jnp.asarray(self.epsilon, jnp.result_type(float))
 
-    def _one_a_value(self, constant: jax.Array, z: ArrayLike) -> jax.Array:
-        """A number, or one a budget, in the batch shape of z."""
-        batch = jnp.shape(z)[: jnp.ndim(z) - len(self.event_shape)]
-        return jnp.broadcast_to(constant, jnp.broadcast_shapes(batch, constant.shape))
-
     @property
     def _keep(self) -> np.ndarray:
         """exp(-epsilon) in double precision, on the host."""
         return np.exp(-np.asarray(self.epsilon))
+
+
+class _Values(NamedTuple):
+    """The values z that can be released: how many have a code in S(z), as many for each code."""
+
+    odds: float  # number of those without a code, over that of those with it
+    log_number: float  # of those with it
+    share_with: float  # of those with a code, that have another one, too
+    share_without: float  # of those without it, that have another one
+
+
+class _EvenProtocol(PureProtocol):
+    """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
+
+    @property
+    @abc.abstractmethod
+    def _values(self) -> _Values: ...
+
+    @property
+    def _log_odds(self) -> jax.Array:
+        """Log of (1 - p)/p, where p = P(x in S(z) | x)."""
+        return np.log(self._values.odds).item() - self._budget
+
+    def log_supported(self, z: ArrayLike) -> jax.Array:
+        log_p = -jax.nn.softplus(self._log_odds) - self._values.log_number
+        return jnp.broadcast_to(
+            log_p, jnp.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(self.event_shape)], log_p.shape)
+        )
+
+    @property
+    def support_probabilities(self) -> tuple[Array, Array]:
+        odds, _, share_with, share_without = self._values
+        p = 1 / (1 + odds * self._keep)
+        return p, p * (share_with + share_without * odds * self._keep)
+
+    @property
+    def separation(self) -> Array:
+        return self.support_probabilities[0] * (1 - self._values.share_with)
 
 
 class BitVectorProtocol(PureProtocol):
@@ -198,7 +231,7 @@ def row_sums(z: Array) -> Array:
 
 @register("randomized_response")
 @dataclasses.dataclass(frozen=True)
-class RandomizedResponse(PureProtocol):
+class RandomizedResponse(_EvenProtocol):
     """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
 
     q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, [KBR] for more. S(z) = {z}.
@@ -215,10 +248,9 @@ class RandomizedResponse(PureProtocol):
 
     support = property(attrgetter("domain"))
 
-    def _log_flip_odds(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-        """Epsilon and log((k - 1) q / p) = log(k - 1) - epsilon, in the floating dtype of the data."""
-        epsilon = jnp.asarray(self.epsilon, dtype)
-        return epsilon, float(np.log(self.categories - 1)) - epsilon
+    @property
+    def _values(self) -> _Values:
+        return _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Codes in the dtype of `x` if that holds all of them, else integers."""
@@ -228,13 +260,10 @@ class RandomizedResponse(PureProtocol):
         else:
             exact = 0 if dtype.kind == "b" else jnp.iinfo(dtype).max
         released_dtype = dtype if self.categories - 1 <= exact else int
-        _, log_odds = self._log_flip_odds(jnp.result_type(float))
-        shape = jnp.broadcast_shapes(codes.shape, log_odds.shape)
+        shape = jnp.broadcast_shapes(codes.shape, jnp.shape(self.epsilon))
         key_flip, key_other = jax.random.split(key)
-        flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        # of the k - 1 other codes, those from the record's own on are one larger than what is drawn
-        other = jax.random.randint(key_other, shape, 0, self.categories - 1)
-        other = other + (other >= codes)
+        flip = jax.random.uniform(key_flip, shape, self._budget.dtype) < jax.nn.sigmoid(self._log_odds)
+        other = another_code(key_other, codes, shape, self.categories)
         return jnp.where(flip, other, codes).astype(released_dtype)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
@@ -243,24 +272,11 @@ class RandomizedResponse(PureProtocol):
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         return jnp.equal(z, x)
 
-    def log_supported(self, z: ArrayLike) -> jax.Array:
-        _, log_odds = self._log_flip_odds(jnp.result_type(z, float))
-        return self._one_a_value(-jax.nn.softplus(log_odds), z)
-
-    @property
-    def support_probabilities(self) -> tuple[Array, Array]:
-        p = 1 / (1 + (self.categories - 1) * self._keep)
-        return p, p * self._keep
-
-    @property
-    def separation(self) -> Array:
-        return self.support_probabilities[0]
-
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         dtype = jnp.result_type(x, float)
         x, k = jnp.asarray(x, dtype), self.categories
-        epsilon, log_odds = self._log_flip_odds(dtype)
-        q = jnp.exp(-jax.nn.softplus(log_odds) - epsilon)
+        epsilon = jnp.asarray(self.epsilon, dtype)
+        q = jnp.exp(-jax.nn.softplus(np.log(k - 1).item() - epsilon) - epsilon)
         # these are sums over all codes z of z - x and (z - x)^2; so centred, nothing cancels where z = x nearly always
         first = k * (k - 1) / 2 - k * x
         second = (k - 1) * k * (2 * k - 1) / 6 - k * (k - 1) * x + k * x**2
@@ -349,7 +365,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 
 @register("subset_selection")
 @dataclasses.dataclass(frozen=True)
-class SubsetSelection(BitVectorProtocol):
+class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
 
     The protocol is that of [YB] and [WHNWXY].
@@ -378,38 +394,29 @@ class SubsetSelection(BitVectorProtocol):
 
         def variance(w: int) -> Array:
             """Variance of the estimate of a frequency near zero, times the number of records."""
-            p, q = _subset_probabilities(d, w, self._keep)
+            p, q = dataclasses.replace(self, subset_size=w).support_probabilities
             return q * (1 - q) / (p - q) ** 2
 
-        return int(min(sizes, key=variance))
+        return min(map(int, sizes), key=variance)
+
+    @property
+    def _values(self) -> _Values:
+        d, w = self.categories, self.subset_size
+        log_binomial = float(np.sum(np.log(np.arange(d - w + 1, d)) - np.log(np.arange(1, w))))  # C(d - 1, w - 1)
+        return _Values((d - w) / w, log_binomial, (w - 1) / (d - 1), w / (d - 1))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x, epsilon = self._codes(x), self._budget
+        x, log_odds = self._codes(x), self._log_odds
         d, w = self.categories, self.subset_size
-        shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
+        shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_own, key_others = jax.random.split(key)
-        held = jax.random.uniform(key_own, shape, epsilon.dtype) < jax.nn.sigmoid(epsilon + np.log(w / (d - w)).item())
+        held = jax.random.uniform(key_own, shape, log_odds.dtype) < jax.nn.sigmoid(-log_odds)
         # the set is the first w categories of an order: x is first or last in it, the others are shuffled
-        order = jax.random.uniform(key_others, (*shape, d), epsilon.dtype)
+        order = jax.random.uniform(key_others, (*shape, d), log_odds.dtype)
         own = x[..., None] == jnp.arange(d)
         order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
         rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
         return (rank < w).astype(jnp.uint8)
-
-    def log_supported(self, z: ArrayLike) -> jax.Array:
-        d, w = self.categories, self.subset_size
-        # C(d - 1, w - 1) sets hold x and C(d - 1, w) do not
-        log_sets = float(np.sum(np.log(np.arange(d - w + 1, d)) - np.log(np.arange(1, w))))
-        return self._one_a_value(-log_sets - jax.nn.softplus(np.log((d - w) / w).item() - self._budget), z)
-
-    @property
-    def support_probabilities(self) -> tuple[Array, Array]:
-        return _subset_probabilities(self.categories, self.subset_size, self._keep)
-
-    @property
-    def separation(self) -> Array:
-        d, w = self.categories, self.subset_size
-        return self.support_probabilities[0] * (d - w) / (d - 1)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -425,11 +432,6 @@ class SubsetSelection(BitVectorProtocol):
                 f"have another size, the first ({row_sums(values[row])}) at {row}"
             )
         return values
-
-
-def _subset_probabilities(d: int, w: int, keep: Array) -> tuple[Array, Array]:
-    p = w / (w + (d - w) * keep)
-    return p, (p * (w - 1) + (1 - p) * w) / (d - 1)
 
 
 class _SizedSubset(constraints.Constraint):
@@ -463,7 +465,7 @@ MOST_PAIRS = 1 << 24  # of columns and categories: with more, `implausible` woul
 
 @register("hadamard_response")
 @dataclasses.dataclass(frozen=True)
-class HadamardResponse(PureProtocol):
+class HadamardResponse(_EvenProtocol):
     """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
 
     This is [ASZ], Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is in
@@ -482,9 +484,12 @@ class HadamardResponse(PureProtocol):
         """K, the number of values that can be released."""
         return 1 << self.categories.bit_length()
 
+    @property
+    def _values(self) -> _Values:
+        return _Values(1.0, np.log(self.columns / 2).item(), 0.5, 0.5)  # two rows agree in half of the columns
+
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        row = self._codes(x).astype(jnp.int32) + 1
-        epsilon = self._budget
+        row, epsilon = self._codes(x).astype(jnp.int32) + 1, self._budget
         shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
         key_column, key_side = jax.random.split(key)
         column = jax.random.randint(key_column, shape, 0, self.columns)
@@ -502,24 +507,12 @@ class HadamardResponse(PureProtocol):
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
 
-    def log_supported(self, z: ArrayLike) -> jax.Array:
-        return self._one_a_value(np.log(2 / self.columns).item() - jax.nn.softplus(-self._budget), z)
-
-    @property
-    def support_probabilities(self) -> tuple[Array, Array]:
-        """Two rows agree in half of the columns."""
-        return 1 / (1 + self._keep), 0.5 + 0 * self._keep
-
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
         # with three categories or more every column has a one in one of the first three rows
         if self.categories == 2:
             self._check_possible(values != 3, "a column that a category has a one in")
         return values
-
-    @property
-    def separation(self) -> Array:
-        return self.support_probabilities[0] / 2
 
     @property
     def support(self) -> constraints.Constraint:
@@ -536,7 +529,7 @@ MAX_RANGE = 1 << 31
 
 @register("local_hashing")
 @dataclasses.dataclass(frozen=True)
-class LocalHashing(PureProtocol):
+class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g - 1 with a random seed; release the seed, and the hash by randomized response.
 
     These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
@@ -568,6 +561,11 @@ class LocalHashing(PureProtocol):
         return min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
 
     @property
+    def _values(self) -> _Values:
+        g = self.hash_range
+        return _Values(g - 1, 32 * np.log(2).item(), 1 / g, 1 / g)  # as for an ideal hash
+
+    @property
     def event_shape(self) -> tuple[int, ...]:
         return (2,)
 
@@ -578,14 +576,13 @@ class LocalHashing(PureProtocol):
         )
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x, g, epsilon = self._codes(x), self.hash_range, self._budget
-        shape = jnp.broadcast_shapes(x.shape, epsilon.shape)
+        x, log_odds = self._codes(x), self._log_odds
+        shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
         own = self._hash(seed, x)
-        flip = jax.random.uniform(key_flip, shape, epsilon.dtype) < jax.nn.sigmoid(np.log(g - 1).item() - epsilon)
-        other = jax.random.randint(key_other, shape, 0, g - 1).astype(jnp.uint32)
-        return jnp.stack([seed, jnp.where(flip, other + (other >= own), own)], axis=-1)
+        flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
+        return jnp.stack([seed, jnp.where(flip, another_code(key_other, own, shape, self.hash_range), own)], axis=-1)
 
     def _hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
@@ -594,18 +591,9 @@ class LocalHashing(PureProtocol):
         z = jnp.asarray(z).astype(jnp.uint32)
         return self._hash(z[..., 0], x) == z[..., 1]
 
-    def log_supported(self, z: ArrayLike) -> jax.Array:
-        log_keep = -jax.nn.softplus(np.log(self.hash_range - 1).item() - self._budget)
-        return self._one_a_value(-32 * np.log(2).item() + log_keep, z)
-
-    @property
-    def support_probabilities(self) -> tuple[Array, Array]:
-        """As for an ideal hash."""
-        return self.separation, 1 / self.hash_range + 0 * self._keep
-
     @property
     def separation(self) -> Array:
-        return 1 / (1 + (self.hash_range - 1) * self._keep)
+        return self.support_probabilities[0]  # of codes that a seed hashes apart
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         rows = max(1, (1 << 22) // self.categories)

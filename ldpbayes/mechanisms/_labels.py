@@ -102,10 +102,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         shape = jnp.broadcast_shapes(x.shape, p.shape)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, shape, x.dtype) >= p
-        # of the d − 1 other bins, those from the label's own on are one larger than what is drawn
-        other = jax.random.randint(key_other, shape, 0, d - 1)
-        other = other + (other >= own)
-        return jnp.asarray(self.outputs, x.dtype)[jnp.where(flip, other, own)]
+        code = jnp.where(flip, protocol.another_code(key_other, own, shape, d), own)
+        return jnp.asarray(self.outputs, x.dtype)[code]
 
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
         z = floating(z)

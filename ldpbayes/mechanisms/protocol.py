@@ -358,6 +358,12 @@ def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array
     return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
 
 
+def another_code(key: Key, own: jax.Array, shape: tuple[int, ...], number: int) -> jax.Array:
+    """One of the codes 0, ..., number − 1 that is not a record's own: from that on, one more than what is drawn."""
+    other = jax.random.randint(key, shape, 0, number - 1).astype(own.dtype)
+    return other + (other >= own)
+
+
 def checked_labels(x: ArrayLike) -> jax.Array:
     """Labels as a floating-point array; ValueError for NaN, where it can be seen."""
     if is_concrete(x):
