@@ -6,7 +6,6 @@ distribution and any mechanism, at the price of one small matrix product.
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,8 +25,6 @@ INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most ov
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
 BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
-
-Kernel = Callable[[Any], Any]  # log p(z | x) as a function of x that broadcasts with z
 
 
 @dataclass(frozen=True)
@@ -54,13 +51,11 @@ class Channel:
 
     def _rows(self, left: Array, right: Array) -> jax.Array:
         """Rows of the matrix for panels that are only known now, (panels, *batch), and need not touch each other."""
-        log_kernel = _log_kernel(jnp, self.mechanism, self.z)
-        batch = np.broadcast_shapes(self.matrix.shape[1:], left.shape[1:])
-        left, right = aligned(left, 1 + len(batch)), aligned(right, 1 + len(batch))
-        cuts = _cuts(jnp, self.mechanism, self.z)
-        holders = [(left <= cut) & (cut < right) for cut in cuts]
-        log_values = log_kernel(_gauss_points(left, right))
-        return _integrals(jnp, log_kernel, self.log_scale, log_values, left, right, cuts, holders)
+        kernel = _Kernel(jnp, self.mechanism, self.z)
+        rank = max(self.matrix.ndim, left.ndim)
+        left, right = aligned(left, rank), aligned(right, rank)
+        holders = [(left <= cut) & (cut < right) for cut in kernel.cuts]
+        return kernel.integrals(kernel.log_at_gauss_points(left, right), self.log_scale, left, right, holders)
 
 
 def _product(density: Array, matrix: Array) -> jax.Array:
@@ -129,33 +124,25 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
 
 def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
     """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
-    log_kernel = _log_kernel(xp, mechanism, z)
+    kernel = _Kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
-    ends = xp.stack([xp.broadcast_to(log_kernel(xp.asarray(end)), batch) for end in grid.ends])
+    ends = xp.stack([xp.broadcast_to(kernel.log(xp.asarray(end)), batch) for end in grid.ends])
     if grid.edges is None:
-        inside = log_kernel(aligned(grid.nodes, 1 + len(batch)))
-        log_scale = _finite(xp, xp.maximum(inside.max(axis=0), ends.max(axis=0)))
-        return xp.exp(xp.concatenate([inside, ends]) - log_scale), log_scale
-    edges = aligned(xp.asarray(grid.edges), 1 + len(batch))
-    left, right = edges[:-1], edges[1:]
-    log_values = log_kernel(_gauss_points(left, right))
-    cuts = _cuts(xp, mechanism, z)
-    peaks = [log_kernel(xp.clip(cut, edges[0], edges[-1])) for cut in cuts]
-    highest = xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0))
-    log_scale = _finite(xp, functools.reduce(xp.maximum, peaks, highest))
+        log_values = kernel.log(aligned(grid.nodes, 1 + len(batch)))
+        highest = xp.maximum(log_values.max(axis=0), ends.max(axis=0))
+    else:
+        edges = aligned(xp.asarray(grid.edges), 1 + len(batch))
+        left, right = edges[:-1], edges[1:]
+        log_values = kernel.log_at_gauss_points(left, right)
+        peaks = [kernel.log(xp.clip(cut, edges[0], edges[-1])) for cut in kernel.cuts]
+        highest = functools.reduce(xp.maximum, peaks, xp.maximum(log_values.max(axis=(0, 1)), ends.max(axis=0)))
+    log_scale = xp.where(highest > -np.inf, highest, 0.0)  # it is −inf at a value that cannot be released
+    if grid.edges is None:
+        return xp.exp(xp.concatenate([log_values, ends]) - log_scale), log_scale
     number = np.arange(len(left)).reshape((-1,) + (1,) * len(batch))
-    holders = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in cuts]
-    inside = _integrals(xp, log_kernel, log_scale, log_values, left, right, cuts, holders)
+    holders = [number == (edges[1:-1] <= cut).sum(axis=0) for cut in kernel.cuts]
+    inside = kernel.integrals(log_values, log_scale, left, right, holders)
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
-
-
-def _finite(xp: ArrayModule, log_scale: Array) -> Array:
-    """0 in place of −inf, which is the largest log p(z | x) at a value that cannot be released."""
-    return xp.where(log_scale > -np.inf, log_scale, 0.0)
-
-
-def _log_kernel(xp: ArrayModule, mechanism: Mechanism, z: Array) -> Kernel:
-    return lambda x: xp.asarray(_log_prob(mechanism, z, x))
 
 
 @jax.jit
@@ -163,58 +150,58 @@ def _log_prob(mechanism: Mechanism, z: Array, x: Array) -> jax.Array:
     return mechanism.log_prob(z, x)
 
 
-def _cuts(xp: ArrayModule, mechanism: Any, z: Array) -> Array:
-    """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
-    return xp.moveaxis(xp.sort(mechanism.breakpoints(z), axis=-1), -1, 0)
+@dataclass(frozen=True)
+class _Kernel:
+    """p(z | x) as a function of x at released values z (*z, *event), computed with ``xp``, and its integrals."""
 
+    xp: ArrayModule
+    mechanism: Any
+    z: Array
 
-def _gauss_points(left: Array, right: Array) -> Array:
-    """Nodes of the rule that integrates a smooth kernel over panels (panels, *batch), shape (panels, 12, *batch)."""
-    t, _ = gauss_legendre(INTEGRATION_ORDER)
-    return left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1)))
+    def log(self, x: Array) -> Array:
+        return self.xp.asarray(_log_prob(self.mechanism, self.z, x))
 
+    @functools.cached_property
+    def cuts(self) -> Array:
+        """Kinks of p(z | ·) in ascending order, shape (m, *z)."""
+        return self.xp.moveaxis(self.xp.sort(self.mechanism.breakpoints(self.z), axis=-1), -1, 0)
 
-def _integrals(
-    xp: ArrayModule,
-    kernel: Kernel,
-    log_scale: Array,
-    log_values: Array,
-    left: Array,
-    right: Array,
-    cuts: Array,
-    holders: list,
-) -> Array:
-    """Integrals of the panels' Lagrange bases against the kernel, shape (8 panels, *z). `log_values` are those of the
-    kernel at `_gauss_points` (panels, 12, *z). `holders` mark, for each cut, the panel (panels, *z) that it is in, if
-    any.
-    """
-    # every panel by one Gauss rule whose nodes all released values share ...
-    t, w = gauss_legendre(INTEGRATION_ORDER)
-    panels, batch = len(left), log_values.shape[2:]
-    basis = (np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1) @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
-    values = xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
-    inside = 0.5 * (right - left)[:, None] * xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
-    # ... then those that a kink cuts again, piece by piece
-    for holder in holders:
-        start, stop = (xp.where(holder, end, 0.0).sum(axis=0) for end in (left, right))
-        pieces = _integrate_pieces(xp, kernel, log_scale, start, stop, cuts)
-        inside = xp.where(holder[:, None], pieces, inside)
-    return inside.reshape((-1,) + batch)
+    def log_at_gauss_points(self, left: Array, right: Array) -> Array:
+        """Logs, (panels, 12, *z), at the nodes of a rule that integrates it over panels (panels, *z) without kinks."""
+        t, _ = gauss_legendre(INTEGRATION_ORDER)
+        return self.log(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1))))
 
+    def integrals(self, log_values: Array, log_scale: Array, left: Array, right: Array, holders: list) -> Array:
+        """Integrals of the panels' Lagrange bases against it, divided by exp(log_scale), shape (8 panels, *z).
+        `log_values` are those of `log_at_gauss_points`; `holders` mark, for each cut, the panel (panels, *z) that it is
+        in, if any.
+        """
+        # every panel by one Gauss rule whose nodes all released values share ...
+        t, w = gauss_legendre(INTEGRATION_ORDER)
+        panels, batch = len(left), log_values.shape[2:]
+        legendre = np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1)
+        basis = (legendre @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
+        values = self.xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
+        integrals = self.xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
+        inside = 0.5 * (right - left)[:, None] * integrals
+        # ... then those that a kink cuts again, piece by piece
+        for holder in holders:
+            start, stop = (self.xp.where(holder, end, 0.0).sum(axis=0) for end in (left, right))
+            inside = self.xp.where(holder[:, None], self._pieces(log_scale, start, stop), inside)
+        return inside.reshape((-1,) + batch)
 
-def _integrate_pieces(
-    xp: ArrayModule, log_kernel: Kernel, log_scale: Array, start: Array, stop: Array, cuts: Array
-) -> Array:
-    """Integrals of one panel's Lagrange basis against the kernel, cut at the kinks, shape (8, *z)."""
-    bounds = xp.concatenate([start[None], xp.clip(cuts, start, stop), stop[None]])  # (m + 2, *z)
-    t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
-    half = 0.5 * (bounds[1:] - bounds[:-1])
-    x = bounds[:-1] + half * (1 + t)  # (order, m + 1, *z)
-    values = xp.exp(log_kernel(x) - log_scale) * (w * half)
-    local = (2 * x - start - stop) / xp.where(stop > start, stop - start, 1.0)
-    previous, current = xp.ones_like(local), local
-    moments = [values.sum(axis=(0, 1)), (values * current).sum(axis=(0, 1))]
-    for n in range(1, QUADRATURE_ORDER - 1):
-        previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
-        moments.append((values * current).sum(axis=(0, 1)))
-    return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
+    def _pieces(self, log_scale: Array, start: Array, stop: Array) -> Array:
+        """Integrals of one panel's Lagrange basis, cut at the kinks, shape (8, *z)."""
+        xp = self.xp
+        bounds = xp.concatenate([start[None], xp.clip(self.cuts, start, stop), stop[None]])  # (m + 2, *z)
+        t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
+        half = 0.5 * (bounds[1:] - bounds[:-1])
+        x = bounds[:-1] + half * (1 + t)  # (order, m + 1, *z)
+        values = xp.exp(self.log(x) - log_scale) * (w * half)
+        local = (2 * x - start - stop) / xp.where(stop > start, stop - start, 1.0)
+        previous, current = xp.ones_like(local), local
+        moments = [values.sum(axis=(0, 1)), (values * current).sum(axis=(0, 1))]
+        for n in range(1, QUADRATURE_ORDER - 1):
+            previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
+            moments.append((values * current).sum(axis=(0, 1)))
+        return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
