@@ -17,7 +17,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import Estimate, cells, table
-from ldpbayes.likelihood.supported_mass import supported_mass
+from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.mechanisms.composition import statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares

@@ -18,7 +18,7 @@ from ldpbayes._core.types import Array, Message, Model
 from ldpbayes.data import ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
-from ldpbayes.likelihood import Grouped, law_of_nodes
+from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood.privatized import law_of_records, privatized_law, unwrapped
 from ldpbayes.likelihood.registry import is_own
 from ldpbayes.mechanisms import Mechanism
@@ -200,19 +200,20 @@ def _observe_releases(
         raise ValueError(
             f"site {name!r}: the release of group {groups[missing.index(True)]} has no values, and others have"
         )
-    categorical = releases[0].mechanism.support.is_discrete and not isinstance(releases[0].mechanism, Additive)
-    law = _laws(name, base_dist, np.repeat(groups, counts), grouped=categorical)
+    law = _laws(name, base_dist, np.repeat(groups, counts), releases[0].mechanism)
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if any(missing) else (np if is_concrete(values) else jnp).concatenate(values)
     return _observe_records(name, law, mechanism, joined, sum(counts), options)
 
 
-def _laws(name: str, base_dist: dist.Distribution, groups: np.ndarray, grouped: bool = False) -> dist.Distribution:
+def _laws(
+    name: str, base_dist: dist.Distribution, groups: np.ndarray, mechanism: Mechanism | None = None
+) -> dist.Distribution:
     """The laws and masks of groups, by their numbers, which may repeat."""
     law, keep = unwrapped(base_dist)
     law = law.expand(base_dist.batch_shape) if law.batch_shape != base_dist.batch_shape else law
     try:
-        law = Grouped(law, groups) if grouped else law_of_records(law, groups)
+        law = law_of_records(law, groups, mechanism)
     except TypeError as error:
         raise ValueError(f"site {name!r}: {error}; sketch the releases, or give each group a site of its own") from None
     return law if keep is True else law.mask(keep[groups] if np.ndim(keep) else keep)

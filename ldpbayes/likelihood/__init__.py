@@ -1,6 +1,5 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes.likelihood.closed_forms._categories import Grouped
 from ldpbayes.likelihood.closed_forms._regression_rows import ChebyshevExpansion, RegressionRows
 from ldpbayes.likelihood.closed_forms._statistics import (
     SumOfStatistics,
@@ -16,7 +15,6 @@ from ldpbayes.likelihood.registry import register_closed_form
 __all__ = [
     "ChebyshevExpansion",
     "Family",
-    "Grouped",
     "Privatized",
     "RegressionRows",
     "SumOfStatistics",

@@ -15,11 +15,10 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
 from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
-from ldpbayes.likelihood.closed_forms._categories import Grouped, category_probabilities
+from ldpbayes.likelihood.closed_forms.categories import category_probabilities
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
 from ldpbayes.likelihood.registry import closed_form, is_own
-from ldpbayes.mechanisms.additive import Additive
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 
@@ -77,8 +76,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
             raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; use sketch(expand=False)")
         return ExpandedLaw(base_dist, sketch)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
-        grouped = law_of_records if isinstance(sketch.mechanism, Additive) else Grouped
-        base_dist = grouped(base_dist, sketch.groups)
+        base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
     return Privatized(base_dist, sketch.mechanism, **method_at_nodes(sketch, base_dist) | options)
 
 

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,18 @@ from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, with_unperturbed
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise.zero_inflated import Omitted
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 
 
-METHODS = ("auto", "closed_form", "channel")
+class _Method(NamedTuple):
+    by_closed_form: bool  # which comes first where both are admitted
+    by_channel: bool
+
+
+METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
 
 
 class Privatized(dist.Distribution):
@@ -77,7 +83,7 @@ class Privatized(dist.Distribution):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if method == "closed_form" or mechanism.record_shape:
+            if not METHODS[method].by_channel or mechanism.record_shape:
                 for_rows = "of rows only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -87,7 +93,7 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self) -> ClosedForm | None:
-        return None if self.method == "channel" else closed_form(self._law, self.mechanism)
+        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
 
     @property
     def _law(self) -> Any:
@@ -180,8 +186,40 @@ def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
     return law, keep
 
 
-def law_of_records(law: Any, groups: Array) -> dist.Distribution:
-    """Laws (N,) of records from a law (G,) a group, of its class; TypeError if its parameters are not all."""
+class Grouped(dist.Distribution):
+    """Records of several groups: record i follows law ``groups[i]`` (N,) of a univariate law of batch shape (G,)."""
+
+    arg_constraints: dict[str, Constraint] = {}
+    pytree_data_fields = ("base_dist", "groups")
+
+    def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
+        self.base_dist, self.groups = base_dist, groups
+        super().__init__(jnp.shape(groups), (), validate_args=validate_args)
+
+    @property
+    def support(self) -> Constraint:
+        """Support of the laws, which must be common to them."""
+        return self.base_dist.support
+
+    def _own(self, of_all_laws: jax.Array) -> jax.Array:
+        """A record's own entry in rows (*batch, N, G)."""
+        return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return self._own(self.base_dist.sample(key, (*sample_shape, self.batch_shape[0])))
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        if jnp.shape(value)[-1:] == self.batch_shape:
+            return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
+        return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
+
+
+def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
+    """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories.
+    TypeError if the class has further parameters.
+    """
+    if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, Additive):
+        return Grouped(law, groups)
     own = unexpanded(law)
     if own.batch_shape == ():
         return own.expand(np.shape(groups))

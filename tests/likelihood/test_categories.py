@@ -16,9 +16,9 @@ from scipy.linalg import hadamard
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
-from ldpbayes.likelihood import supported_mass as _supported_mass
+from ldpbayes.likelihood.closed_forms import categories as _categories
+from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.likelihood.nodes import law_of_nodes
-from ldpbayes.likelihood.supported_mass import supported_mass
 from ldpbayes.mechanisms._categories import xxh32_of_decimal
 from tests.protocols import PROTOCOLS
 
@@ -170,7 +170,7 @@ def test_chunks_change_nothing(make, monkeypatch):
         return squares(theta), jax.value_and_grad(mass)(laws), hessian(theta)
 
     whole = jax.jit(functions)(theta, laws)
-    monkeypatch.setattr(_supported_mass, "CHUNK", 6 * 100)
+    monkeypatch.setattr(_categories, "CHUNK", 6 * 100)
     chunked = jax.jit(lambda *arguments: functions(*arguments))(theta, laws)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)

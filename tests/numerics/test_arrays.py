@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import supported_mass as _supported_mass
-from ldpbayes.likelihood.supported_mass import supported_mass
+from ldpbayes.likelihood.closed_forms import categories as _categories
+from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.numerics.arrays import bit_product
 
 RNG = np.random.default_rng(3)
@@ -91,8 +91,8 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
     used = []
 
     def log_likelihood(logits, pays):
-        monkeypatch.setattr(_supported_mass, "pays", lambda: used.append(pays) or pays)
-        monkeypatch.setattr(_supported_mass, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
+        monkeypatch.setattr(_categories, "pays", lambda: used.append(pays) or pays)
+        monkeypatch.setattr(_categories, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
         return ldp.Privatized(dist.Categorical(logits=logits), mechanism).log_prob(z)
 
     # masses are off by 64 x 2^-54, and p(z | theta) is at least exp(-2) of its largest: its log is off by exp(2) times
@@ -110,7 +110,7 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
 
 @pytest.mark.parametrize("epsilon", [np.inf, 8.0])
 def test_large_budgets_keep_relative_precision(epsilon, monkeypatch, x64):
-    monkeypatch.setattr(_supported_mass, "pays", lambda: True)
+    monkeypatch.setattr(_categories, "pays", lambda: True)
     mechanism = ldp.OptimalUnaryEncoding(epsilon, 64)
     theta = np.append(np.full(63, 1 / 63), 1e-30)
     z = np.zeros((2_000, 64), np.uint8)

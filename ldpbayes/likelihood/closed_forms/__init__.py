@@ -4,4 +4,4 @@ Each file teaches one kind of base law: its closed forms (`register_closed_form`
 kinks). The channel alone serves a law without a file here.
 """
 
-from ldpbayes.likelihood.closed_forms import _categories, _counts, _laplace, _normal, _small_families  # noqa: F401
+from ldpbayes.likelihood.closed_forms import _counts, _laplace, _normal, _small_families, categories  # noqa: F401

@@ -1,59 +1,71 @@
 """Categories under randomized answers, and laws on the real line under piecewise constant or linear densities."""
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array
 from ldpbayes.likelihood._masses import log_prob_on_support
 from ldpbayes.likelihood.families import family_of
 from ldpbayes.likelihood.latent import latent_nodes
+from ldpbayes.likelihood.privatized import Grouped
 from ldpbayes.likelihood.registry import register_closed_form
-from ldpbayes.likelihood.supported_mass import supported_mass
-from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms import PureProtocol, RandomizedResponse
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
+from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
 
+BIT_CHUNK = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
+FEWEST = 64  # categories from which on `bit_product` is faster, for one chain and for four (docs/benchmarks.md)
 
-class Grouped(dist.Distribution):
-    """Records of several groups: record i follows law ``groups[i]`` of a batch of laws.
 
-    Parameters
-    ----------
-    base_dist : numpyro.distributions.Distribution
-        Univariate, of batch shape (G,).
-    groups : array_like of int (N,)
-        From 0 to G − 1.
+@functools.singledispatch
+def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
+    """Probability of S(z) under a law theta of the codes, in the broadcast batch shape, in chunks of released values.
+    The codes are the last axis of theta; its others broadcast with the batch shape of z. With `groups`, which index a
+    one-dimensional batch, each released value has a row of theta as its law. A class of mechanisms whose masses need
+    not look at all memberships can have a function of its own: ``@supported_mass.register``.
     """
+    theta = jnp.asarray(theta)
+    batch = np.shape(z)[: np.ndim(z) - len(mechanism.event_shape)]
+    if groups is None and theta.ndim > 1:
+        return jnp.sum(mechanism.membership(z).astype(theta.dtype) * theta, axis=-1)
+    rows = jnp.reshape(z, (-1, *mechanism.event_shape))
+    bits = mechanism.membership
+    if groups is not None:
+        own = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
+        return own(rows, jnp.asarray(groups)).reshape(batch)
+    if _use_bit_product(mechanism, len(rows), theta):
+        mass = by_rows(lambda z: bit_product(bits(z), theta), BIT_CHUNK // mechanism.categories)
+    else:
+        mass = by_rows(lambda z: bits(z).astype(theta.dtype) @ theta, CHUNK // mechanism.categories)
+    return mass(rows).reshape(batch)
 
-    arg_constraints: dict[str, Constraint] = {}
-    pytree_data_fields = ("base_dist", "groups")
 
-    def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
-        self.base_dist, self.groups = base_dist, groups
-        super().__init__(jnp.shape(groups), (), validate_args=validate_args)
+@supported_mass.register
+def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
+    """Entry z of theta."""
+    z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
+    if groups is not None:
+        return theta[jnp.asarray(groups), z]
+    if theta.ndim == 1:
+        return theta[z]
+    batch = jnp.broadcast_shapes(z.shape, theta.shape[:-1])
+    theta, z = jnp.broadcast_to(theta, (*batch, theta.shape[-1])), jnp.broadcast_to(z, batch)
+    return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
 
-    @property
-    def support(self) -> Constraint:
-        """Support of the laws, which must be common to them."""
-        return self.base_dist.support
 
-    def _own(self, of_all_laws: jax.Array) -> jax.Array:
-        """A record's own entry in rows (*batch, N, G)."""
-        return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
-
-    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return self._own(self.base_dist.sample(key, (*sample_shape, self.batch_shape[0])))
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        if jnp.shape(value)[-1:] == self.batch_shape:
-            return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
-        return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
+def _use_bit_product(mechanism: PureProtocol, count: int, theta: jax.Array) -> bool:
+    """Whether `bit_product` is faster for a count of released values, and accurate enough. It has absolute precision,
+    which is enough if p(z | theta) is at least exp(-7) of its largest.
+    """
+    many = mechanism.categories >= FEWEST and count * mechanism.categories > 2 * CHUNK
+    fast = many and pays() and theta.dtype == jnp.float64
+    return fast and is_concrete(mechanism.epsilon) and bool(np.max(mechanism.epsilon) <= 7)
 
 
 @register_closed_form(dist.Distribution, PureProtocol)
