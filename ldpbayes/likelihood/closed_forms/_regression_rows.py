@@ -1,7 +1,6 @@
 """Rows of covariates and a response, under noise."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,12 @@ import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions import constraints
 
+from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._masses import normal_log_density
 from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule
+from ldpbayes.likelihood.families import support_ends
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -53,23 +54,17 @@ class ChebyshevExpansion:
     floor: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.order < 1 or self.order != int(self.order):
-            raise ValueError(f"order must be a positive integer, got {self.order!r}")
-        if not 0 < self.half_width < math.inf:
-            raise ValueError(f"half_width must be positive and finite, got {self.half_width!r}")
-        if not 0 < self.floor < 0.5:
-            raise ValueError(f"floor must be between 0 and 1/2, exclusive, got {self.floor!r}")
+        at_least(1, "order", self.order)
+        checked("half_width", self.half_width, *ONE_POSITIVE)
+        checked("floor", self.floor, "between 0 and 1/2, exclusive", lambda floor: (floor > 0) & (floor < 0.5))
 
     @property
     def coefficients(self) -> np.ndarray:
         """Coefficients of the powers 0, 1, ..., order of the predictor."""
-        count = 2 * self.order + 200
-        angles = np.pi * (np.arange(count) + 0.5) / count
-        values = 0.5 * (1 + np.tanh(0.5 * self.half_width * np.cos(angles)))
-        k = np.arange(self.order + 1)
-        series = np.cos(k[:, None] * angles) @ values * np.where(k, 2, 1) / count
-        powers = np.polynomial.chebyshev.cheb2poly(series)
-        return np.append(powers, np.zeros(self.order + 1 - len(powers))) / float(self.half_width) ** k
+        sigmoid, terms = lambda x: 0.5 * (1 + np.tanh(0.5 * self.half_width * x)), self.order + 1
+        series = np.polynomial.chebyshev.chebinterpolate(sigmoid, 2 * self.order + 199)[:terms]
+        powers = np.polynomial.chebyshev.cheb2poly(series)  # without trailing zeros
+        return np.pad(powers, (0, terms - len(powers))) / float(self.half_width) ** np.arange(terms)
 
     def mean(self, t: Array, v: Array) -> jax.Array:
         """Mean of the expansion over a predictor N(t, v), not clipped; shapes broadcast."""
@@ -87,12 +82,11 @@ class RegressionRows(dist.Distribution):
     """Law of rows of covariates x ~ N(m, C) and a response y ~ response(intercept + xᵀ slopes).
 
     Under a mechanism that perturbs all columns but the response the latent x is integrated out, and y where it passed
-    randomized response (`LogisticRecordsMechanism`). Given released covariates z and the scale W of their noise, x is
-    normal, hence the linear predictor too, with one variance for all records: the probability of a response is one
-    function of the predictor's mean. Under symmetric Laplace noise an integral over W remains. For logit and probit
-    responses the log density is exact to 1e-8 where every principal standard deviation of the covariates is at least a
-    tenth of the noise's, but for rows that are next to impossible (Notes). Clipping is left out: the bounds should hold
-    (nearly) all covariates.
+    randomized response (`LogisticRecordsMechanism`). Given released covariates z and the scale W of their noise, the
+    linear predictor is normal, with one variance for all records; under symmetric Laplace noise an integral over W
+    remains. For logit and probit responses the log density is exact to 1e-8 where every principal standard deviation of
+    the covariates is at least a tenth of the noise's, but for rows that are next to impossible (Notes). Clipping is
+    left out: the bounds should hold (nearly) all covariates.
 
     Parameters
     ----------
@@ -140,10 +134,8 @@ class RegressionRows(dist.Distribution):
         validate_args: bool | None = None,
     ):
         if len(covariates.event_shape) != 1 or covariates.batch_shape:
-            raise ValueError(
-                "covariates must have an event shape (d,) and no batch, got event shape "
-                f"{covariates.event_shape} and batch shape {covariates.batch_shape}"
-            )
+            shapes = f"event shape {covariates.event_shape} and batch shape {covariates.batch_shape}"
+            raise ValueError(f"covariates must have an event shape (d,) and no batch, got {shapes}")
         width = covariates.event_shape[0] + 1
         if not -width <= place < width:
             raise ValueError(f"place must be a position in a row of {width} columns, got {place}")
@@ -212,9 +204,9 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
 def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
-    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column. log
-    N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and q = 1/(1
-    + exp(epsilon)) that of a flip.
+    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column:
+    log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
+    q = 1/(1 + exp(epsilon)) that of a flip.
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
@@ -301,7 +293,11 @@ def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor
         if not traced_parameters:
             index = jnp.sum(jnp.arange(len(labels)) * (y.reshape(-1, 1) == labels), axis=-1)
             return smoothed_log(log_p, len(labels), index, flat, v).reshape(t.shape) + _log_in(labels, y)
-    return _by_quadrature(base, y, t, v)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
+    # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
+    spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))
+    points = t[..., None] + spread.reshape(*v.shape, *(1,) * (y.ndim + 1)) * nodes
+    return log_sum(base.response(points).log_prob(y[..., None]) + np.log(weights / np.sqrt(2 * np.pi)))
 
 
 def _log_in(labels: np.ndarray, y: Array) -> jax.Array:
@@ -315,24 +311,9 @@ def _log_sigmoid(s: Array) -> jax.Array:
 
 def _labels(response: Response) -> np.ndarray | None:
     """Values of the response in order, None if they are many or depend on what is traced."""
-    support = response(jnp.zeros((1, 1))).support
-    if support is constraints.boolean:
-        return BINARY
-    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    if low is None or high is None or not support.is_discrete or not is_concrete(low, high):
+    law = response(jnp.zeros((1, 1)))
+    ends = support_ends(law)
+    if not law.support.is_discrete or not is_concrete(ends) or max(map(np.size, ends)) > 1:
         return None
-    if np.size(low) > 1 or np.size(high) > 1:
-        return None
-    first, last = int(np.ravel(low)[0]), int(np.ravel(high)[0])
-    return np.arange(first, last + 1) if last - first < MOST_LABELS else None
-
-
-def _by_quadrature(base: RegressionRows, y: Array, t: Array, v: Array) -> jax.Array:
-    if not v.ndim:
-        return _by_quadrature(base, y, t[None], v[None])[0]
-    nodes, weights = np.polynomial.hermite_e.hermegauss(base.nodes)
-    # the square root has no derivative at 0; moved by this little the sum over pairs of nodes still gives that in v
-    spread = jnp.sqrt(jnp.maximum(v, 0.0) + float(jnp.finfo(v.dtype).eps) ** (2 / 3))
-    law = base.response(jnp.moveaxis(t, 0, -1)[..., None] + spread[:, None] * nodes)
-    terms = law.log_prob(y[..., None, None]) + np.log(weights / np.sqrt(2 * np.pi))
-    return jnp.moveaxis(log_sum(terms), -1, 0)
+    low, high = (float(np.ravel(end)[0]) for end in ends)
+    return np.arange(int(low), int(high) + 1) if high - low < MOST_LABELS else None
