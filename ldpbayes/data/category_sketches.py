@@ -159,9 +159,8 @@ class ExpandedSketch(Sketch):
         by: ArrayLike | None = None,
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
-        order: int | None = None,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of released values to an order of 2, 3 or 4 (default: 4 up to 24 categories).
+        """Expand the log-likelihood of released values to the fourth order, or the third above 24 categories.
 
         Options and errors are those of `Release.sketch`. The expansion is at the mode that the posterior has in softmax
         coordinates under a uniform prior: the maximum of the log-likelihood plus Σ log θ_k, which lies near the
@@ -175,14 +174,12 @@ class ExpandedSketch(Sketch):
         if at is not None and not isinstance(at, ExpandedSketch):
             kind = type(at).__name__
             raise ValueError(f"at must be an ExpandedSketch, got {kind}; release.sketch(expand=True) is one")
-        if order is None:
-            order = (4 if mechanism.categories <= FOURTH_ORDER else 3) if at is None else at.polynomial.order
-        if order not in (2, 3, 4):
-            raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
         records = CategoryRecords(array, mechanism, groups)
         if at is None:
+            order = 4 if mechanism.categories <= FOURTH_ORDER else 3
             frame = _frame_at_mode(records, () if num_groups is None else (num_groups,))
         else:
+            order = at.polynomial.order
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
         polynomial = records.expansion(frame, order)
         return cls(mechanism, polynomial, len(array), num_groups, (records,) if keep_records else None)
@@ -294,7 +291,7 @@ class CategoryRecords:
         return value, gradient, information
 
     def expansion(self, frame: Frame, order: int) -> Polynomial:
-        """Each group's log-likelihood, expanded to order 2, 3 or 4 at a frame whose lift has columns that sum to 0."""
+        """Each group's log-likelihood, expanded to order 3 or 4 at a frame whose lift has columns that sum to 0."""
         *batch, r, _ = frame.root.shape
         rows, columns = rowwise_pairs(r)
         shapes = [(), (r,), (r, r), (r, len(rows)), (len(rows),) * 2]
@@ -307,7 +304,7 @@ class CategoryRecords:
             sums[1][group] += slopes.sum(axis=1)
             sums[2][group] += slopes @ slopes.T
             width = min(size, 1 << (len(mass) - 1).bit_length())  # of few lengths, for each of which it is compiled
-            for start in range(0, len(mass) if order > 2 else 0, width):
+            for start in range(0, len(mass), width):
                 part = slopes[:, start : start + width]
                 with jax.enable_x64(True):
                     products = _products(np.pad(part, [(0, 0), (0, width - part.shape[1])]), order)
@@ -315,10 +312,9 @@ class CategoryRecords:
                     total[group] += np.asarray(each)
         # The derivatives of log f, of a linear f whose own is v, are v, -v², 2 v³ and -6 v⁴; see `Polynomial`.
         twice = np.where(rows == columns, 1.0, 2.0)
-        third = twice * sums[3] if order > 2 else np.zeros((*batch, *shapes[3]))
         fourth = -0.25 * sums[4] * twice[:, None] * twice if order > 3 else None
         radius = np.full(np.shape(sums[0]), math.sqrt(frame.root.shape[-2]) + REACH)
-        return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], radius, third, fourth)
+        return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], radius, twice * sums[3], fourth)
 
     def log_likelihood(self, points: np.ndarray) -> np.ndarray:
         """Log-likelihood (m,) at shares (m, *batch, d), constants and all groups included."""
@@ -356,15 +352,12 @@ class CategoryRecords:
 
 def _free_pages(values: Any) -> None:
     """Give back the memory of the pages of a mapped file that have been read; the system would keep it for later."""
-    while values is not None and not isinstance(values, np.memmap):
-        values = getattr(values, "base", None)
+    mode = None
+    while values is not None and not isinstance(values, mmap.mmap):
+        values, mode = getattr(values, "base", None), getattr(values, "mode", mode)
     # Pages that are the file's own come back when they are read again; private copies of them would be lost.
-    if values is not None and values.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
-        base = values.base
-        while base is not None and not isinstance(base, mmap.mmap):
-            base = getattr(base, "base", None)
-        if base is not None:
-            base.madvise(mmap.MADV_DONTNEED)
+    if values is not None and mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
+        values.madvise(mmap.MADV_DONTNEED)
 
 
 @jax.jit

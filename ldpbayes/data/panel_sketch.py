@@ -74,18 +74,9 @@ class PanelSketch(Sketch):
             )
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
-        moments, tails, atoms = panel_moments(mechanism, array, edges)
-        if not mechanism.linear_tails and tails[:, 0].any():
-            worst = array[np.argmax(np.abs(array - 0.5 * (edges[0] + edges[-1])))]
-            raise ValueError(
-                f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, "
-                f"{edges[-1]:g}], which it leaves less than once in 10^32 records; check the mechanism's parameters"
-            )
         return cls(
             mechanism,
-            moments,
-            tails,
-            atoms,
+            *panel_moments(mechanism, array, edges),
             tuple(edges.tolist()),
             grid=grid,
             chosen=panels is not None or grid is not None,  # graded panels, not equally wide, are left as they are
@@ -236,9 +227,8 @@ def panel_edges(
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
-    """Edges equally far apart between the bounds; beyond them their distance is a share of that from a bound.
-
-    There the log density is smooth in the logarithm of the distance.
+    """Edges equally far apart between the bounds; beyond them their distance is a share of that from a bound, as the
+    log density is smooth in the logarithm of the distance.
     """
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)
@@ -258,9 +248,8 @@ def _bends(mechanism: Any, low: float, high: float) -> np.ndarray:
 
 
 def _edges_to_keep(edges: np.ndarray, panels: int, lattice: bool | None, always: np.ndarray) -> np.ndarray:
-    """Indices of edges for fewer panels, as equally wide as may be; both ends and edges in `always` among them.
-
-    With a lattice also those at integers, so that there are somewhat more panels.
+    """Indices of edges for fewer panels, as equally wide as may be: both ends, edges in `always`, and those at integers
+    with a lattice are among them, so that there are somewhat more panels.
     """
     whole = edges == np.rint(edges)
     if lattice is None:
@@ -297,10 +286,16 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
             tails[:, 1] += -period * low.sum(), period * high.sum()
             z = np.clip(z + period * (low - high), edges[0], edges[-1])
         else:
-            below, above = z < edges[0], z > edges[-1]
-            for row, outside in enumerate((z[below], z[above])):
-                tails[row] += len(outside), outside.sum()
-            z = z[~(below | above)]
+            sides = z < edges[0], z > edges[-1]
+            if not mechanism.linear_tails and np.any(sides):
+                worst = z[np.argmax(np.abs(z - 0.5 * (edges[0] + edges[-1])))]
+                raise ValueError(
+                    f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, "
+                    f"{edges[-1]:g}], which it leaves less than once in 10^32 records; check the mechanism's parameters"
+                )
+            for tail, side in zip(tails, sides, strict=True):
+                tail += side.sum(), z[side].sum()
+            z = z[~(sides[0] | sides[1])]
         if uniform:
             scaled = (z - edges[0]) * (panels / (edges[-1] - edges[0]))
             index = np.minimum(scaled.astype(np.intp), panels - 1)
@@ -317,9 +312,8 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
 
 
 def _merged(moments: Array, edges: Any, keep: np.ndarray) -> np.ndarray:
-    """Legendre moments (new, MOMENTS) on the panels between the edges that are kept, from those on all of them.
-
-    On a part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n: nothing is lost.
+    """Legendre moments (new, MOMENTS) on the panels between the edges that are kept, from those on all of them: on a
+    part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n.
     """
     edges = np.asarray(edges)
     t, w = np.polynomial.legendre.leggauss(MOMENTS)

@@ -11,6 +11,7 @@ Every row runs in a process of its own. ε = 1 but for rows of noisy covariates 
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ from matplotlib.figure import Figure
 from numpyro.infer import init_to_median
 
 import ldpbayes as ldp
-from ldpbayes.data import ExpandedSketch
+from ldpbayes.data import ExpandedSketch, category_sketches
 from ldpbayes.inference._mode_search import Passes, Search, evenly_spaced, values_of
 from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
@@ -128,12 +130,14 @@ def posterior_draws(model, sketch):
 
 def errors_of_sketches(release, draws=None):
     """Errors of sketches, Taylor expansions at the mode, around their value there, which is right."""
-    given = release.values, release.mechanism
-    sketches = {2: ExpandedSketch.of(*given, order=2)}
-    sketches |= {order: ExpandedSketch.of(*given, at=sketches[2], order=order) for order in ORDERS[1:]}
-    points = normal_draws(sketches[2].polynomial) if draws is None else evenly_spaced(draws, EVALUATED)
-    exact = sketches[2].log_likelihood(points)
-    return {f"Taylor {order}": said(values_of(each.polynomial, points) - exact) for order, each in sketches.items()}
+    with mock.patch.object(category_sketches, "FOURTH_ORDER", category_sketches.THIRD_ORDER):
+        sketch = ExpandedSketch.of(release.values, release.mechanism)
+    fourth = sketch.polynomial
+    third = dataclasses.replace(fourth, fourth=None)
+    second = dataclasses.replace(third, third=np.zeros_like(third.third))
+    points = normal_draws(fourth) if draws is None else evenly_spaced(draws, EVALUATED)
+    exact, polynomials = sketch.log_likelihood(points), zip(ORDERS, (second, third, fourth), strict=True)
+    return {f"Taylor {order}": said(values_of(each, points) - exact) for order, each in polynomials}
 
 
 def taylor(likelihood, center, points):
