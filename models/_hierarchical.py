@@ -71,12 +71,12 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
     # Concrete releases are averaged outside the trace, and a kind of mechanism is handled at once: the trace is small.
     with jax.ensure_compile_time_eval() if is_concrete(releases) else contextlib.nullcontext():
         center, noise, count = jnp.zeros(len(releases)), jnp.ones(len(releases)), jnp.zeros(len(releases))
-        kinds: dict[Hashable, list[int]] = {}
+        kinds: dict[Hashable, dict[int, tuple[Any, Any]]] = {}
         for group, release in enumerate(releases):
-            if _is_estimate(release):
-                kinds.setdefault(jax.tree.structure(release.mechanism), []).append(group)
-        for groups in map(np.array, kinds.values()):
-            sums, sizes = zip(*(_sum_and_size(releases[group]) for group in groups), strict=True)
+            if (pair := _sum_and_size(release)) is not None:
+                kinds.setdefault(jax.tree.structure(release.mechanism), {})[group] = pair
+        for pairs in kinds.values():
+            groups, (sums, sizes) = np.array(list(pairs)), zip(*pairs.values(), strict=True)
             mechanism: Any = joined_mechanism([releases[group].mechanism for group in groups])
             origin, one, size = mechanism.unbiased(0.0), mechanism.unbiased(1.0), jnp.stack(sizes)
             # `unbiased` is linear, so the mean of unbiased values is the unbiased mean.
@@ -86,21 +86,21 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
     return center, count / (jnp.square(spread) + noise)
 
 
-def _is_estimate(release: Any) -> bool:
-    """Whether there are values, released under one budget, whose mean estimates that of the records."""
-    if isinstance(release, ExpandedSketch) or (isinstance(release, Release) and release.values is None):
-        return False
+def _sum_and_size(release: Any) -> tuple[Any, Any] | None:
+    """Sum and number of the values; None unless they were released under one budget and can be made unbiased.
+
+    All sketches of the same records have both in common, unlike the sum of squares.
+    """
+    if isinstance(release, ExpandedSketch) or release.mechanism.batch_shape:
+        return None
     try:
         release.mechanism.unbiased(0.0)
     except ValueError:
-        return False
-    return release.mechanism.batch_shape == ()
-
-
-def _sum_and_size(release: Any) -> tuple[Any, Any]:
-    """Sum and number of the values; all sketches of the same records have them in common, unlike the squares."""
+        return None
     if isinstance(release, Sketch):
         return jnp.dot(release.weights, jnp.asarray(release.nodes, float)), jnp.sum(release.weights)
+    if release.values is None:
+        return None
     return jnp.sum(jnp.asarray(release.values, float)), jnp.asarray(release.count, float)
 
 

@@ -17,6 +17,12 @@ from ldpbayes.noise import Gaussian, Laplace
 from ldpbayes.numerics.arrays import packed
 
 
+def _coefficients(d: int, slope: dist.Distribution, intercept: dist.Distribution | None) -> tuple[Any, Any]:
+    """Slopes (d,) and the intercept (else 0): sites ``slopes`` and ``intercept``."""
+    slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
+    return slopes, 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+
+
 def _normal_rows(
     d: int, mean: dist.Distribution | None, scale: dist.Distribution, concentration: float | None
 ) -> dist.MultivariateNormal:
@@ -44,8 +50,7 @@ def multivariate_normal(
     mean, scale : numpyro.distributions.Distribution
         Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
     concentration : float or None
-        Of the Lewandowski-Kurowicka-Joe prior of the correlations: 1 is uniform, the default 2 leans towards none.
-        None is for independent columns.
+        Of the Lewandowski-Kurowicka-Joe prior of the correlations (1: uniform); None for independent columns.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def perturbed_covariates(
     slope, intercept : numpyro.distributions.Distribution
         Priors, by default normal with standard deviation 2; None for no intercept.
     mean, scale, concentration
-        As in `multivariate_normal`, of the covariates; concentration None for independent ones.
+        As in `multivariate_normal`, of the covariates.
     response : callable
         Linear predictor → distribution of the response; by default logistic regression.
 
@@ -94,8 +99,7 @@ def perturbed_covariates(
     def model(release: Release | Sketch) -> None:
         mechanism: Any = release.mechanism
         d = mechanism.dimension
-        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
-        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        slopes, alpha = _coefficients(d, slope, intercept)
         covariates = _normal_rows(d, mean, scale, concentration)
         place = next(j for j in range(d + 1) if j not in mechanism.index)
         observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
@@ -128,12 +132,12 @@ def linear_regression(
     intercept, mean : numpyro.distributions.Distribution or None
         Priors of the intercept and of each covariate's mean; by default None: they are 0.
     concentration : float or None
-        As in `multivariate_normal`; None for independent covariates.
+        As in `multivariate_normal`.
     count : float or Release, optional
-        Number of records in a sum of statistics, where the mechanism does not say it; or the release of a noisy count,
+        Number of records in a sum of statistics, if the mechanism does not say it; or the release of a noisy count,
         whose noise is then in the posterior (site ``count``).
     exact : bool
-        For statistics: the sums are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
+        Whether sums of statistics are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
         records. Only without ``mean`` and ``intercept``.
 
     Returns
@@ -151,8 +155,7 @@ def linear_regression(
         mechanism: Any = release.mechanism
         statistics = isinstance(mechanism, LinearStatisticsMechanism)
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
-        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        slopes, alpha = _coefficients(d, slope, intercept)
         residual = numpyro.sample("sigma", sigma)
         rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
         if not statistics:
@@ -206,8 +209,7 @@ def logistic_regression(
         mechanism: Any = release.mechanism
         statistics = isinstance(mechanism, LogisticStatisticsMechanism)
         d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
-        alpha = 0.0 if intercept is None else numpyro.sample("intercept", intercept)
+        slopes, alpha = _coefficients(d, slope, intercept)
         covariates = _normal_rows(d, mean, scale, concentration)
         if not statistics:
             observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
@@ -268,8 +270,8 @@ def label_regression(
 def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     """A release or sketch of statistics as one of a single sum, and the number of records in it.
 
-    `count` is that number, where the mechanism does not say it, or a release of it: then there are sites ``count`` and
-    ``count_error``, its noise in scales.
+    `count` is that number, where the mechanism does not say it, or a release of it with noise: the number then has a
+    flat prior, and sites ``count`` and ``count_error``, the noise in scales.
     """
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
@@ -280,14 +282,11 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     if count is None:
         advice = "make the mechanism with count=N, or give the model count=N, or count= the release of a noisy count"
         raise ValueError(f"the number of records N is missing: {advice}")
-    return release, _noisy_count(count) if isinstance(count, Release) else count
-
-
-def _noisy_count(count: Release) -> Any:
-    """The number in a release with noise, under a flat prior: what was released less the noise."""
+    if not isinstance(count, Release):
+        return release, count
     noise: Any = getattr(count.mechanism, "noise", None)
     laws: dict[type, Any] = {Gaussian: dist.Normal, Laplace: dist.Laplace}
     if type(noise) not in laws or count.values is None or count.values.shape != (1,):
         raise ValueError(f"count must be a number, or a release of one with Gaussian or Laplace noise, got {count!r}")
     error = numpyro.sample("count_error", laws[type(noise)](0.0, 1.0))
-    return numpyro.deterministic("count", count.values[0] - noise.resolution * error)
+    return release, numpyro.deterministic("count", count.values[0] - noise.resolution * error)
