@@ -6,7 +6,7 @@
 import importlib
 from typing import Any
 
-from ldpbayes.learning._criterion import CrossValidation, Evidence, Fixed, Penalty
+from ldpbayes.learning._criterion import CrossValidation, Evidence, Penalty
 from ldpbayes.learning._labels import LabelRelease, release_labels
 from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
@@ -27,7 +27,6 @@ from ldpbayes.learning._objectives import (
 __all__ = [
     "CrossValidation",
     "Evidence",
-    "Fixed",
     "LabelPrivateRegressor",
     "LabelRelease",
     "LearningWarning",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import at_least, checked
+from ldpbayes._core.checks import NOT_NEGATIVE, at_least, checked
 from ldpbayes._core.types import Array
 from ldpbayes.learning._objectives import Objective
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
@@ -44,8 +44,8 @@ class Criterion:
 
     The parameters are the intercept, the coefficients, and the logarithm of the scale; the first and the last only if
     there are such. `penalty` is the precision of the coefficients' normal prior. The logarithm of the scale has a
-    normal prior around that of the plausible `scale`. `spec`, if any, is the JSON of the labels' mechanism, which is
-    then a constant of the compiled function.
+    normal prior around that of the plausible `scale`, of the precision `scale_precision`. `spec`, if any, is the JSON
+    of the labels' mechanism, which is then a constant of the compiled function.
     """
 
     objective: Objective
@@ -53,14 +53,15 @@ class Criterion:
     centre: np.ndarray
     unit: np.ndarray
     intercept: bool
-    penalty: float
     scale: float
+    scale_precision: float
     spec: str | None = None
+    penalty: float = 0.0
 
     @property
-    def penalised(self) -> np.ndarray:
-        """1 for parameters that are coefficients, 0 for others."""
-        return np.array([0.0] * self.intercept + [1.0] * len(self.unit) + [0.0] * self.objective.scaled)
+    def coefficients(self) -> slice:
+        """The parameters that are penalised."""
+        return slice(int(self.intercept), int(self.intercept) + len(self.unit))
 
     def losses(self, theta: np.ndarray) -> Derivatives:
         def chunk_losses(rows: Rows) -> Derivatives:
@@ -83,12 +84,24 @@ class Criterion:
 
     def prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Minus the logarithm of the priors, up to a constant: value, gradient (p,), diagonal of the Hessian (p,)."""
-        curvature = self.penalty * self.penalised
-        value, gradient = 0.5 * np.sum(curvature * theta**2), curvature * theta
+        curvature, centre = np.zeros(len(theta)), np.zeros(len(theta))
+        curvature[self.coefficients] = self.penalty
         if self.objective.scaled:
-            distance, curvature[-1] = theta[-1] - np.log(self.scale), self.objective.scale_precision()
-            value, gradient[-1] = value + 0.5 * curvature[-1] * distance**2, curvature[-1] * distance
-        return float(value), gradient, curvature
+            curvature[-1], centre[-1] = self.scale_precision, np.log(self.scale)
+        gradient = curvature * (theta - centre)
+        return 0.5 * float(np.sum(gradient * (theta - centre))), gradient, curvature
+
+    def covariance(self, at: Derivatives) -> np.ndarray:
+        """Covariance (p, p) of the minimiser; a penalty and the scale's prior count as information."""
+        inverse = np.linalg.inv(at.hessian)
+        return inverse if self.objective.likelihood else inverse @ at.spread @ inverse.T
+
+    def information(self, theta: np.ndarray) -> float:
+        """Mean information of the labels on a coefficient, in the unit of the penalty."""
+        at = self.losses(theta)
+        # The spread is positive even if a likelihood bends the wrong way.
+        each = np.diagonal(at.spread if self.objective.likelihood else at.hessian)
+        return float(np.mean(each[self.coefficients]))
 
     def reweighted(self, weights: np.ndarray) -> "Criterion":
         """The criterion with other weights (n,) of labels; rows beyond these, which fill the last chunk, have none."""
@@ -163,21 +176,18 @@ class ScaleProfile:
     def interval(self, quantile: float) -> tuple[float, float]:
         """Scales whose deviance is at most the square of a normal quantile; an end is 0 or infinity if none is more."""
         k = int(np.argmin(self.deviances))
-        lower = _crossing(quantile, -self.logs[k::-1], self.deviances[k::-1])
-        upper = _crossing(quantile, self.logs[k:], self.deviances[k:])
-        return float(np.exp(-lower)), float(np.exp(upper))
-
-
-def _crossing(quantile: float, logs: np.ndarray, deviances: np.ndarray) -> float:
-    """The last place, in ascending order, at which a deviance passes the square; infinity if none does."""
-    roots = np.sqrt(np.minimum.accumulate(deviances[::-1])[::-1])  # linear in the logarithm for a normal law
-    return float(np.interp(quantile, roots, logs)) if roots[-1] > quantile else np.inf
+        ends = []
+        for sign, side in ((-1, slice(k, None, -1)), (1, slice(k, None))):
+            # the last place at which a deviance passes the square: roots are linear in the logarithm for a normal law
+            roots = np.sqrt(np.minimum.accumulate(self.deviances[side][::-1])[::-1])
+            end = np.interp(quantile, roots, sign * self.logs[side]) if roots[-1] > quantile else np.inf
+            ends.append(float(np.exp(sign * end)))
+        return ends[0], ends[1]
 
 
 def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None:
     """The profile around a minimum of positive definite information; None if the scale's logarithm is normal."""
-    precision = criterion.objective.scale_precision()
-    information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - precision
+    information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - criterion.scale_precision
     if information >= NORMAL_INFORMATION:
         return None
 
@@ -189,7 +199,8 @@ def scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None
             return Derivatives(value, gradient[:-1], hessian[:-1, :-1], spread[:-1, :-1])
 
         best = minimise_on_host(rest, others, ROUGH_TOLERANCE)
-        return best.theta, best.at.value - 0.5 * precision * (log_scale - np.log(criterion.scale)) ** 2
+        distance = log_scale - np.log(criterion.scale)
+        return best.theta, best.at.value - 0.5 * criterion.scale_precision * distance**2
 
     start = minimum.theta[-1]
     step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
@@ -221,21 +232,6 @@ class Penalty(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed(Penalty):
-    """A known penalty, finite and 0 or more; else ValueError."""
-
-    penalty: float
-
-    def __post_init__(self) -> None:
-        allowed = "a finite number, 0 or more"
-        value = checked("penalty", self.penalty, allowed, lambda a: (a.ndim == 0) & (a >= 0) & (a < np.inf))
-        object.__setattr__(self, "penalty", value)
-
-    def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        return self.penalty
-
-
-@dataclasses.dataclass(frozen=True)
 class CrossValidation(Penalty):
     """The penalty with the smallest loss on held-out released labels; no original label is looked at.
 
@@ -263,26 +259,22 @@ class CrossValidation(Penalty):
         checked("standard_errors", self.standard_errors, "0 or more", lambda a: (a.ndim == 0) & (a >= 0))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        penalties = _penalties(self.grid, criterion, start)
-        if not penalties.any():  # all features are constant
-            return 0.0
         weights = np.concatenate([rows.weights for rows in criterion.chunks])
         fold = np.random.default_rng(self.seed).permutation(len(weights)) % self.folds
         training = [criterion.reweighted(weights * (fold != k)) for k in range(self.folds)]
         held_out = [criterion.reweighted(weights * (fold == k)) for k in range(self.folds)]
-        points, losses = [start] * self.folds, []
-        for penalty in penalties:  # from fits without coefficients to those that overfit, while it helps
+        points = [start] * self.folds
+
+        def losses(penalty: float) -> list[float]:
             for k, part in enumerate(training):
-                fold_criterion = dataclasses.replace(part, penalty=float(penalty))
-                points[k] = minimise_on_host(fold_criterion, points[k], ROUGH_TOLERANCE).theta
-            losses.append([part.losses(theta).value for part, theta in zip(held_out, points, strict=True)])
-            if len(losses) - 1 - np.argmin(np.sum(losses, axis=1)) >= PATIENCE:
-                break
-        best = int(np.argmin(np.sum(losses, axis=1)))
-        excess = np.array(losses) - losses[best]
+                penalised = dataclasses.replace(part, penalty=penalty)
+                points[k] = minimise_on_host(penalised, points[k], ROUGH_TOLERANCE).theta
+            return [part.losses(theta).value for part, theta in zip(held_out, points, strict=True)]
+
+        penalties, scores = _searched(self.grid, criterion, start, losses)
+        excess = scores - scores[np.argmin(np.sum(scores, axis=1))]
         error = np.sqrt(self.folds) * np.std(excess, axis=1, ddof=1)
-        allowed = np.sum(excess, axis=1) <= self.standard_errors * error
-        return float(penalties[np.argmax(allowed)])
+        return float(penalties[np.argmax(np.sum(excess, axis=1) <= self.standard_errors * error)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,28 +291,34 @@ class Evidence(Penalty):
         object.__setattr__(self, "grid", _checked_grid(self.grid))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        penalties = _penalties(self.grid, criterion, start)
-        if not penalties.any():  # all features are constant
-            return 0.0
-        size, theta, nats = criterion.penalised.sum(), start, []  # nats: minus the logarithm of the evidence
-        for penalty in penalties:
-            penalised = dataclasses.replace(criterion, penalty=float(penalty))
-            minimum = minimise_on_host(penalised, theta, ROUGH_TOLERANCE)
-            theta = minimum.theta
-            curvature = np.linalg.slogdet(minimum.at.hessian)[1]
-            nats.append(minimum.at.value + 0.5 * curvature - 0.5 * size * np.log(penalty))
-            if len(nats) - 1 - np.argmin(nats) >= PATIENCE:
-                break
-        return float(penalties[int(np.argmin(nats))])
+        theta = start
+
+        def nats(penalty: float) -> list[float]:
+            """Minus the logarithm of the evidence."""
+            nonlocal theta
+            minimum = minimise_on_host(dataclasses.replace(criterion, penalty=penalty), theta, ROUGH_TOLERANCE)
+            theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
+            return [minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty)]
+
+        penalties, scores = _searched(self.grid, criterion, start, nats)
+        return float(penalties[np.argmin(scores)])
 
 
 def _checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
-    array = np.atleast_1d(checked("grid", grid, "finite numbers, 0 or more", lambda a: (a >= 0) & (a < np.inf)))
+    array = np.atleast_1d(checked("grid", grid, "finite numbers, 0 or more", NOT_NEGATIVE[1]))
     return tuple(float(multiple) for multiple in np.sort(array))
 
 
-def _penalties(grid: tuple[float, ...], criterion: Criterion, theta: np.ndarray) -> np.ndarray:
-    """Penalties from the largest to the smallest: the grid times the mean information on a coefficient at theta."""
-    at = criterion.losses(theta)
-    information = criterion.objective.information(at.hessian, at.spread)[criterion.penalised > 0]
-    return (np.array(grid) * float(np.mean(information)))[::-1]
+def _searched(
+    grid: tuple[float, ...], criterion: Criterion, start: np.ndarray, scores: Callable[[float], list[float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Penalties, from fits without coefficients to those that overfit, and their scores, whose sums are minimised."""
+    information = criterion.information(start)
+    if not information:  # all features are constant
+        return np.zeros(1), np.zeros((1, 2))
+    penalties, rows = np.array(grid)[::-1] * information, list[list[float]]()
+    for penalty in penalties:
+        rows.append(scores(float(penalty)))
+        if len(rows) - 1 - np.argmin(np.sum(rows, axis=1)) >= PATIENCE:
+            break
+    return penalties, np.array(rows)

@@ -36,6 +36,12 @@ class LabelRelease:
     prior: Histogram
 
     @property
+    def _budgets(self) -> list[float]:
+        """Of the prior, if any, and of the labels."""
+        mechanisms: list[Any] = [part.mechanism for part in (self.prior_release, self.release) if part is not None]
+        return [mechanism.epsilon for mechanism in mechanisms]
+
+    @property
     def guarantee(self) -> Guarantee:
         """Of both releases together: pure differential privacy whose ε is their sum, by adaptive composition.
 
@@ -43,7 +49,7 @@ class LabelRelease:
         """
         if self.prior_release is None:
             return self.release.mechanism.guarantee
-        epsilon = sum(_epsilon(part) for part in (self.prior_release, self.release))
+        epsilon = sum(self._budgets)
         return Guarantee(PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-epsilon))), unit="label")
 
     @property
@@ -52,13 +58,10 @@ class LabelRelease:
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
-        prior, own = f"{_epsilon(self.prior_release):.4g}", f"{_epsilon(self.release):.4g}"
-        return f"{statement} Of this epsilon, {prior} went into the prior of the labels and {own} into each label."
-
-
-def _epsilon(release: Release) -> float:
-    mechanism: Any = release.mechanism
-    return mechanism.epsilon
+        prior, own = self._budgets
+        return (
+            f"{statement} Of this epsilon, {prior:.4g} went into the prior of the labels and {own:.4g} into each label."
+        )
 
 
 def release_labels(
@@ -93,9 +96,9 @@ def release_labels(
     half_width : float, optional
         ζ of `RPWithPrior`, positive and finite; default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
     interval : pair of float or callable, optional
-        Interval of `RPWithPrior`, or a function of the prior, the budget of the labels and ζ that returns it, such as
-        [LH]'s `ldpbayes.mechanisms.optimal_interval`. Default: the interval of highest densities that has 90 % of an
-        estimated prior, or the bounds.
+        Interval of `RPWithPrior`, or a function of the prior, the labels' budget and ζ that returns it, such as [LH]'s
+        `ldpbayes.mechanisms.optimal_interval`. Default: the interval of highest densities that has 90 % of an estimated
+        prior, or the bounds.
     outside : {"projection", "uniform"}
         The rule of `RPWithPrior` for labels outside the interval.
     deconvolved : bool

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from scipy import special
 
-from ldpbayes._core.checks import warn
+from ldpbayes._core.checks import checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Fixed, Penalty
+from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Penalty
 from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
 from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
 
@@ -162,7 +162,9 @@ def linear_fit(
     matrix, names = labels.checked_features(features, len(release))
     if penalty is None:
         penalty = Evidence() if objective.likelihood else CrossValidation()
-    rule = penalty if isinstance(penalty, Penalty) else Fixed(penalty)
+    if not isinstance(penalty, Penalty):
+        allowed = "a finite number, 0 or more"
+        penalty = checked("penalty", penalty, allowed, lambda a: (a.ndim == 0) & (a >= 0) & (a < np.inf))
     with jax.enable_x64(True):
         criterion = _criterion(matrix, release, objective, bool(intercept))
         sample, chunked = criterion, len(criterion.chunks) > 1
@@ -170,7 +172,7 @@ def linear_fit(
             index = np.random.default_rng(0).choice(len(release), CHUNK_ROWS, replace=False)
             sample = dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
         starts = _starts(sample)
-        strength = rule.chosen(sample, starts[0])
+        strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
         criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
@@ -195,10 +197,10 @@ def _criterion(matrix: np.ndarray, release: Release, objective: Objective, inter
     centre = centre if intercept else 0 * centre
     size = min(count, CHUNK_ROWS)
     chunks = [_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size)]
-    scale = float(objective.plausible_scale(release.values, release.mechanism))
+    scale, precision = objective.scale_prior(release.values, release.mechanism)
     constant = objective.counts and not release.mechanism.batch_shape
     spec = json.dumps(release.mechanism.spec()) if constant else None
-    return Criterion(objective, tuple(chunks), centre, unit, intercept, 0.0, scale, spec)
+    return Criterion(objective, tuple(chunks), centre, unit, intercept, float(scale), precision, spec)
 
 
 def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> criteria.Rows:
@@ -249,17 +251,17 @@ def _predictor(
 ) -> LinearPredictor:
     """The predictor in the units of features and labels."""
     theta, at = minimum.theta, minimum.at
-    first, d = int(criterion.intercept), len(criterion.unit)
+    own = criterion.coefficients
     jacobian = np.eye(len(theta))  # of the reported parameters in those of the criterion
-    jacobian[first : first + d, first : first + d] /= criterion.unit
+    jacobian[own, own] /= criterion.unit
     if criterion.intercept:
-        jacobian[0, 1 : 1 + d] = -criterion.centre / criterion.unit
+        jacobian[0, own] = -criterion.centre / criterion.unit
     params = jacobian @ theta
     if criterion.objective.scaled:
         params[-1] = np.exp(theta[-1])
         jacobian[-1, -1] = params[-1]
     if identified:
-        covariance = jacobian @ criterion.objective.covariance(at.hessian, at.spread) @ jacobian.T
+        covariance = jacobian @ criterion.covariance(at) @ jacobian.T
     else:
         covariance = np.full((len(theta),) * 2, np.nan)
         problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"

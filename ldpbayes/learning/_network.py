@@ -86,7 +86,7 @@ class Network:
         for layer_key, inputs, outputs in zip(jax.random.split(key, len(sizes) - 1), sizes, sizes[1:], strict=False):
             draws = jax.random.uniform(layer_key, (inputs + 1, outputs), features.dtype, -1, 1) / np.sqrt(inputs)
             layers.append((draws[:-1], draws[-1]))
-        scale = jnp.asarray(objective.plausible_scale(values, mechanism), features.dtype)
+        scale = jnp.asarray(objective.scale_prior(values, mechanism)[0], features.dtype)
         none, one = jnp.zeros(features.shape[1], features.dtype), jnp.ones((), features.dtype)
         if not self.standardise:
             return TrainedNetwork(tuple(layers), jnp.log(scale), none, none + 1, 0 * one, one)
@@ -125,7 +125,7 @@ def train_network(
     steps = -(-count // batch_size)
     start_key, order_key = jax.random.split(key)
     start = network.start(objective, start_key, features, values, mechanism)
-    optimiser = network.optimiser
+    precision, optimiser = objective.scale_prior(values, mechanism)[1], network.optimiser
     if optimiser is None:
         schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
         optimiser = optax.adam(schedule)
@@ -136,7 +136,7 @@ def train_network(
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism)
         losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], own)
         distance = log_scale - start.log_scale
-        return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * objective.scale_precision() * distance**2 / count
+        return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * precision * distance**2 / count
 
     def step(state: tuple, batch: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
         params, memory = state

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._core.checks import ONE_ABOVE_ZERO, ONE_POSITIVE, LdpBayesWarning, checked
@@ -29,10 +28,12 @@ class LearningWarning(LdpBayesWarning):
 class Objective(abc.ABC):
     """A loss of a predicted label, given what was released of it.
 
-    Objects are compared and hashed by their fields: they are static arguments of compiled functions.
+    Objects are compared and hashed by their fields: they are static arguments of compiled functions. If the loss is a
+    `likelihood`, a negative log-likelihood, errors of a fit are those of its information; otherwise those of the
+    sandwich ([Huber67]).
     """
 
-    likelihood: ClassVar[bool] = False  # whether the loss is a negative log-likelihood
+    likelihood: ClassVar[bool] = False
 
     @property
     def scaled(self) -> bool:
@@ -52,29 +53,13 @@ class Objective(abc.ABC):
         (n,), is positive, in the unit of the label, and ignored unless `scaled`.
         """
 
-    def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:
-        """A plausible scale given released labels: the start of fits, and the median of the scale's prior."""
-        return label_spread(values, mechanism)
-
-    def scale_precision(self) -> float:
-        """Precision of the logarithm of the scale in its normal prior."""
-        return 0.0
+    def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
+        """A plausible scale given released labels, where fits start, and the precision of its log-normal prior."""
+        return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
         """The expected label, shape (n,); `bounds`, if any, are those at which labels are clipped."""
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
-
-    def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Covariance (p, p) of the minimiser: the sandwich ([Huber67]).
-
-        `hessian` (p, p) is of the sum of losses and the penalty, `spread` (p, p) sums outer products of gradients.
-        """
-        inverse = np.linalg.inv(hessian)
-        return inverse @ spread @ inverse.T
-
-    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Information of the labels on each parameter alone, shape (p,), in the unit of a ridge penalty."""
-        return np.diagonal(hessian)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,24 +85,12 @@ class UnbiasedLabels(Objective):
 
 
 def normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Normal labels, identity link.
-
-    Parameters
-    ----------
-    prediction, scale : array_like
-        Their mean and standard deviation, in the unit of the labels.
-    """
+    """Normal labels of this mean and standard deviation, in the unit of the labels."""
     return dist.Normal(prediction, scale, validate_args=False)
 
 
 def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Laplace labels, identity link: regression of medians.
-
-    Parameters
-    ----------
-    prediction, scale : array_like
-        Their median and Laplace's b, the mean absolute deviation, in the unit of the labels.
-    """
+    """Laplace labels of this median and mean absolute deviation, in the unit of the labels: regression of medians."""
     return dist.Laplace(prediction, scale, validate_args=False)
 
 
@@ -131,8 +104,7 @@ class student_t_labels:
     df: float = 4.0
 
     def __post_init__(self) -> None:
-        df = checked("df", self.df, *ONE_POSITIVE)
-        object.__setattr__(self, "df", df)
+        object.__setattr__(self, "df", checked("df", self.df, *ONE_POSITIVE))
 
     def __call__(self, prediction: Array, scale: Array) -> dist.Distribution:
         return dist.StudentT(self.df, prediction, scale, validate_args=False)
@@ -144,13 +116,7 @@ def poisson_labels(prediction: Array) -> dist.Distribution:
 
 
 def log_normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Positive labels whose logarithms are normal.
-
-    Parameters
-    ----------
-    prediction, scale : array_like
-        Mean and standard deviation of the logarithms.
-    """
+    """Positive labels whose logarithms are normal with this mean and standard deviation."""
     return dist.LogNormal(prediction, scale, validate_args=False)
 
 
@@ -202,13 +168,10 @@ class MarginalLikelihood(Objective):
     def counts(self) -> bool:
         return bool(self.label(jnp.zeros(1), jnp.ones(1)).support.is_discrete)
 
-    def plausible_scale(self, values: Array, mechanism: Mechanism) -> Array:
-        if self.scale is not None:
-            return self.scale
-        return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism)
-
-    def scale_precision(self) -> float:
-        return self.deviation**-2
+    def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
+        unitless = 0.5 if self.law is log_normal_labels else None
+        plausible = self.scale or unitless or label_spread(values, mechanism)
+        return plausible, self.deviation**-2
 
     def label(self, prediction: Array, scale: Array) -> dist.Distribution:
         """The law of the label, a NumPyro distribution."""
@@ -222,16 +185,8 @@ class MarginalLikelihood(Objective):
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
         scale = jnp.ones_like(prediction) if scale is None else jnp.broadcast_to(scale, prediction.shape)
-        # a release under unbiased noise has the mean of the clipped label
-        mechanism = AdditiveMechanism(Gaussian(1.0), *bounds)
         constant = (float(bounds[0]), float(bounds[1])) if self.counts else None
-        return _released_mean(self, constant, mechanism, prediction, scale)
-
-    def covariance(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return np.linalg.inv(hessian)  # of the observed information, the penalty's included
-
-    def information(self, hessian: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return np.diagonal(spread)  # positive even if a likelihood bends the wrong way
+        return _clipped_mean(self, constant, bounds, prediction, scale)
 
 
 @functools.cache
@@ -247,18 +202,17 @@ MAX_NODES = 1 << 22  # nodes of labels' laws that are held at a time while the m
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _released_mean(
-    objective: MarginalLikelihood, bounds: Bounds | None, mechanism: Mechanism, prediction: Array, scale: Array
+def _clipped_mean(
+    objective: MarginalLikelihood, constant: Bounds | None, bounds: Bounds, prediction: Array, scale: Array
 ) -> jax.Array:
-    """Means of released labels; bounds, if any, are those of the mechanism as constants of the compiled function."""
-    largest_count = 0.0
-    if bounds is not None:
-        mechanism, largest_count = AdditiveMechanism(Gaussian(1.0), *bounds), max(map(abs, bounds))
+    """Means of clipped labels; bounds of counts are constants of the compiled function."""
+    # A release under unbiased noise has the mean of the clipped label.
+    mechanism = AdditiveMechanism(Gaussian(1.0), *(constant or bounds))
 
     def mean(label: tuple[jax.Array, jax.Array]) -> jax.Array:
         return Privatized(objective.label(*label), mechanism, validate_args=False).mean
 
-    batch = max(1, MAX_NODES // int(2000 + largest_count))
+    batch = max(1, MAX_NODES // int(2000 + max(map(abs, constant or (0.0,)))))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
 
 
