@@ -54,20 +54,21 @@ def plot_intervals(
     ax : matplotlib.axes.Axes, optional
         Where to draw, by default the current axes; they are returned.
     """
-    ax, analyses = _axes(ax), list(dict.fromkeys(name for group in estimates.values() for name in group))
+    ax = _axes(ax, "top", "right", "left")
+    analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
     colours = _colours(analyses)
     offsets = {name: 0.34 * (i - (len(analyses) - 1) / 2) for i, name in enumerate(analyses)}
     above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
     if reference is not None:
-        mean, low, high = _interval(reference, level)
+        mean, low, high = _interval(np.ravel(reference), level)
         ax.axvspan(low, high, color=_GREY, alpha=0.18, linewidth=0)
         ax.axvline(mean, color=_GREY, linewidth=1)
         ax.annotate("non-private", (mean, 1), (0, 3), xycoords=("data", "axes fraction"), color=_GREY, **above)
     labelled: set[str] = set()
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
-            mean, low, high = _interval(draws, level)
+            mean, low, high = _interval(np.ravel(draws), level)
             y = row + offsets[name]
             ax.plot([low, high], [y, y], color=colours[name], linewidth=2.5, solid_capstyle="butt")
             ax.plot(mean, y, "o", color=colours[name], markersize=6)
@@ -78,7 +79,7 @@ def plot_intervals(
     ax.set_yticks(range(len(estimates)), list(estimates))
     ax.set_ylim(len(estimates) - 0.45, -0.65)
     ax.tick_params(axis="y", length=0)
-    return _without_spines(ax, "top", "right", "left")
+    return ax
 
 
 def plot_shares(
@@ -86,7 +87,6 @@ def plot_shares(
     shares: Mapping[str, Any],
     *,
     truth: ArrayLike | None = None,
-    labels_at: Mapping[str, tuple[float, float]] | None = None,
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
@@ -101,12 +101,12 @@ def plot_shares(
         point estimate with its interval, if it has standard errors.
     truth : array_like (k,), optional
         Probabilities to compare with, as grey marks.
-    labels_at : mapping of str to (float, float), optional
-        Positions of the analyses' names, in data coordinates. Without it there is a legend.
     level : float
         Probability of the intervals.
+    ax : matplotlib.axes.Axes, optional
+        As in `plot_intervals`.
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
     if truth is not None:
         ax.hlines(truth, x - 0.4, x + 0.4, color=_GREY, linewidth=1, label="truth")
@@ -116,16 +116,11 @@ def plot_shares(
             centre = estimate.estimate
             low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(level)
         else:
-            draws = np.atleast_2d(estimate)
-            centre, tail = draws.mean(axis=0), (1 - level) / 2
-            low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+            centre, low, high = _interval(np.atleast_2d(estimate), level)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
-        if labels_at and name in labels_at:
-            ax.text(*labels_at[name], name, color=colours[name], va="center")
-    if not labels_at:
-        ax.legend(frameon=False)
-    return _without_spines(ax, "top", "right")
+    ax.legend(frameon=False)
+    return ax
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
@@ -138,15 +133,15 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
     bins : int or array_like
         As in ``numpy.histogram``.
     ax : matplotlib.axes.Axes, optional
-        Where to draw, by default the current axes; they are returned.
+        As in `plot_intervals`.
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
     domain: Any = release.mechanism.domain
     low, high = float(np.min(domain.lower_bound)), float(np.max(domain.upper_bound))
     ax.axvspan(low, high, color=COLOURS["noise-aware"], alpha=0.25, linewidth=0)
     ax.set(xlabel="released value", ylabel="records")
-    return _without_spines(ax, "top", "right")
+    return ax
 
 
 def plot_tradeoffs(
@@ -161,9 +156,9 @@ def plot_tradeoffs(
     envelopes : sequence of Tradeoff
         Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
     ax : matplotlib.axes.Axes, optional
-        Where to draw, by default the current axes; they are returned.
+        As in `plot_intervals`.
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
     ax.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
@@ -175,7 +170,7 @@ def plot_tradeoffs(
     ax.set_aspect("equal")
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms (type I error)", ylabel="misses (type II error)")
     ax.legend(frameon=False)
-    return _without_spines(ax, "top", "right")
+    return ax
 
 
 def plot_replicates(
@@ -199,11 +194,11 @@ def plot_replicates(
     reference : float, optional
         A known value, at which a grey line is drawn.
     ax : matplotlib.axes.Axes, optional
-        Where to draw, by default the current axes; they are returned.
+        As in `plot_intervals`.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
-    ax, j = _axes(ax), estimate.names.index(name)
+    ax, j = _axes(ax, "top", "right", "left"), estimate.names.index(name)
     low, high = (end[j] for end in estimate.interval(level))
     draws, colour = estimate.draws[:, j], COLOURS["noise-aware"]
     ax.hist(draws[np.isfinite(draws)], bins="fd", density=True, color=colour, alpha=0.35, label="replicates")
@@ -213,14 +208,12 @@ def plot_replicates(
         ax.axvline(reference, color=_GREY, linewidth=1, linestyle="--", label="non-private")
     ax.set(xlabel=name, yticks=[])
     ax.legend(frameon=False)
-    return _without_spines(ax, "top", "right", "left")
+    return ax
 
 
-def _interval(draws: ArrayLike, level: float) -> tuple[float, float, float]:
-    """Mean and equal-tailed interval."""
-    flat = np.ravel(draws)
-    low, high = np.quantile(flat, [(1 - level) / 2, (1 + level) / 2])
-    return flat.mean(), low, high
+def _interval(draws: np.ndarray, level: float) -> np.ndarray:
+    """Mean and equal-tailed interval of the draws along the first axis."""
+    return np.stack([draws.mean(axis=0), *np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)])
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
@@ -228,8 +221,11 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
     return {name: COLOURS[name] if name in COLOURS else next(more) for name in names}
 
 
-def _axes(ax: "Axes | None") -> "Axes":
-    return pyplot().gca() if ax is None else ax
+def _axes(ax: "Axes | None", *without: str) -> "Axes":
+    """Axes to draw on, without spines at some sides."""
+    ax = pyplot().gca() if ax is None else ax
+    ax.spines[list(without)].set_visible(False)
+    return ax
 
 
 def pyplot() -> ModuleType:
@@ -239,8 +235,3 @@ def pyplot() -> ModuleType:
     except ImportError:
         raise ImportError(missing("pictures need matplotlib", "demo")) from None
     return pyplot
-
-
-def _without_spines(ax: "Axes", *sides: str) -> "Axes":
-    ax.spines[list(sides)].set_visible(False)
-    return ax

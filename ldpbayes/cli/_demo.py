@@ -185,8 +185,7 @@ def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -
     original = _frequencies(records) / len(records)
     right.bar(k, original, color="#C4C4C4", width=0.85)
     shares = {name: visit_shares(visits["mean visits"][name], visits["concentration"][name]) for name in ANALYSES[:2]}
-    naive_end = shares["naive"][:, -1].mean()
-    plot_shares(k, shares, labels_at={"naive": (16.4, naive_end), "noise-aware": (2.7, 0.2)}, ax=right)
+    plot_shares(k, shares, ax=right)
     right.text(0.75, 0.95 * original[0], "original records", color="#4D4D4D", va="center")
     right.set_xticks([0, 5, 10, 15, 20], ["0", "5", "10", "15", "20+"])
     right.set(xlabel="doctor visits", ylabel="share of people, 95 % interval")
