@@ -1,7 +1,6 @@
 """`fit`: the posterior of a model of released values."""
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -13,15 +12,15 @@ import jax
 from numpyro.infer import NUTS
 from numpyro.primitives import Messenger
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, checked, warn
+from ldpbayes._core.checks import at_least, checked, warn
 from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.inference._expanded_categories import ExpandedCategories
+from ldpbayes.inference._expansion import Expansion, expanded_records
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference._mode_search import Expansion
-from ldpbayes.inference._sketch_sampling import by_chains, by_numpyro, sample_and_refine
-from ldpbayes.inference._surrogates import Outcome, by_expansion, by_sketch, expanded_sketches, without_expansions
-from ldpbayes.inference.chains import Sampling, can_run
+from ldpbayes.inference._surrogates import Records, Report, Surrogate, sample
+from ldpbayes.inference.chains import Sampler, can_run
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
@@ -34,10 +33,6 @@ UNKNOWN_PRIVACY = (
     "of its sites with ldpbayes.privatize."
 )
 GENERATED = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
-
-
-class ExpansionWarning(LdpBayesWarning):
-    """An expansion was not exact enough for the posterior; the message says why the records were sampled."""
 
 
 def fit(
@@ -157,48 +152,29 @@ def fit(
         for problem in doubts:
             warn(problem, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
-        key, own_kernel = jax.random.key(seed), factory(model) if callable(factory) else factory
-        sampling = Sampling(own_kernel, key, num_warmup, num_samples, num_chains, chain_method, progress_bar)
-        outcome: Outcome | None = None
-        runs_our_chains, original = can_run(own_kernel, sites), density
-        if expanded_sketches(density):
-            if isinstance(expand, Expansion):
-                raise ValueError(
-                    "the data are an expansion already, and expand= is given another one; pass the release"
-                )
-            if runs_our_chains and expand is not False:
-                outcome = by_sketch(sampling, density)
-            if outcome is None or outcome.samples is None:
-                density = without_expansions(density)
-        if runs_our_chains:
-            run = functools.partial(by_chains, sampling, sites)
-            if outcome is None and expand is not False:
-                outcome = by_expansion(sampling, sites, density, expand)
-        elif expand:
+        key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
+        outside = None if can_run(made, sites) else factory
+        if outside is not None and expand:
             raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
-        else:
-            run = functools.partial(by_numpyro, dataclasses.replace(sampling, kernel=factory), sites)
-        if outcome and outcome.warning:
-            warn(outcome.warning, ExpansionWarning)
-        certificates: list[dict[str, Any]] = []
-        if outcome and outcome.samples is not None:
-            samples, statistics = outcome.samples, outcome.statistics
-        else:
-            draws, certificates = sample_and_refine(run, density, sites)
-            samples, statistics, density = draws.samples, draws.statistics, draws.density
-        groups, draw_numbers = {"posterior": samples, "sample_stats": statistics} | _data_groups(density), {}
+        sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
+        draws = sample(_surrogate_of(density, sites, sampler, expand), sampler)
+        groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | _data_groups(draws.density)
         if posterior_predictive:  # it is compared with released values, not with nodes
-            records = released(original)
+            records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
+        draw_numbers = {}
         for number, (name, generate) in enumerate(generated.items()):
-            groups[name], draw_numbers[name] = generate(jax.random.fold_in(key, GENERATED + number), samples)
+            own_key = jax.random.fold_in(key, GENERATED + number)
+            groups[name], draw_numbers[name] = generate(own_key, draws.samples)
         result = inference_data(groups, *axes, draw_numbers)
     problems = convergence_problems(result)
+    certificates = [report.entries() for report in draws.reports if report.panels]
+    expansions = [report.entries() for report in draws.reports if not report.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
         certificates=json.dumps(certificates),
-        expansion=json.dumps(outcome.report if outcome else None),
+        expansion=json.dumps(expansions[0] if expansions else None),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
@@ -206,6 +182,24 @@ def fit(
     if problems:
         warn("; ".join(problems) + ADVICE, ConvergenceWarning)
     return result
+
+
+def _surrogate_of(
+    density: Density, sites: dict[str, Site], sampler: Sampler, expand: bool | Expansion | None
+) -> Surrogate:
+    """An expansion of the records, if one is given, requested or worthwhile, otherwise the data as they are."""
+
+    def records(*reports: Report) -> Surrogate:
+        exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
+        whole_numbers = any(site.discrete_base for site in sites.values())
+        return Records.of(exact, whole_numbers, sampler.outside is None, reports)
+
+    expandable = sampler.outside is None and expand is not False
+    if any(isinstance(data, ExpandedSketch) for data in density.data):
+        if isinstance(expand, Expansion):
+            raise ValueError("the data are an expansion already, and expand= is given another one; pass the release")
+        return ExpandedCategories(density, sampler, records) if expandable else records()
+    return (expanded_records(density, sites, sampler, expand, records) if expandable else None) or records()
 
 
 def _kernel_options(kernel: Any, start: Any, accept: Any, depth: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
-from ldpbayes.inference._mode_search import evenly_spaced
+from ldpbayes.inference.chains import evenly_spaced
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
 from ldpbayes.inference.density import Density, given, sample_sites
 

@@ -26,11 +26,10 @@ Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.nda
 
 class Rays(NamedTuple):
     """Points on rays that lead out of draws. In coordinates y in which the draws have mean 0 and covariance 1, a ray is
-    the set of the highest densities at given values t of a linear function of y.
+    the set of the highest densities at given values t of a linear function of y, or a straight line.
     """
 
-    points: np.ndarray  # (m, n), unconstrained parameters: the mean of the draws, then points outwards ray by ray
-    place: np.ndarray  # (m, 2), number of the ray, and number of the distance t in `DISTANCES`; (0, 0) for the mean
+    points: np.ndarray  # (1 + rays · distances, n), parameters: the mean of the draws, then points outwards ray by ray
     farthest: np.ndarray  # (rays,), largest t of a draw
 
 
@@ -41,28 +40,27 @@ class Tails(NamedTuple):
     beyond: float  # from the farthest draw on, where no draw can be reweighted
 
 
-def tail_errors(rays: Rays, log_density: np.ndarray, errors: np.ndarray) -> Tails:
+def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> Tails:
     """Errors of variances along rays from the draws of a surrogate, of which the mean error at the draws is taken off.
-    Up to a constant, the density along a ray is that of t if the other coordinates have the same spread at every t. The
-    error of the variance is then ∫ (1 + t²) |p(t) − q(t)| dt, where p is the density of the posterior and q is that of
-    the surrogate, both normalised as a normal density is.
+    Log densities and errors are those at the mean of the draws and at all distances, ray by ray. Up to a constant, the
+    density along a ray is that of t if the other coordinates have the same spread at every t. The error of the variance
+    is then ∫ (1 + t²) |p(t) − q(t)| dt, where p is the density of the posterior and q is that of the surrogate, both
+    normalised as a normal density is.
     """
     finite = np.isfinite(log_density)  # elsewhere there is no mass
     height = np.where(finite, log_density, -np.inf)
     height = height - height.max()  # of the mean, if the draws are the surrogate's and not those of a part of its data
     with np.errstate(over="ignore"):
         gap = np.abs(np.exp(height) - np.exp(height - np.where(finite, errors, 0.0)))
-    moments = np.zeros((len(rays.farthest), len(DISTANCES)))
-    moments[tuple(rays.place[1:].T)] = gap[1:]
-    moments *= (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
-    parts = moments, np.where(rays.farthest[:, None] <= DISTANCES, moments, 0.0)
+    moments = gap[1:].reshape(len(farthest), -1) * (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
+    parts = moments, np.where(farthest[:, None] <= DISTANCES, moments, 0.0)
     return Tails(*(float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in parts))
 
 
-def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[Rays, np.ndarray, np.ndarray]:
-    """Rays out of draws to where a posterior is negligible, with its log densities and the surrogate's errors there.
-    Draws are unconstrained parameters (draws, n); ``coordinates`` (draws, ...) are the numbers that the records depend
-    on, whose directions of variation are followed, too.
+def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[np.ndarray, ...]:
+    """Rays out of draws to where a posterior is negligible, as arguments of `tail_errors`. Draws are unconstrained
+    parameters (draws, n); ``coordinates`` (draws, ...) are the numbers that the records depend on, whose directions of
+    variation are followed, too.
     """
     frame, directions, farthest = _directions(draws, coordinates)
 
@@ -71,29 +69,26 @@ def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) ->
         log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
         return log_density, np.nan_to_num(gradient, posinf=0.0, neginf=0.0) @ frame.lift, errors
 
-    y = np.zeros((1, directions.shape[1]))
-    log_density, _, errors = at(y)
-    top = log_density[0]
-    parts = [(y, np.zeros((1, 2), int), log_density, errors)]
+    log_density = np.full(1 + len(directions) * len(DISTANCES), -np.inf)
+    errors = np.zeros(len(log_density))
+    log_density[:1], _, errors[:1] = at(np.zeros((1, directions.shape[1])))
     alive, y = np.arange(len(directions)), NEAR * directions
     for step in range(len(DISTANCES)):
-        y, log_density, errors = _climb(at, directions[alive], y, top)
-        parts.append((y, np.stack([alive, np.full(len(alive), step)], axis=1), log_density, errors))
-        continues = log_density - top > NEGLIGIBLE_DENSITY
+        y, height, off = _climb(at, directions[alive], y, log_density[0])
+        place = 1 + alive * len(DISTANCES) + step
+        log_density[place], errors[place] = height, off
+        continues = height - log_density[0] > NEGLIGIBLE_DENSITY
         alive, y = alive[continues], FACTOR * y[continues]
         if not len(alive):
             break
-    points, place, log_density, errors = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Rays(frame.center + points @ frame.lift.T, place, farthest), log_density, errors
+    return farthest, log_density, errors
 
 
 def straight_rays(draws: np.ndarray, coordinates: np.ndarray) -> Rays:
     """Straight rays of full length, which no posterior bends or ends: they serve any part of the records."""
     frame, directions, farthest = _directions(draws, coordinates)
-    place = np.array(list(np.ndindex(len(directions), len(DISTANCES))))
-    points = DISTANCES[place[:, 1], None] * directions[place[:, 0]] @ frame.lift.T
-    center = np.zeros((1, points.shape[1]))
-    return Rays(frame.center + np.concatenate([center, points]), np.concatenate([[[0, 0]], place]), farthest)
+    points = (DISTANCES[:, None] * directions[:, None] @ frame.lift.T).reshape(-1, len(frame.center))
+    return Rays(frame.center + np.concatenate([np.zeros((1, points.shape[1])), points]), farthest)
 
 
 def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

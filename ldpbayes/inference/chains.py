@@ -1,4 +1,4 @@
-"""Chains of NUTS and HMC, and their progress bar."""
+"""Chains, their progress bar, and how they are run."""
 
 import contextlib
 import functools
@@ -17,14 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC, NUTS
+from numpyro.infer import HMC, MCMC, NUTS
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
+from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
-from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.density import RUNNING, Density, Site, leaves
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most
@@ -88,6 +89,7 @@ MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
 MAX_BYTES = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
 MAX_STARTS = 100  # points at which a chain may try to start
+MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
 
 
 def can_run(kernel: Any, sites: Mapping[str, Site]) -> bool:
@@ -103,6 +105,8 @@ class Chains:
     on a CPU, and vectorised, spread over all devices, on accelerators. `constrained` is compiled for ``num_samples``
     draws of a chain; `example` has shapes and types of the unconstrained parameters.
     """
+
+    measure = staticmethod(Density.potential)  # of positions
 
     def __init__(
         self,
@@ -239,6 +243,11 @@ class Chains:
         draws = [future.result() for future in futures]
         return draws[0] if self._vectorized else jax.tree.map(lambda *parts: np.stack(parts), *draws)
 
+    def warm_up(self, bar: Bar | None = None) -> Params:
+        """Positions of the second half of the warm-up."""
+        positions, _ = self.run(self._warmup, bar)
+        return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
+
     def constrained(self, positions: Params) -> Params:
         """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...) of `run`."""
         chains = []
@@ -299,8 +308,73 @@ class Chains:
         raise RuntimeError("Cannot find valid initial parameters. Please check your model again.")
 
 
+class NumpyroChains:
+    """Chains of any kernel by `numpyro.infer.MCMC`, which compiles them at every call, and warms up when they `run`.
+    Their positions are samples.
+    """
+
+    measure = staticmethod(Density.log_density)
+
+    def __init__(self, density: Density, sampler: "Sampler") -> None:
+        self._density, self._sampler = density, sampler
+
+    @functools.cached_property
+    def example(self) -> Params:
+        return jax.eval_shape(self._density.values, jax.random.key(0))
+
+    def warm_up(self, bar: Bar | None = None) -> Params:
+        """No positions: `run` warms up."""
+        return {}
+
+    def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
+        """Samples by site and statistics by name, (chains, iterations, ...)."""
+        sampler, density = self._sampler, self._density
+        kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
+        large, rebuild = _large_arrays((args, kwargs))
+        if large and callable(kernel):
+            # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
+            def model_of_arrays(arrays: list[Array]) -> Any:
+                positional, named = rebuild(arrays)
+                return density.model(*positional, **named)
+
+            model, args, kwargs = model_of_arrays, (large,), {}
+        if callable(kernel):
+            kernel = kernel(model)
+        # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without a starting point.
+        one_device = "vectorized" if isinstance(kernel, HMC) else "sequential"
+        mcmc = MCMC(
+            kernel,
+            num_warmup=sampler.num_warmup,
+            num_samples=iterations,
+            num_chains=sampler.num_chains,
+            chain_method="parallel" if 1 < sampler.num_chains <= jax.local_device_count() else one_device,
+            progress_bar=sampler.progress_bar,
+            jit_model_args=bool(large),
+        )
+        # Kernels other than HMC and NUTS keep other statistics, or none.
+        with RUNNING:
+            mcmc.run(sampler.key, *args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **kwargs)
+        return jax.device_get((mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)))
+
+    def constrained(self, positions: Params) -> Params:
+        return positions
+
+
+def _large_arrays(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:
+    """Arrays of releases and sketches that take more than `MAX_CONSTANT` bytes, and a function that replaces them."""
+    parts, structure = jax.tree.flatten(tree)
+    ours = {id(leaf) for data in leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
+    large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
+
+    def rebuild(arrays: list[Array]) -> PyTree:
+        replaced = dict(zip(large, arrays, strict=True))
+        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(parts)])
+
+    return [parts[i] for i in large], rebuild
+
+
 @dataclass(frozen=True)
-class Sampling:
+class Sampler:
     """How `fit` samples: a kernel made for the model, a random key, and numbers of iterations and chains."""
 
     kernel: Any
@@ -310,23 +384,35 @@ class Sampling:
     num_chains: int
     chain_method: str | None = None
     progress_bar: bool = True
+    outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
 
     @property
     def iterations(self) -> int:
         return self.num_chains * (self.num_warmup + self.num_samples)
 
-    def settled(self, warmup: Params) -> Params:
-        """The second half of the positions of a warm-up."""
-        return {name: values[:, self.num_warmup // 2 :] for name, values in warmup.items()}
-
-    def chains(self, density: Density) -> Chains:
+    def chains(self, density: Density) -> Chains | NumpyroChains:
+        if self.outside is not None:
+            return NumpyroChains(density, self)
         # Folding the chain's number in makes its draws independent of how many chains there are.
         keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
         return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
 
     def bar(self, faster: str | None = None) -> contextlib.closing[Bar]:
-        """A context with the progress bar of all chains."""
-        return contextlib.closing(Bar(self.iterations, self.progress_bar, faster=faster))
+        """A context with the progress bar of all chains; NumPyro's `MCMC` has its own."""
+        return contextlib.closing(Bar(self.iterations, self.progress_bar and self.outside is None, faster=faster))
+
+
+def flat_rows(positions: Params, example: Params) -> np.ndarray:
+    """Flat parameters (draws, n), in the order of names, of positions (..., *shape) of each site."""
+    names = sorted(example)
+    lead = np.shape(positions[names[0]])[: np.ndim(positions[names[0]]) - np.ndim(example[names[0]])]
+    rows = np.concatenate([np.reshape(positions[name], (*lead, -1)) for name in names], axis=-1)
+    return rows.reshape(-1, rows.shape[-1])
+
+
+def evenly_spaced(draws: np.ndarray, count: int) -> np.ndarray:
+    """``count`` evenly spaced draws, or all if they are fewer."""
+    return draws[np.linspace(0, len(draws) - 1, min(count, len(draws))).astype(int)]
 
 
 def _hmc_options(kernel: Any, example: Mapping[str, Any]) -> dict[str, Any]:

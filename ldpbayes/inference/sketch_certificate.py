@@ -35,7 +35,7 @@ class Certificate:
         coarse_nodes, fine_nodes = ([sketch.nodes for sketch in side] for side in (coarse, fine))
         if self._probed:
             fine_nodes = [np.concatenate([nodes, s.probes]) for nodes, s in zip(fine_nodes, coarse, strict=True)]
-        self._weights = self._weightings(coarse, fine)
+        self._weights, self._example = self._weightings(coarse, fine), example
 
         def difference(_: tuple, weights: PyTree, parameters: Params) -> Array:
             ours = measure(_reweight(density, coarse, coarse_nodes, weights[0]), parameters)
@@ -68,7 +68,7 @@ class Certificate:
         lists, of those that are judged and of the exact ones, which take the places of the densities' own: on the same
         panels, without probes.
         """
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), positions)
+        flat = {name: positions[name].reshape(-1, *positions[name].shape[2:]) for name in self._example}
         pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, DRAWS).astype(int)
         weights = self._weights
         if sketches is not None:
@@ -111,6 +111,11 @@ def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]
 def panel_sketches(density: Density) -> list[PanelSketch]:
     """The sketches on panels among the arguments of a density, in their order there."""
     return [data for data in density.data if isinstance(data, PanelSketch)]
+
+
+def panel_counts(density: Density) -> list[int]:
+    """Numbers of panels of these sketches."""
+    return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
 
 
 def replace_sketches(density: Density, function: Callable[[PanelSketch], Sketch]) -> Density:

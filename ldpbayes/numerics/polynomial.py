@@ -4,7 +4,6 @@ its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -24,19 +23,9 @@ REACH = 3.0
 RANK = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
 
 
-@functools.lru_cache(maxsize=64)
 def rowwise_pairs(r: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the upper triangle of an r × r matrix, in the order in which products are packed."""
     return np.triu_indices(r)
-
-
-@functools.lru_cache(maxsize=64)
-def _unpacking(r: int) -> np.ndarray:
-    """Index of entry (i, j) of a symmetric matrix in its packed upper triangle."""
-    index = np.zeros((r, r), int)
-    rows, columns = rowwise_pairs(r)
-    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
-    return index
 
 
 class Frame(NamedTuple):
@@ -90,14 +79,17 @@ class Polynomial:
 
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
-        y = jnp.einsum("...kn,...n->...k", self.root, x - self.center)
-        return _value(self._tensors, y)
+        return _value(self._tensors, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Values (points, ...) at points (points, ..., n), by NumPy: nothing is compiled for their number."""
+        """Values (points,), summed over a batch, at points (points, ..., n). By NumPy, which compiles nothing."""
         polynomial = jax.device_get(self)
-        y = np.einsum("...kn,m...n->m...k", polynomial.root, points - polynomial.center, optimize="greedy")
-        return _value_and_slope(np, polynomial._tensors, y)[0]
+        value, _ = _value_and_slope(np, polynomial._tensors, polynomial.coordinates(points))
+        return value.reshape(len(points), -1).sum(axis=1)
+
+    def coordinates(self, points: np.ndarray) -> np.ndarray:
+        """Coordinates y (points, ..., r) of points (points, ..., n)."""
+        return np.einsum("...kn,m...n->m...k", self.root, points - self.center, optimize="greedy")
 
     @property
     def _tensors(self) -> tuple[Array, ...]:
@@ -122,28 +114,24 @@ class Polynomial:
         return dataclasses.replace(self, fourth=fourth, **sums)
 
 
-def _higher(xp: ArrayModule, third: Any, fourth: Any, y: Any) -> tuple[Any, Any]:
-    """Value and gradient of the cubic and the quartic part at y."""
-    rows, columns = rowwise_pairs(y.shape[-1])
-    products = y[..., rows] * y[..., columns]
-    slope = xp.einsum("...kp,...p->...k", third, products, optimize="greedy")
-    value = xp.sum(y * slope, axis=-1) / 3
-    if fourth is not None:
-        form = xp.einsum("...pq,...q->...p", fourth, products, optimize="greedy")
-        value = value + xp.sum(products * form, axis=-1)
-        full = form[..., _unpacking(y.shape[-1])] * (1.0 + np.eye(y.shape[-1]))
-        slope = slope + 2 * xp.einsum("...ij,...j->...i", full, y, optimize="greedy")
-    return value, slope
-
-
 def _value_and_slope(xp: ArrayModule, tensors: Any, y: Any) -> tuple[Any, Any]:
     constant, slope, curvature, radius, third, fourth = tensors
     # The norm has no derivative at 0, but this function is its own derivative, so that none is taken of it.
     distance, limit = xp.sqrt(xp.sum(y**2, axis=-1, keepdims=True)), xp.expand_dims(radius, -1)
     outside = distance > limit
     shrunk = xp.where(outside, limit / xp.where(outside, distance, 1.0), 1.0)
-    near = y * shrunk
-    value, rise = _higher(xp, third, fourth, near)
+    near, r = y * shrunk, y.shape[-1]
+    rows, columns = rowwise_pairs(r)
+    products = near[..., rows] * near[..., columns]
+    rise = xp.einsum("...kp,...p->...k", third, products, optimize="greedy")
+    value = xp.sum(near * rise, axis=-1) / 3
+    if fourth is not None:
+        form = xp.einsum("...pq,...q->...p", fourth, products, optimize="greedy")
+        value = value + xp.sum(products * form, axis=-1)
+        packed = np.zeros((r, r), int)  # index of entry (i, j) of a symmetric matrix in its packed upper triangle
+        packed[rows, columns] = packed[columns, rows] = np.arange(len(rows))
+        full = form[..., packed] * (1.0 + np.eye(r))
+        rise = rise + 2 * xp.einsum("...ij,...j->...i", full, near, optimize="greedy")
     bent = xp.einsum("...ij,...j->...i", curvature, near, optimize="greedy")
     value = constant + xp.sum((slope + 0.5 * bent) * near, axis=-1) + value
     rise = slope + bent + rise
@@ -175,71 +163,46 @@ def polynomial_of_slopes(
     """The polynomial of order 2, 3 or 4 with gradients nearest to a function's, in the mean of squares over points.
     Points (points, ..., n), values (points,) of the function summed over batches, slopes (points, ..., n) in x. The
     mean of the polynomial's values at the points is that of the function.
+    """
+    y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
+    batch, r = y.shape[1:-1], y.shape[-1]
+    own_y, own_g = (np.moveaxis(a.reshape(len(a), -1, r), 1, 0) for a in (y, g))
+    tensors = [_fitted_tensors(a, b, order) for a, b in zip(own_y, own_g, strict=True)]
+    parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
+    slope, curvature, third, fourth = (*parts, None)[:4]
+    radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(r) + REACH)
+    centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
+    constant = np.mean(values - centred.values(points)) / max(1, math.prod(batch))
+    return dataclasses.replace(centred, constant=np.full(batch, constant))
+
+
+def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
+    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y.
 
     An entry of the gradient has far fewer coefficients than the polynomial, and the monomials are those of every entry,
     so that all are fitted with one factorisation. Least squares of single entries need not be a gradient; the tensors
     are then averaged over permutations of their indices.
     """
-    y = np.einsum("...kn,m...n->m...k", frame.root, points - frame.center)
-    g = np.einsum("...nk,m...n->m...k", frame.lift, slopes)
-    batch = y.shape[1:-1]
-    own_y, own_g = (np.moveaxis(a.reshape(len(a), -1, a.shape[-1]), 1, 0) for a in (y, g))
-    tensors = [_fitted_tensors(a, b, order) for a, b in zip(own_y, own_g, strict=True)]
-    parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
-    slope, curvature, third, fourth = (*parts, None)[:4]
-    radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(y.shape[-1]) + REACH)
-    centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
-    off = values - np.sum(np.reshape(centred.values(points), (len(points), -1)), axis=1)
-    return dataclasses.replace(centred, constant=np.full(batch, np.mean(off) / max(1, math.prod(batch))))
-
-
-def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y."""
-    m, r = y.shape
-    rows, columns = rowwise_pairs(r)
-    pieces = [np.ones((m, 1)), y]
-    if order > 2:
-        pieces.append(y[:, rows] * y[:, columns])
-    if order > 3:
-        triples = _triples(r)
-        pieces.append(y[:, triples[0]] * y[:, triples[1]] * y[:, triples[2]])
-    coefficients = np.linalg.lstsq(np.concatenate(pieces, axis=1), g, rcond=None)[0]
-    parts = iter(np.split(coefficients, np.cumsum([piece.shape[1] for piece in pieces])[:-1]))
-    slope, linear = next(parts)[0], next(parts)
-    tensors = [slope, 0.5 * (linear + linear.T)]
-    tensors.append(_third(next(parts), r) if order > 2 else np.zeros((r, len(rows))))
-    if order > 3:
-        tensors.append(_fourth(next(parts), r))
-    return tensors
-
-
-@functools.lru_cache(maxsize=16)
-def _triples(r: int) -> tuple[np.ndarray, ...]:
-    """Indices i ≤ j ≤ k of products of three."""
-    i, j, k = np.indices((r, r, r))
-    keep = (i <= j) & (j <= k)
-    return i[keep], j[keep], k[keep]
-
-
-def _third(coefficients: np.ndarray, r: int) -> np.ndarray:
-    """Symmetric third order, as in `Polynomial`, from coefficients (pairs, r) of each entry of the gradient."""
+    r = y.shape[1]
+    indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]
+    monomials = [np.ones((len(y), 1)), *(np.prod(y[:, each], axis=1) for each in indices)]
+    coefficients = np.linalg.lstsq(np.concatenate(monomials, axis=1), g, rcond=None)[0]
+    slope, *parts = np.split(coefficients, np.cumsum([each.shape[1] for each in monomials])[:-1])
+    curvature, *higher = map(_symmetric, indices, parts)
     rows, columns = rowwise_pairs(r)
     twice = np.where(rows == columns, 1.0, 2.0)
-    full = np.zeros((r, r, r))  # entry k of the gradient is Σ_ij full[i, j, k] y_i y_j
-    full[rows, columns] = full[columns, rows] = coefficients / twice[:, None]
-    mean = (full + full.transpose(0, 2, 1) + full.transpose(2, 1, 0)) / 3
-    return twice * mean[rows, columns].T
+    third = twice * higher[0][rows, columns].T if higher else np.zeros((r, len(rows)))
+    # The quartic part is Σ T[i, j, k, l] y_i y_j y_k y_l / 4.
+    fourth = [0.25 * each[rows, columns][:, rows, columns] * twice[:, None] * twice for each in higher[1:]]
+    return [slope[0], curvature, third, *fourth]
 
 
-def _fourth(coefficients: np.ndarray, r: int) -> np.ndarray:
-    """Symmetric fourth order, as in `Polynomial`, from coefficients (triples, r) of each entry of the gradient."""
-    i, j, k = _triples(r)
-    full = np.zeros((r, r, r, r))  # entry l of the gradient is Σ_ijk full[i, j, k, l] y_i y_j y_k
-    distinct = np.where((i == j) & (j == k), 1.0, np.where((i == j) | (j == k), 3.0, 6.0))
-    for order in itertools.permutations((i, j, k)):
-        full[order] = coefficients / distinct[:, None]
-    mean = (full + full.transpose(3, 1, 2, 0) + full.transpose(0, 3, 2, 1) + full.transpose(0, 1, 3, 2)) / 4
-    rows, columns = rowwise_pairs(r)
-    twice = np.where(rows == columns, 1.0, 2.0)
-    # The quartic part is Σ mean[i, j, k, l] y_i y_j y_k y_l / 4.
-    return 0.25 * mean[rows, columns][:, rows, columns] * twice[:, None] * twice
+def _symmetric(indices: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """The symmetric tensor T (r, ..., r) of a gradient Σ T[i, ..., l] y_i ... of each entry l, averaged over the places
+    of l, from coefficients (terms, r) of the monomials with sorted indices (k, terms).
+    """
+    k, r = len(indices), coefficients.shape[1]
+    full = np.zeros((r,) * (k + 1))
+    for order in itertools.permutations(indices):
+        full[order] += coefficients / math.factorial(k)  # several times where indices are equal
+    return np.mean([full.swapaxes(place, k) for place in range(k + 1)], axis=0)

@@ -32,8 +32,8 @@ from numpyro.infer import init_to_median
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch, category_sketches
-from ldpbayes.inference._mode_search import Passes, Search, evenly_spaced, values_of
-from ldpbayes.inference.chains import Chains
+from ldpbayes.inference._expansion import SplitModel
+from ldpbayes.inference.chains import Chains, evenly_spaced
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates
 
@@ -137,7 +137,7 @@ def errors_of_sketches(release, draws=None):
     second = dataclasses.replace(third, third=np.zeros_like(third.third))
     points = normal_draws(fourth) if draws is None else evenly_spaced(draws, EVALUATED)
     exact, polynomials = sketch.log_likelihood(points), zip(ORDERS, (second, third, fourth), strict=True)
-    return {f"Taylor {order}": said(values_of(each, points) - exact) for order, each in polynomials}
+    return {f"Taylor {order}": said(each.values(points) - exact) for order, each in polynomials}
 
 
 def taylor(likelihood, center, points):
@@ -163,20 +163,20 @@ def errors_of_expansions(model, release, orders=ORDERS, with_taylor=False, draws
     """Errors of what `fit` makes of some draws, of the normal approximation or given, at others; and Taylor's."""
     density = Density(model, (release,), {})
     with jax.enable_x64(True):
-        search = Search(density, sites_of(density), init_to_median, jax.random.key(0), 10)
-        at, found = search.mode(1), {}
+        split = SplitModel(density, sites_of(density), init_to_median, jax.random.key(0), 10)
+        at, found = split.mode(1), {}
         if draws is None:
             noise = np.random.default_rng(1).normal(size=(6 * EVALUATED, len(at.at)))
-            draws = search.above.coordinates(at.at + noise @ at.root.T)
+            draws = split.coordinates(at.at + noise @ at.root.T)
         others = np.arange(len(draws)) % 6 > 0
         points, draws = draws[~others], draws[others]
-        exact = search.passes.values(points)
+        exact = split.values(points)
         for order in orders:
-            error = values_of(search.expansion(draws, order).polynomial, points) - exact
+            error = split.expansion(draws, order).polynomial.values(points) - exact
             found[f"fitted {order}"] = said(error - error.mean())
         if with_taylor:
-            center = search.above.coordinates(at.at[None])[0]
-            errors = np.asarray(taylor(search.cut.likelihood, center, points)) - exact
+            center = split.coordinates(at.at[None])[0]
+            errors = np.asarray(taylor(split.cut.likelihood, center, points)) - exact
             found |= {f"Taylor {order}": said(error) for order, error in zip(ORDERS, errors, strict=True)}
     return found
 
@@ -328,7 +328,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.row:
         watch(Chains, "run", RUNS, lambda made: int(made[1]["num_steps"].sum()))
-        watch(Passes, "_run", PASSES, len)
+        watch(SplitModel, "_passes", PASSES, len)
         name, size, count = arguments.row.split("-")
         print(json.dumps(ROWS[arguments.section](name, int(size), int(count), *json.loads(arguments.more))))
         return

@@ -17,7 +17,7 @@ from numpyro.infer import HMC, NUTS, init_to_value
 import ldpbayes as ldp
 from ldpbayes.inference import chains as chains_module
 from ldpbayes.inference import compiled_programs as programs
-from ldpbayes.inference._sketch_sampling import FASTER, _faster
+from ldpbayes.inference._surrogates import FASTER, faster
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.density import Density
 
@@ -265,7 +265,7 @@ def test_a_sketch_is_advised_where_there_is_one():
         (rows, [0.5, 0.5], ""),
     ]:
         release = ldp.Release(np.array([value, value]), mechanism)
-        assert _faster(Density(None, (release,), {})) == advice
+        assert faster(Density(None, (release,), {})) == advice
         if advice:
             assert release.sketch().size == 2
-            assert _faster(Density(None, (release.sketch(),), {})) == ""
+            assert faster(Density(None, (release.sketch(),), {})) == ""

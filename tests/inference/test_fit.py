@@ -325,7 +325,7 @@ def test_large_releases_are_arguments_of_the_compiled_sampler_and_nothing_change
     z = np.asarray(mechanism.randomize(jax.random.key(0), rng.integers(0, 3, 400)))
     results = []
     for limit in (1 << 26, 100):
-        monkeypatch.setattr(sys.modules["ldpbayes.inference._sketch_sampling"], "MAX_CONSTANT", limit)
+        monkeypatch.setattr(sys.modules["ldpbayes.inference.chains"], "MAX_CONSTANT", limit)
         results.append(draws(quiet_fit(oue_histogram(), ldp.Release(z, mechanism)), "theta"))
     # compiled apart, the same chains part by rounding: means of 600 draws of standard deviation 0.06 differ by 0.003 to
     # 0.006, as the chains mix, so that 0.03 is five standard errors or more

@@ -9,7 +9,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference._sketch_sampling import TOLERANCE
+from ldpbayes.inference._surrogates import TOLERANCE
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.sketch_certificate import Certificate
 from ldpbayes.likelihood.nodes import law_of_nodes

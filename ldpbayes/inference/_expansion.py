@@ -1,0 +1,464 @@
+"""Expansions of log-likelihoods: a model that is cut, passes over its records, and polynomials fitted to these."""
+
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import init_to_uniform
+from numpyro.infer.util import unconstrain_fn
+
+from ldpbayes._core.checks import is_integer
+from ldpbayes._core.types import Array, Key, Model, Params
+from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, Rays, straight_rays, tail_errors
+from ldpbayes.inference._mode_search import Mode, NoMode, find_mode
+from ldpbayes.inference._split_model import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, Uncut, cut_model
+from ldpbayes.inference._surrogates import (
+    HOPELESS_SD,
+    MODERATE_SD,
+    NEGLIGIBLE_SD,
+    Comparison,
+    Expanded,
+    Report,
+    Surrogate,
+    given_up,
+    share_outside,
+)
+from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
+from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
+from ldpbayes.inference.sketch_certificate import panel_sketches
+from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
+
+ORDERS = (2, 3, 4)
+SPARE_POINTS = 16  # points of a fit, beyond twice the number of coefficients of an entry of the gradient
+HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to fit it
+MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
+NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
+MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
+MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
+MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
+NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
+MIN_WORK = 1.5e11  # array entries that sampling the records handles, from which on compiling an expansion pays
+GRADIENTS = 10  # gradients of an iteration of NUTS, about
+WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
+MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expansion:
+    """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
+
+    Expansions of shards add if they were made at the same points. `expand` makes them.
+    """
+
+    names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
+    order: int  # of the polynomial: 2, 3 or 4
+    count: int  # number of records
+    frame: Frame  # coordinates of the polynomial, in which draws of the posterior have covariance 1
+    points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
+    values: np.ndarray  # (points,): log-likelihoods of the records
+    slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
+    rays: Rays | None = None  # points outwards of these draws, where the polynomial is compared with the records
+    outwards: np.ndarray | None = None  # (m,): log-likelihoods of the records at the points of the rays
+
+    def __add__(self, other: object) -> "Expansion":
+        if not isinstance(other, Expansion):
+            return NotImplemented
+        if self.names != other.names or not np.array_equal(self.points, other.points):
+            raise ValueError(
+                "expansions add only if they were made at the same points: make the second with at=the first"
+            )
+        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
+        count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
+        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
+
+    def __radd__(self, other: object) -> "Expansion":
+        """Let ``sum`` start from 0."""
+        return self if is_integer(other) and other == 0 else NotImplemented
+
+    @functools.cached_property
+    def polynomial(self) -> Polynomial:
+        return self._fitted(np.ones(len(self.points), bool))
+
+    def _fitted(self, used: np.ndarray) -> Polynomial:
+        return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
+
+    def errors(self) -> np.ndarray:
+        """Errors in nats, up to a constant, at every fourth point of a polynomial that is fitted to the others."""
+        test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
+        errors = self.values[test] - self._fitted(~test).values(self.points[test])
+        return errors - errors.mean()
+
+
+def expand(
+    model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
+) -> Expansion:
+    """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
+
+    Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
+    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
+    expansion holds arrays only and can be pickled. Points are compared exactly: machines that differ in rounding need
+    one expansion as ``at``, not the posterior.
+
+    Parameters
+    ----------
+    model, *args, **kwargs
+        NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
+    at : Expansion or posterior, optional
+        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
+        of the posterior of these records alone; ValueError if it has several.
+    order : int, optional
+        2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
+    seed : int
+        Of the points.
+    """
+    if order is not None and order not in ORDERS:
+        raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
+    density, key = density_of(model, args, kwargs), jax.random.key(seed)
+    with jax.enable_x64(True):
+        split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
+        if isinstance(at, Expansion):
+            if (at.names, at.points.shape[1:]) != (split.cut.names, split.cut.shape):
+                raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {split.cut.names}")
+            expansion, rays = split.expansion_at(at.points, at.frame, order or at.order), at.rays
+        else:
+            draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
+            coordinates = split.coordinates(draws)
+            expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
+        if rays is None:
+            return expansion
+        return dataclasses.replace(expansion, rays=rays, outwards=split.values(split.coordinates(rays.points)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _PolynomialDensity(Density):
+    """A density in which a polynomial stands for the log-likelihood of the records below a cut."""
+
+    cut: Cut
+    polynomial: Polynomial
+    mode: Mode
+    unravel: Callable[[Array], Params]
+
+    def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
+        """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
+        at, root = self.mode
+        return self.unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
+
+    def potential(self, parameters: Params) -> Array:
+        return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
+
+
+class SplitModel:
+    """A model that is cut, compiled: passes over the records below its cut, and what is above. Parameters are flat,
+    (m, n), in the order of the names of their sites; coordinates are (m, *cut.shape). Raises `Uncut`.
+    """
+
+    def __init__(
+        self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, min_records: int
+    ) -> None:
+        self._strategy, self.key = strategy, key
+        self._first = self._start(density, 0)
+        self.cut = cut = cut_model(density, sites, self._first, min_records)
+        self.passes, self._lock = 0, threading.Lock()  # number of passes so far
+        self._point = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
+        self._pass, (self._arrays,) = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._point)
+        self.work = self._pass.work  # number of array entries that a pass reads and writes: its cost on any machine
+
+    def _start(self, density: Density, number: int) -> Params:
+        return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
+
+    @functools.cached_property
+    def _slopes(self) -> Callable:
+        program = PROGRAMS.get(("pass", self._pass.key), lambda: Program(self._pass, self._arrays, self._point))
+        return functools.partial(program, self._arrays)
+
+    @functools.cached_property
+    def _values(self) -> Callable:
+        return program_of("pass", self.cut.likelihood, self._point)
+
+    def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each."""
+        values, slopes = zip(*self._passes(self._slopes, x), strict=True)
+        return np.array(values), np.stack(slopes)
+
+    def values(self, x: np.ndarray) -> np.ndarray:
+        """Log-likelihoods (m,) of all records at coordinates: a pass each."""
+        return np.array(self._passes(self._values, x))
+
+    def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
+        with self._lock:  # searches for the mode run in threads
+            self.passes += len(x)
+
+        def at(point: np.ndarray) -> Any:
+            with jax.enable_x64(True):
+                return jax.tree.map(np.asarray, program(point))
+
+        if len(x) == 1:
+            return [at(x[0])]
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
+            return list(pool.map(at, x))
+
+    @functools.cached_property
+    def unravel(self) -> Callable[[Array], Params]:
+        return ravel_pytree(self._first)[1]
+
+    @functools.cached_property
+    def _above(self) -> tuple[Callable, Callable]:
+        """Programs of the coordinates, and of the rest with its gradient less a likelihood's of these slopes."""
+        cut, unravel = self.cut, self.unravel
+
+        def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
+            def difference(row: Array) -> tuple[Array, Array]:
+                rest = cut.rest(unravel(row))
+                return rest - jnp.sum(slope * cut.coordinates(unravel(row))), rest
+
+            gradient, rest = jax.grad(difference, has_aux=True)(row)
+            return rest, gradient
+
+        row, slope = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float), self._point
+        coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
+        return coordinates, program_of("tilted", tilted, row, slope)
+
+    def flat(self, positions: Params) -> np.ndarray:
+        return flat_rows(positions, self._first)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        """Coordinates of parameters."""
+        return np.array([np.asarray(self._above[0](row)) for row in rows]).reshape(-1, *self.cut.shape)
+
+    def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
+        rest, gradients = zip(*map(self._above[1], rows, slopes), strict=True)
+        return np.array(rest) - values, np.array([np.asarray(each) for each in gradients])
+
+    def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
+        """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
+        starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
+        slopes = self.slopes if expansion is None else _polynomial_slopes(expansion.polynomial)
+
+        def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.potentials(rows, *slopes(self.coordinates(rows)))
+
+        return find_mode(gradients, [self.flat(start)[0] for start in starts])
+
+    def normal_draws(self, mode: Mode) -> np.ndarray:
+        """Parameters drawn from the normal approximation at the mode."""
+        noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
+        return mode.at + noise @ mode.root.T
+
+    def posterior_draws(self, posterior: Any) -> np.ndarray:
+        """Parameters at draws of a posterior."""
+        density, names = self.cut.density, sorted(self._first)
+        try:
+            values = {name: np.asarray(posterior["posterior"][name]) for name in names}
+        except (KeyError, TypeError):
+            raise ValueError(
+                f"at must be an expansion, or a posterior with draws of {', '.join(names)}; got {posterior!r}"
+            ) from None
+        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+
+        def unconstrained(values: Params) -> Params:
+            with RUNNING:
+                return unconstrain_fn(density.model, density.args, density.kwargs, values)
+
+        return self.flat(jax.jit(jax.vmap(unconstrained))(draws))
+
+    def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
+        """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
+        frame = Frame.of_draws(x)
+        if order is None:
+            order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
+        count = passes_for(frame, order)
+        tails = [] if tail is None else [evenly_spaced(tail, count // 2)]
+        return self.expansion_at(np.concatenate([evenly_spaced(x, count), *tails]), frame, order)
+
+    def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
+        return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.slopes(points))
+
+    def expanded(self, expansion: Expansion, mode: Mode) -> Density:
+        """The model's density by an expansion."""
+        # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
+        polynomial, mode = jax.tree.map(jnp.asarray, (expansion.polynomial, mode))
+        whole = self.cut.density
+        return _PolynomialDensity(whole.model, whole.args, whole.kwargs, self.cut, polynomial, mode, self.unravel)
+
+    def report(self, ran: str | None = None, order: int | None = None) -> Report:
+        cut = self.cut
+        return Report(ran, sites=cut.names, shape=cut.shape, count=cut.count, passes=self.passes, order=order)
+
+
+def passes_for(frame: Frame, order: int) -> int:
+    """Number of points to which a polynomial of an order is fitted."""
+    return 2 * terms_of_slopes(frame.root.shape[-2], order) + SPARE_POINTS
+
+
+def _polynomial_slopes(polynomial: Polynomial) -> Callable:
+    """Slopes of a polynomial, in the place of passes over records."""
+    values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
+
+    def slopes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, values_and_slopes(x))
+
+    return slopes
+
+
+def expanded_records(
+    density: Density,
+    sites: dict[str, Site],
+    sampler: Sampler,
+    expand: bool | Expansion | None,
+    records: Callable[..., Surrogate],
+) -> Surrogate | None:
+    """Expansions of the records; None if these are neither requested nor worthwhile. One that is given may be of all
+    records, or of more than the arguments have. Raises ValueError if it is of another model, or of shards, with a
+    posterior of several modes.
+    """
+    given = expand if isinstance(expand, Expansion) else None
+    # Nothing is traced, let alone compiled, for the sketches that most fits are of.
+    if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS):
+        return None
+    min_records = WORTHWHILE_RECORDS if expand is None else REQUESTED_RECORDS
+    try:
+        split = SplitModel(density, sites, sampler.kernel._init_strategy, sampler.key, min_records)
+    except Uncut as reason:
+        if given is not None:
+            raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
+        return given_up(records, str(reason), Report()) if expand else None
+    cut = split.cut
+    if given is not None and (given.names, given.points.shape[1:]) != (cut.names, cut.shape):
+        raise ValueError(
+            f"the expansion is of another model: it is in {given.names}, of shape {given.points.shape[1:]}, "
+            f"and here records see {cut.names}, of shape {cut.shape}"
+        )
+    narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
+    # Whether it is worth its time and likely to be exact; no clock has a part in it.
+    if expand is None and not (narrow and GRADIENTS * float(sampler.iterations) * float(split.work) >= MIN_WORK):
+        return None
+    if given is None or given.count == cut.count:
+        return ExpandedRecords.begun(split, sampler, records, given)
+    try:
+        mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
+    except NoMode as reason:
+        raise ValueError(
+            f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
+            "that are nearer to the posterior of all of them"
+        ) from None
+    return ExpandedShards(split, given, mode)
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedRecords(Expanded):
+    """An expansion at draws of the one before it, with the records as the reference."""
+
+    split: SplitModel
+    sampler: Sampler
+    records: Callable[[Report], Surrogate]
+    given: Expansion | None  # by the user, with which expansions began
+    expansion: Expansion
+    mode: Mode
+    number: int = 0  # of expansions before
+
+    @classmethod
+    def begun(
+        cls, split: SplitModel, sampler: Sampler, records: Callable[[Report], Surrogate], given: Expansion | None
+    ) -> Surrogate:
+        """The given expansion, or one around the mode; the records if there is none."""
+        try:
+            mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
+        except NoMode as reason:
+            if given is not None:  # around another place, or of other records
+                return cls.begun(split, sampler, records, None)
+            return given_up(records, str(reason), split.report())
+        expansion = split.expansion(split.coordinates(split.normal_draws(mode))) if given is None else given
+        return cls(split, sampler, records, given, expansion, mode)
+
+    def __post_init__(self) -> None:
+        self.density = self.split.expanded(self.expansion, self.mode)
+        self.key = jax.random.fold_in(self.sampler.key, 2)
+        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
+
+    def report(self) -> Report:
+        return self.split.report("expansion", self.expansion.order)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return self.split.coordinates(rows)
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        return self.split.values(x) - self.expansion.polynomial.values(x)
+
+    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x = self.split.coordinates(rows)
+        values, slopes = self.split.slopes(x)
+        potentials, gradients = self.split.potentials(rows, values, slopes)
+        return -potentials, -gradients, values - self.expansion.polynomial.values(x)
+
+    def refined(self, comparison: Comparison) -> Surrogate | None:
+        draws, errors, order, why = comparison.draws, comparison.errors, self.expansion.order, comparison.why
+        if not comparison.final:
+            sd, frame = np.std(errors), Frame.of_draws(draws)
+            next_order = order + (order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES)
+            # Reweighting takes a pass a draw, but no slopes and no other chains.
+            passes, reweighting = 3 * passes_for(frame, next_order), self.sampler.num_samples * self.sampler.num_chains
+            tolerable = MODERATE_SD if next_order == order or passes > reweighting else NEGLIGIBLE_SD
+            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+            if not sd <= HOPELESS_SD and (self.expansion is self.given or not self._may_repeat):
+                why = f"an expansion of order {order} is off by {sd:.2g} nats (standard deviation) at posterior draws"
+            elif self._may_repeat and not sd <= tolerable:
+                return self._at(draws, next_order)
+        elif why is not None and comparison.weights is not None and self._may_repeat:
+            worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
+            return self._at(draws, order, draws[worst])
+        if why is None:
+            return None
+        if self.given is not None:
+            return self.begun(self.split, self.sampler, self.records, None)
+        return given_up(self.records, why, comparison.report)
+
+    def _at(self, draws: np.ndarray, *options: Any) -> Surrogate:
+        return dataclasses.replace(self, expansion=self.split.expansion(draws, *options), number=self.number + 1)
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedShards(Surrogate):
+    """An expansion of records on other machines, which nothing is compared with: its errors are those at its points."""
+
+    split: SplitModel
+    expansion: Expansion
+    mode: Mode
+
+    def __post_init__(self) -> None:
+        self.density = self.split.expanded(self.expansion, self.mode)
+
+    def compare(self, positions: Params, final: bool = True) -> Comparison:
+        expansion, split, polynomial = self.expansion, self.split, self.expansion.polynomial
+        share, tail = share_outside(polynomial, split.coordinates(split.flat(positions))), np.nan
+        if expansion.rays is not None and expansion.outwards is not None:
+            x = split.coordinates(expansion.rays.points)
+            potentials, _ = split.potentials(expansion.rays.points, expansion.outwards, np.zeros_like(x))
+            errors = expansion.outwards - polynomial.values(x)
+            errors -= np.mean(expansion.values - polynomial.values(expansion.points))
+            tail = tail_errors(expansion.rays.farthest, -potentials, errors).all
+        facts = {"outside": share, "tail_error": tail, "count": expansion.count}
+        report = split.report("expansion of shards", expansion.order).of_errors(expansion.errors(), **facts)
+        doubts = []
+        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
+            doubts.append(
+                f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made, and "
+                f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
+            )
+        if not tail <= TAIL_TOLERANCE:
+            doubts.append(
+                f"a variance is off by {tail:.1%}: where that remains, the posterior has a tail that the expansion has "
+                "not; fit the records"
+            )
+        return Comparison(dataclasses.replace(report, doubt="; ".join(doubts) or None), positions)
