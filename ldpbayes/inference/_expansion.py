@@ -28,8 +28,6 @@ from ldpbayes.inference._surrogates import (
     Expanded,
     Report,
     Surrogate,
-    given_up,
-    share_outside,
 )
 from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
@@ -243,7 +241,7 @@ class SplitModel:
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
         """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
         starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
-        slopes = self.slopes if expansion is None else _polynomial_slopes(expansion.polynomial)
+        slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
 
         def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.potentials(rows, *slopes(self.coordinates(rows)))
@@ -301,17 +299,6 @@ def passes_for(frame: Frame, order: int) -> int:
     return 2 * terms_of_slopes(frame.root.shape[-2], order) + SPARE_POINTS
 
 
-def _polynomial_slopes(polynomial: Polynomial) -> Callable:
-    """Slopes of a polynomial, in the place of passes over records."""
-    values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda x: jnp.sum(polynomial(x)))))
-
-    def slopes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, values_and_slopes(x))
-
-    return slopes
-
-
 def expanded_records(
     density: Density,
     sites: dict[str, Site],
@@ -333,7 +320,7 @@ def expanded_records(
     except Uncut as reason:
         if given is not None:
             raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
-        return given_up(records, str(reason), Report()) if expand else None
+        return records(str(reason)) if expand else None
     cut = split.cut
     if given is not None and (given.names, given.points.shape[1:]) != (cut.names, cut.shape):
         raise ValueError(
@@ -344,16 +331,29 @@ def expanded_records(
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
     if expand is None and not (narrow and GRADIENTS * float(sampler.iterations) * float(split.work) >= MIN_WORK):
         return None
-    if given is None or given.count == cut.count:
-        return ExpandedRecords.begun(split, sampler, records, given)
+    return _begun(split, sampler, records, given)
+
+
+def _begun(
+    split: SplitModel, sampler: Sampler, records: Callable[..., Surrogate], given: Expansion | None
+) -> Surrogate:
+    """The given expansion, or one around the mode; the records if there is none."""
+    of_shards = given is not None and given.count != split.cut.count
     try:
         mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
     except NoMode as reason:
-        raise ValueError(
-            f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= points "
-            "that are nearer to the posterior of all of them"
-        ) from None
-    return ExpandedShards(split, given, mode)
+        if of_shards:
+            raise ValueError(
+                f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= "
+                "points that are nearer to the posterior of all of them"
+            ) from None
+        if given is not None:  # around another place, or of other records
+            return _begun(split, sampler, records, None)
+        return records(str(reason), split.report())
+    if given is not None and of_shards:
+        return ExpandedShards(split, given, mode)
+    expansion = split.expansion(split.coordinates(split.normal_draws(mode))) if given is None else given
+    return ExpandedRecords(split, sampler, records, given, expansion, mode)
 
 
 @dataclasses.dataclass(eq=False)
@@ -362,25 +362,11 @@ class ExpandedRecords(Expanded):
 
     split: SplitModel
     sampler: Sampler
-    records: Callable[[Report], Surrogate]
+    records: Callable[..., Surrogate]
     given: Expansion | None  # by the user, with which expansions began
     expansion: Expansion
     mode: Mode
     number: int = 0  # of expansions before
-
-    @classmethod
-    def begun(
-        cls, split: SplitModel, sampler: Sampler, records: Callable[[Report], Surrogate], given: Expansion | None
-    ) -> Surrogate:
-        """The given expansion, or one around the mode; the records if there is none."""
-        try:
-            mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
-        except NoMode as reason:
-            if given is not None:  # around another place, or of other records
-                return cls.begun(split, sampler, records, None)
-            return given_up(records, str(reason), split.report())
-        expansion = split.expansion(split.coordinates(split.normal_draws(mode))) if given is None else given
-        return cls(split, sampler, records, given, expansion, mode)
 
     def __post_init__(self) -> None:
         self.density = self.split.expanded(self.expansion, self.mode)
@@ -421,8 +407,8 @@ class ExpandedRecords(Expanded):
         if why is None:
             return None
         if self.given is not None:
-            return self.begun(self.split, self.sampler, self.records, None)
-        return given_up(self.records, why, comparison.report)
+            return _begun(self.split, self.sampler, self.records, None)
+        return self.records(why, comparison.report)
 
     def _at(self, draws: np.ndarray, *options: Any) -> Surrogate:
         return dataclasses.replace(self, expansion=self.split.expansion(draws, *options), number=self.number + 1)
@@ -441,7 +427,7 @@ class ExpandedShards(Surrogate):
 
     def compare(self, positions: Params, final: bool = True) -> Comparison:
         expansion, split, polynomial = self.expansion, self.split, self.expansion.polynomial
-        share, tail = share_outside(polynomial, split.coordinates(split.flat(positions))), np.nan
+        share, tail = polynomial.share_outside(split.coordinates(split.flat(positions))), np.nan
         if expansion.rays is not None and expansion.outwards is not None:
             x = split.coordinates(expansion.rays.points)
             potentials, _ = split.potentials(expansion.rays.points, expansion.outwards, np.zeros_like(x))

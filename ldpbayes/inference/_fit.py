@@ -1,6 +1,7 @@
 """`fit`: the posterior of a model of released values."""
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -15,11 +16,10 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import at_least, checked, warn
 from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.inference._expanded_categories import ExpandedCategories
 from ldpbayes.inference._expansion import Expansion, expanded_records
 from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference._surrogates import Records, Report, Surrogate, sample
+from ldpbayes.inference._surrogates import ExpandedCategories, ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.inference.chains import Sampler, can_run
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
@@ -189,10 +189,13 @@ def _surrogate_of(
 ) -> Surrogate:
     """An expansion of the records, if one is given, requested or worthwhile, otherwise the data as they are."""
 
-    def records(*reports: Report) -> Surrogate:
+    def records(why: str | None = None, report: Report | None = None) -> Surrogate:
+        reports = () if why is None else (dataclasses.replace(report or Report(), ran="records", why=why),)
+        if why is not None:
+            warn(f"no expansion is sampled, but the data as they are: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
         whole_numbers = any(site.discrete_base for site in sites.values())
-        return Records.of(exact, whole_numbers, sampler.outside is None, reports)
+        return Records(exact, whole_numbers, sampler.outside is None, reports)
 
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):

@@ -3,19 +3,22 @@ reweighted, or is given up for the records.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
-from ldpbayes._core.types import Key, Params
-from ldpbayes.data import Release
-from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, follow_rays, tail_errors
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.data import ExpandedSketch, Release
+from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, Compare, follow_rays, tail_errors
 from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
-from ldpbayes.inference.density import Density
+from ldpbayes.inference.compiled_programs import program_of
+from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.result import Weights, arviz, resample, smoothed_weights
 from ldpbayes.inference.sketch_certificate import (
     COARSE_TOLERANCE,
@@ -25,7 +28,8 @@ from ldpbayes.inference.sketch_certificate import (
     panel_sketches,
     replace_sketches,
 )
-from ldpbayes.numerics.polynomial import Polynomial
+from ldpbayes.likelihood.nodes import ExpandedLaw
+from ldpbayes.likelihood.privatized import unwrapped
 
 
 class ExpansionWarning(LdpBayesWarning):
@@ -155,38 +159,34 @@ FASTER = (
 class Records(Surrogate):
     """The data as they are, but for sketches on panels: first coarser, and in the end as fine as is necessary."""
 
-    density: Density
-    exact: Density  # the density with its own sketches, which the references belong to
+    exact: Density
     whole_numbers: bool  # whether records are whole numbers
-    begin_coarse: bool
+    coarse: bool  # whether sketches are coarser in the density than in the exact one
     reports: tuple[Report, ...] = ()
 
-    @classmethod
-    def of(cls, density: Density, whole_numbers: bool, begin_coarse: bool, reports: tuple[Report, ...]) -> "Records":
-        own = panel_sketches(density)
-        coarse = coarser(own, whole_numbers) if begin_coarse else own
-        parts, same = iter(coarse), all(a is b for a, b in zip(coarse, own, strict=True))
-        first = density if same else replace_sketches(density, lambda _: next(parts))
-        return cls(first, density, whole_numbers, begin_coarse, reports)
-
     def __post_init__(self) -> None:
-        self.advice, self.least_warmup = faster(self.exact), np.inf if self.density is self.exact else 2
+        self.advice, self.density, own = faster(self.exact), self.exact, panel_sketches(self.exact)
+        fewer = coarser(own, self.whole_numbers) if self.coarse else own
+        if any(a is not b for a, b in zip(fewer, own, strict=True)):
+            parts, self.least_warmup = iter(fewer), 2
+            self.density = replace_sketches(self.exact, lambda _: next(parts))
 
     def prepare(self, chains: Any) -> None:
-        self._certificate = functools.partial(Certificate, example=chains.example, measure=chains.measure)
+        self._chains = chains
         if panel_sketches(self.density):
-            self._error = self._certificate(self.density, self.exact).error
+            self._certificate = Certificate(self.density, self.exact, chains.example, chains.measure)
 
     def compare(self, positions: Params, final: bool = True) -> Comparison:
         panels = tuple(panel_counts(self.density))
-        return Comparison(Report(error_nats=self._error(positions), panels=panels) if panels else Report(), positions)
+        report = Report(error_nats=self._certificate.error(positions), panels=panels) if panels else Report()
+        return Comparison(report, positions)
 
     def refined(self, comparison: Comparison) -> Surrogate | None:
         report, exact = comparison.report, self.density is self.exact
         if not report.panels or report.error_nats <= (TOLERANCE if exact else COARSE_TOLERANCE):
             return None
         if not exact:
-            return dataclasses.replace(self, density=self.exact)
+            return dataclasses.replace(self, coarse=False)
         message = f"a sketch of {[*report.panels]} panels is off by {report.error_nats:.2g} nats at posterior draws"
         first = not any(each.panels for each in self.reports)
         finer = self._finer(comparison.draws) if first else None
@@ -195,18 +195,18 @@ class Records(Surrogate):
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
             return None
         warn(f"{message}; refined to {panel_counts(finer)} and sampled again", SketchWarning)
-        return Records.of(finer, self.whole_numbers, self.begin_coarse, (*self.reports, report))
+        return dataclasses.replace(self, exact=finer, coarse=False, reports=(*self.reports, report))
 
     def _finer(self, positions: Params) -> Density | None:
         """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
-        density, lattice = self.density, True if self.whole_numbers else None
+        density, lattice, chains = self.exact, True if self.whole_numbers else None, self._chains
         for _ in range(REFINEMENTS):
             finer = replace_sketches(density, lambda sketch: sketch.refine(lattice=lattice) or sketch)
             if panel_counts(finer) == panel_counts(density):
                 return None
             density = finer
             # The margin is there because draws from the refined posterior will lie elsewhere.
-            if self._certificate(density, density).error(positions) <= 0.1 * TOLERANCE:
+            if Certificate(density, density, chains.example, chains.measure).error(positions) <= 0.1 * TOLERANCE:
                 break
         return density
 
@@ -227,33 +227,20 @@ NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
 MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
 HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
 CHECKED_DRAWS = 64  # draws at which errors are measured first
-OUTSIDE = 2.0  # standard deviations beyond the typical distance √r: at most one draw in 300 of a normal law is there
 
 
 class Expanded(Surrogate):
     """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
 
     least_warmup: float = CHECKED_DRAWS
-    records: Callable[..., Surrogate]  # the data as they are, after reports of expansions
+    records: Callable[..., Surrogate]  # the data as they are, from why an expansion is given up and its report
+    report: Callable[[], Report]  # what is sampled, and after how many passes over the records
+    coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
+    errors: Callable[[np.ndarray], np.ndarray]  # log-likelihoods of the records less those sampled, at coordinates
+    along: Compare  # the posterior at flat parameters, and the errors
 
     def prepare(self, chains: Any) -> None:
         self.chains = chains
-
-    def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        """What the likelihood depends on (draws, ...), at flat parameters (draws, n)."""
-        return rows
-
-    def report(self) -> Report:
-        """What is sampled, and after how many passes over the records."""
-        raise NotImplementedError
-
-    def errors(self, x: np.ndarray) -> np.ndarray:
-        """Log-likelihoods of the records less those that are sampled, at coordinates."""
-        raise NotImplementedError
-
-    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The posterior's log densities at flat parameters, their gradients, and the errors."""
-        raise NotImplementedError
 
     def compare(self, positions: Params, final: bool = True) -> Comparison:
         rows = flat_rows(positions, self.chains.example)
@@ -264,7 +251,6 @@ class Expanded(Surrogate):
         farthest, log_density, outwards = follow_rays(rows, x, self.along)
         tail = tail_errors(farthest, log_density, outwards - np.mean(errors))
         negligible = np.std(errors) <= NEGLIGIBLE_SD and np.max(np.abs(errors - np.mean(errors))) <= NEGLIGIBLE_MAX
-        facts: dict[str, Any] = {"tail_error": tail.all}
         weights = why = None
         if not tail.beyond <= TAIL_TOLERANCE:
             why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
@@ -273,24 +259,73 @@ class Expanded(Surrogate):
             # The largest error does not count here: among all draws, a few may be off by more.
             if not (np.std(errors) <= NEGLIGIBLE_SD and tail.all <= TAIL_TOLERANCE):
                 weights = smoothed_weights(errors)
-                facts |= {
-                    "ran": "expansion, reweighted",
-                    "pareto_k": weights.pareto_k,
-                    "effective_share": weights.share,
-                }
-                if not weights.good:
-                    uneven = f"Pareto k {weights.pareto_k:.2f}, {weights.share:.0%} of the draws"
-                    why = f"importance weights are too uneven ({uneven})"
-        return Comparison(self.report().of_errors(errors, **facts), x, final, errors, weights, why)
+        report = self.report().of_errors(errors, tail_error=tail.all)
+        if weights is not None:
+            k, share = weights.pareto_k, weights.share
+            report = dataclasses.replace(report, ran="expansion, reweighted", pareto_k=k, effective_share=share)
+            if not weights.good:
+                why = f"importance weights are too uneven (Pareto k {k:.2f}, {share:.0%} of the draws)"
+        return Comparison(report, x, final, errors, weights, why)
 
 
-def given_up(records: Callable[..., Surrogate], why: str, report: Report) -> Surrogate:
-    """The data as they are, after an expansion."""
-    warn(f"no expansion is sampled, but the data as they are: {why}", ExpansionWarning)
-    return records(dataclasses.replace(report, ran="records", why=why))
+@dataclass(eq=False)
+class ExpandedCategories(Expanded):
+    """A model of expanded sketches, whose reference are the records that they were made from, if these are kept."""
 
+    density: Density
+    sampler: Sampler
+    records: Callable[..., Surrogate]
 
-def share_outside(polynomial: Polynomial, points: np.ndarray) -> float:
-    """Share of points (points, ..., n), in any of the groups, that are far from the points of the fit."""
-    y = polynomial.coordinates(points)
-    return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE))
+    def __post_init__(self) -> None:
+        kept = [data.records is not None for data in self.density.data if isinstance(data, ExpandedSketch)]
+        self.least_warmup = CHECKED_DRAWS if all(kept) else np.inf
+        self.key = jax.random.fold_in(self.sampler.key, self.sampler.num_chains)
+
+    def prepare(self, chains: Any) -> None:
+        """Compile the shares of categories that the expansions depend on."""
+        self.chains, self._sketches = chains, list[ExpandedSketch]()
+        example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), chains.example)
+        first, unravel = ravel_pytree(example)
+
+        def shares(row: Array) -> list[Array]:
+            parameters = unravel(row)
+            sites = self.density.trace(given(self.density.model, parameters, parameters)).values()
+            laws = [unwrapped(site["fn"])[0] for site in sites if site["type"] == "sample"]
+            self._sketches[:] = [law.sketch for law in laws if isinstance(law, ExpandedLaw)]
+            return [law.theta for law in laws if isinstance(law, ExpandedLaw)]
+
+        self._shares = program_of("shares", shares, first)
+
+    def _at(self, rows: np.ndarray) -> Iterator[tuple[ExpandedSketch, np.ndarray]]:
+        """Each sketch with its shares (draws, ...)."""
+        shares = zip(*map(self._shares, rows), strict=True)
+        return zip(self._sketches, map(np.stack, shares), strict=True)
+
+    def report(self) -> Report:
+        order = max(sketch.polynomial.order for sketch in self._sketches)
+        return Report(ran="expansion", count=sum(int(sketch.size) for sketch in self._sketches), order=order)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        return sum(sketch.log_likelihood(theta) - sketch.polynomial.values(theta) for sketch, theta in self._at(x))
+
+    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        (potentials, gradients), errors = self.chains.potentials(rows), self.errors(rows)
+        return errors - potentials, -gradients, errors
+
+    def compare(self, positions: Params, final: bool = True) -> Comparison:
+        if self.least_warmup < np.inf:
+            return super().compare(positions, final)
+        rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
+        share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
+        doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
+        report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
+        return Comparison(dataclasses.replace(report, doubt=doubt if share > 0 else None), rows)
+
+    def refined(self, comparison: Comparison) -> Surrogate | None:
+        why = comparison.why
+        if not comparison.final and not np.std(comparison.errors) <= HOPELESS_SD:
+            why = f"a sketch is off by {np.std(comparison.errors):.2g} nats (standard deviation) at posterior draws"
+        return None if why is None else self.records(why, comparison.report)

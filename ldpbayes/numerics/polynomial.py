@@ -20,6 +20,7 @@ from ldpbayes._core.types import Array, ArrayModule
 # and REACH standard deviations beyond the typical distance √r, within which nearly all draws are.
 BEYOND = 1.1
 REACH = 3.0
+OUTSIDE = 2.0  # standard deviations beyond the typical distance: at most one draw in 300 of a normal law is there
 RANK = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
 
 
@@ -83,9 +84,18 @@ class Polynomial:
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Values (points,), summed over a batch, at points (points, ..., n). By NumPy, which compiles nothing."""
+        return self.values_and_slopes(points)[0]
+
+    def values_and_slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`values`, and gradients in x (points, ..., n)."""
         polynomial = jax.device_get(self)
-        value, _ = _value_and_slope(np, polynomial._tensors, polynomial.coordinates(points))
-        return value.reshape(len(points), -1).sum(axis=1)
+        value, slope = _value_and_slope(np, polynomial._tensors, polynomial.coordinates(points))
+        return value.reshape(len(points), -1).sum(axis=1), np.einsum("...kn,m...k->m...n", polynomial.root, slope)
+
+    def share_outside(self, points: np.ndarray) -> float:
+        """Share of points (points, ..., n), in any of the batch, that are far from the points of the fit."""
+        y = self.coordinates(points)
+        return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE))
 
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Coordinates y (points, ..., r) of points (points, ..., n)."""
