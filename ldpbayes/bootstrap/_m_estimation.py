@@ -11,9 +11,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro.handlers import seed as seeded
-from numpyro.handlers import substitute, trace, uncondition
+from numpyro.handlers import uncondition
 from numpyro.infer import init_to_median
-from numpyro.infer.util import constrain_fn, unconstrain_fn
 
 from ldpbayes._core.pytrees import pytree, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
@@ -23,7 +22,7 @@ from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
-from ldpbayes.inference.density import RUNNING, Density, replace_data, sites_of
+from ldpbayes.inference.density import Density, given, sites_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
@@ -158,12 +157,7 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
 
     def log_likelihood(self, params: Mapping[str, Array], values: Array) -> jax.Array:
         """Log density of released values given the latent sites, without the priors."""
-        with RUNNING:
-            sites = trace(substitute(self.model, data=dict(params))).get_trace(self._release(values))
-        observed = [site for site in sites.values() if site["type"] == "sample" and site["is_observed"]]
-        scales = [1.0 if site["scale"] is None else site["scale"] for site in observed]
-        parts = [site["fn"].log_prob(site["value"]) * scale for site, scale in zip(observed, scales, strict=True)]
-        return jnp.sum(jnp.stack([jnp.sum(part) for part in parts]))
+        return Density(self.model, (self._release(values),), {}).log_likelihood(dict(params))
 
     def estimate(self, values: Array) -> Estimated:
         """Standard errors by the observed information, NaN where that gives none.
@@ -188,13 +182,11 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         return Estimated(params, error, ~settled | jnp.any(space.boundary(minimum.theta)))
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        return simulate_site(self.model, (self.plan,), {}, None, key, params)
+        return simulate_site(Density(self.model, (self.plan,), {}), None, key, params)
 
     def nearest(self, target: Params) -> Params:
         """Values between the bounds of the sites' supports, where these are intervals."""
-        model, args, _ = self._model_call
-        with RUNNING:
-            sites = trace(substitute(model, data=self.start)).get_trace(*args)
+        sites = self._density.trace(given(self._density.model, self.start))
 
         def clip(name: str, value: Array) -> jax.Array:
             support = sites[name]["fn"].support
@@ -204,14 +196,13 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         return {name: clip(name, value) for name, value in target.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:
-        with RUNNING:
-            return ravel_pytree(unconstrain_fn(*self._model_call, dict(params)))[0]
+        return ravel_pytree(self._density.unconstrained(dict(params)))[0]
 
     def constrained(self, vector: Array, like: Params | None = None) -> Params:
-        with RUNNING:
-            shapes = jax.eval_shape(lambda: unconstrain_fn(*self._model_call, dict(self.start)))
-            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            return constrain_fn(*self._model_call, ravel_pytree(zeros)[1](vector))
+        shapes = jax.eval_shape(self._density.unconstrained, dict(self.start))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        values = self._density.constrained(ravel_pytree(zeros)[1](vector))
+        return {name: values[name] for name in self.start}
 
     def release_values(self, release: Release) -> jax.Array:
         return _record_values(release, self.plan.mechanism, self.plan.count)
@@ -225,10 +216,10 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         return unchecked(Release, values, self.plan.mechanism, self.plan.count, ())
 
     @property
-    def _model_call(self) -> tuple[Model, tuple, dict]:
-        """The model with its arguments, for questions that do not depend on the values."""
+    def _density(self) -> Density:
+        """The model of a release, for questions that do not depend on its values."""
         values = jnp.zeros((self.plan.count, *self.plan.mechanism.event_shape))
-        return seeded(self.model, jax.random.key(0)), (self._release(values),), {}
+        return Density(seeded(self.model, jax.random.key(0)), (self._release(values),), {})
 
 
 def maximum_likelihood(
@@ -278,8 +269,7 @@ def maximum_likelihood(
 
 def _search_space(density: Density, start: Params) -> Box:
     """The space of unconstrained values: wide where they are the parameters themselves, which may have any unit."""
-    with RUNNING:
-        free = unconstrain_fn(seeded(density.model, jax.random.key(0)), density.args, density.kwargs, start)
+    free = dataclasses.replace(density, model=seeded(density.model, jax.random.key(0))).unconstrained(start)
     reach = {}
     for name, leaf in free.items():
         on_line = np.shape(leaf) == np.shape(start[name]) and bool(jnp.all(leaf == start[name]))
@@ -306,49 +296,40 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")
-    args, kwargs = _without_values((args, kwargs))
+    density = Density(model, args, kwargs).replace_data(_without_values)
     if site is not None:
-        names = list(_sites(model, args, kwargs))
+        names = list(_sites(density))
         if site not in names:
             raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(names)}")
-    return functools.partial(simulate_site, model, args, kwargs, site)
+    return functools.partial(simulate_site, density, site)
 
 
-def simulate_site(
-    model: Model, args: tuple, kwargs: dict, site: str | None, key: Key, params: Mapping[str, Array]
-) -> Array:
+def simulate_site(density: Density, site: str | None, key: Key, params: Mapping[str, Array]) -> Array:
     """Values of one site (None: the only one that can be meant), given those of a model's other sites; traceable."""
-    name = _data_site(_sites(model, args, kwargs), site, params)
-    return _sample_messages(model, args, kwargs, key, params)[name]["value"]
+    name = _data_site(_sites(density), site, params)
+    return _sample_messages(density, key, params)[name]["value"]
 
 
-def _without_values(arguments: PyTree) -> PyTree:
-    """Arguments of a model without the values of releases among them, so that the model simulates."""
-
-    def plan(data: Release | Sketch) -> Release:
-        if isinstance(data, Sketch):
-            raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
-        return Release(None, data.mechanism, data.count)
-
-    return replace_data(arguments, plan)
+def _without_values(data: Release | Sketch) -> Release:
+    """A release without values, of which a model simulates."""
+    if isinstance(data, Sketch):
+        raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
+    return Release(None, data.mechanism, data.count)
 
 
-def _sample_messages(
-    model: Model, args: tuple, kwargs: dict, key: Key, params: Mapping[str, Array]
-) -> dict[str, Message]:
+def _sample_messages(density: Density, key: Key, params: Mapping[str, Array]) -> dict[str, Message]:
     """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
-    with RUNNING:
-        sites = trace(substitute(uncondition(seeded(model, key)), data=dict(params))).get_trace(*args, **kwargs)
+    sites = density.trace(given(uncondition(seeded(density.model, key)), dict(params)))
     samples = {name: message for name, message in sites.items() if message["type"] == "sample"}
     return {name: message for name, message in samples.items() if not isinstance(message["fn"], dist.Unit)}  # factors
 
 
-def _sites(model: Model, args: tuple, kwargs: dict) -> Sites:
+def _sites(density: Density) -> Sites:
     """The model's sample sites, by abstract evaluation."""
     sites: Sites = {}
 
     def collect(key: Key) -> None:
-        for name, message in _sample_messages(model, args, kwargs, key, {}).items():
+        for name, message in _sample_messages(density, key, {}).items():
             sites[name] = np.shape(message["value"]), bool(message["infer"].get("was_observed", False))
 
     jax.eval_shape(collect, jax.random.key(0))

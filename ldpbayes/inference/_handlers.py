@@ -139,7 +139,7 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=_RELEASED)
+        return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=dict(_RELEASED))
 
 
 def _observe_records(
@@ -148,7 +148,7 @@ def _observe_records(
     site = privatized_law(base_dist, mechanism, **options)
     with _CountedOnce(name, count):
         law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
-        return numpyro.sample(name, law, obs=values, infer=_RELEASED)
+        return numpyro.sample(name, law, obs=values, infer=dict(_RELEASED))
 
 
 def _observe_groups(

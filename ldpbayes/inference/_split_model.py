@@ -64,7 +64,7 @@ class Cut:
         parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
         values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}
         unconstrained = self.unconstrained | set(self.irrelevant)
-        return self.density.log_likelihood(self.observed, self.irrelevant | values, unconstrained)
+        return self.density.log_likelihood(self.irrelevant | values, unconstrained, self.observed)
 
 
 def cut_model(
@@ -114,7 +114,7 @@ def _ancestors(
     """Sites that the observed sites depend on if deterministic ones are fixed, with the latent sites behind each."""
 
     def likelihood(latent: Params, fixed: Params) -> Array:
-        return density.log_likelihood(observed, latent | fixed, latent)
+        return density.log_likelihood(latent | fixed, latent, observed)
 
     shapes = jax.eval_shape(density.constrained, parameters)
     latent, fixed = inputs_in_use(likelihood, parameters, {name: shapes[name] for name in deterministic})

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import compute_log_probs, constrain_fn, helpful_support_errors, log_density, potential_energy
+from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density, potential_energy, unconstrain_fn
 from numpyro.util import _validate_model
 
 from ldpbayes._core.tracing import is_concrete
@@ -49,11 +50,6 @@ def leaves(tree: PyTree) -> list[Any]:
     return jax.tree.leaves(tree, is_leaf=_is_data)
 
 
-def replace_data(tree: PyTree, function: Callable[[Any], Any]) -> PyTree:
-    """A pytree with ``function(data)`` in the place of each release and sketch."""
-    return jax.tree.map(lambda leaf: function(leaf) if _is_data(leaf) else leaf, tree, is_leaf=_is_data)
-
-
 def given(model: Model, values: Params, unconstrained: Container[str] = ()) -> Model:
     """A model whose sites named in ``values``, latent or deterministic, have these values, in unconstrained space those
     named in ``unconstrained``.
@@ -86,7 +82,10 @@ class Density:
 
     def replace_data(self, function: Callable[[Any], Any]) -> "Density":
         """The density with ``function(data)`` in the place of each release and sketch."""
-        return Density(self.model, *replace_data((self.args, self.kwargs), function))
+        args, kwargs = jax.tree.map(
+            lambda leaf: function(leaf) if _is_data(leaf) else leaf, (self.args, self.kwargs), is_leaf=_is_data
+        )
+        return Density(self.model, args, kwargs)
 
     def trace(self, model: Model) -> dict[str, Message]:
         """Sites of one run of ``model``, a version of this model under further handlers."""
@@ -122,17 +121,26 @@ class Density:
         with RUNNING:
             return constrain_fn(self.model, self.args, self.kwargs, parameters, return_deterministic=True)
 
+    def unconstrained(self, values: Params) -> Params:
+        """Unconstrained values of the latent sites."""
+        with RUNNING:
+            return unconstrain_fn(self.model, self.args, self.kwargs, values)
+
     def log_density(self, values: Params) -> Array:
         """Log density of values of the latent sites."""
         with RUNNING:
             return log_density(self.model, self.args, self.kwargs, values)[0]
 
-    def log_likelihood(self, observed: Iterable[str], values: Params, unconstrained: Container[str]) -> Array:
-        """Log density of some observed sites, where other sites have values as in `given`."""
-        with RUNNING:
-            model = given(self.model, values, unconstrained)
-            logs = compute_log_probs(model, self.args, self.kwargs, {})[0]
-        return sum(logs[name] for name in observed)
+    def log_likelihood(
+        self, values: Params, unconstrained: Container[str] = (), observed: Iterable[str] | None = None
+    ) -> Array:
+        """Log density of the observed sites, or of some, where other sites have values as in `given`."""
+        sites = sample_sites(self.trace(given(self.model, values, unconstrained)), observed=True)
+        parts = []
+        for site in sites.values() if observed is None else [sites[name] for name in observed]:
+            log_prob = site["fn"].log_prob(site["value"])
+            parts.append(jnp.sum(log_prob if site["scale"] is None else site["scale"] * log_prob))
+        return sum(parts)
 
 
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
