@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -227,56 +227,47 @@ class ReplicatedFit:
     def __call__(self, key: jax.Array, releases: Sequence[Any], bar: Bar | None = None) -> Params:
         with jax.enable_x64(True):
             keys = jax.random.split(key, len(releases))
-            first = releases[0]
+            first, sources, names = releases[0], releases, ["values"]
             if isinstance(first, (MomentSketch, TotalSketch)):
-                names = {field.name for field in dataclasses.fields(first)} - {"mechanism", "doubts", "added"}
-                return self._samples(keys, first, releases, sorted(names), bar)
-            if first.mechanism.record_shape or not self._sketched:
-                return self._samples(keys, first, releases, ["values"], bar)
-            sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
-            if isinstance(sketches[0], PanelSketch):
-                return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
-            total = sum(sketches, self._nodes)
-            # added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes
-            self._nodes = dataclasses.replace(total, weights=np.zeros(len(total.nodes)), added=())
-            return self._samples(keys, self._nodes, [self._nodes + sketch for sketch in sketches], ["weights"], bar)
+                fields = {field.name for field in dataclasses.fields(first)}
+                names = sorted(fields - {"mechanism", "doubts", "added"})
+            elif self._sketched and not first.mechanism.record_shape:
+                sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
+                if isinstance(sketches[0], PanelSketch):
+                    return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
+                total = sum(sketches, self._nodes)
+                # added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes
+                self._nodes = first = dataclasses.replace(total, weights=np.zeros(len(total.nodes)), added=())
+                sources, names = [first + sketch for sketch in sketches], ["weights"]
+            chains, positions = self._run(keys, first, sources, names, bar)
+            return chains.constrained(positions)
 
     def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch], bar: Bar | None) -> Params:
         """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
+        own = Density(self._model, (sketches[0],), {})
         if self._lattice is None:
-            sites = sites_of(Density(self._model, (sketches[0],), {}))
-            self._lattice = any(site.discrete_base for site in sites.values())
+            self._lattice = any(site.discrete_base for site in sites_of(own).values())
         coarse = [coarser([sketch], self._lattice)[0] for sketch in sketches]
-        names = PanelSketch.arrays
+        chains, positions = self._run(keys, coarse[0], coarse, PanelSketch.arrays, bar)
+        samples = chains.constrained(positions)
         if coarse[0] is sketches[0]:
-            return self._samples(keys, sketches[0], sketches, names, bar)
-        failures: list[int] = []
-
-        def certify(positions: Params, example: Params) -> None:
-            densities = [Density(self._model, (kind[0],), {}) for kind in (coarse, sketches)]
-            certificate = Certificate(densities[0], densities[1], example)
-            for i, pair in enumerate(zip(coarse, sketches, strict=True)):
-                draws = {name: values[i : i + 1] for name, values in positions.items()}
-                if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
-                    failures.append(i)
-
-        samples = self._samples(keys, coarse[0], coarse, names, bar, certify)
+            return samples
+        certificate, failures = Certificate(Density(self._model, (coarse[0],), {}), own, chains.example), []
+        for i, pair in enumerate(zip(coarse, sketches, strict=True)):
+            draws = {name: values[i : i + 1] for name, values in positions.items()}
+            if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
+                failures.append(i)
         if failures:
-            finer = self._samples(keys[np.array(failures)], sketches[0], [sketches[i] for i in failures], names)
-            for name, values in finer.items():
+            exact = [sketches[i] for i in failures]
+            finer, positions = self._run(keys[np.array(failures)], exact[0], exact, PanelSketch.arrays)
+            for name, values in finer.constrained(positions).items():
                 samples[name][failures] = values
         return samples
 
-    def _samples(
-        self,
-        keys: jax.Array,
-        template: Any,
-        sources: Sequence[Any],
-        names: Sequence[str],
-        bar: Bar | None = None,
-        inspect: Callable[[Params, Params], None] = lambda *_: None,
-    ) -> Params:
-        """Samples on the template with the named arrays of each source; `inspect` is given the positions."""
+    def _run(
+        self, keys: jax.Array, template: Any, sources: Sequence[Any], names: Sequence[str], bar: Bar | None = None
+    ) -> tuple[Chains, Params]:
+        """Chains on the template with the named arrays of each source, and their positions after the warm-up."""
 
         def density(arrays: Params) -> Density:
             return Density(self._model, (dataclasses.replace(template, **arrays),), {})
@@ -284,6 +275,4 @@ class ReplicatedFit:
         data = [{name: getattr(source, name) for name in names} for source in sources]
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
         chains.run(self._iterations[0], bar)
-        positions, _ = chains.run(self._iterations[1], bar)
-        inspect(positions, chains.example)
-        return chains.constrained(positions)
+        return chains, chains.run(self._iterations[1], bar)[0]
