@@ -13,7 +13,7 @@ from ldpbayes._core.checks import POSITIVE
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, Tradeoff, parameter
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff, parameter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,7 +233,7 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DiscreteGaussianRowsTradeoff(ParametricTradeoff):
+class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
     """Two rows of integers, at most some Euclidean distance apart, with discrete Gaussian noise in every column.
 
     The distance is at least 1. Where scale and distance are small, it is the exact curve: the hull over all integer
@@ -247,35 +247,20 @@ class DiscreteGaussianRowsTradeoff(ParametricTradeoff):
     distance: Array = parameter(("finite, at least 1", lambda a: (a >= 1) & (a < np.inf)))
     columns: int = 1
 
-    def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return self._map("__call__", alpha, scale, distance)
-
-    def _delta(self, epsilon: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return self._map("delta", epsilon, scale, distance)
-
-    def _epsilon(self, delta: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return self._map("epsilon", delta, scale, distance)
-
-    def _map(self, method: str, argument: np.ndarray, scale: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        """A method of the curve at each scale and distance, of the arguments there."""
-        squared = np.floor(distance**2 * (1 + 1e-12))  # of integer vectors
-        result = np.empty(argument.shape)
-        for sigma, length in set(zip(scale.ravel().tolist(), squared.ravel().tolist(), strict=True)):
-            here = (scale == sigma) & (squared == length)
-            result[here] = getattr(_curve(sigma, int(length), self.columns), method)(argument[here])
-        return result
+    def _curve(self, scale: float, distance: float) -> ParametricTradeoff:
+        return _rows_curve(scale, math.floor(distance**2 * (1 + 1e-12)), self.columns)
 
 
 @functools.lru_cache(maxsize=256)
-def _curve(scale: float, squared: int, columns: int) -> Tradeoff:
-    """The curve of rows at most a squared distance apart."""
+def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
+    """The curve of rows of integers at most a squared distance apart."""
     if scale <= SMALL and squared <= SHORT:
         corners = np.array([[0.0, 0.0], [1.0, 1.0]])
         for vector in _longest_vectors((), squared, columns):
             tests = _tests(scale, vector)
             above = tests[tests[:, 1] > np.interp(tests[:, 0], *corners.T)]
             corners = tradeoffs.upper_hull(np.concatenate([corners, above]))
-        return Polygon(*corners.T)
+        return Polygon(corners)
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
     if variance <= 0:

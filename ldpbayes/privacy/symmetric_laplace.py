@@ -17,15 +17,22 @@ from ldpbayes._core.checks import ABOVE_ZERO, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
-from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, parameter
+from ldpbayes.privacy.tradeoffs import (
+    LaplaceTradeoff,
+    ParametricTradeoff,
+    PureProtocolTradeoff,
+    SeparateTradeoff,
+    parameter,
+)
 
 FAR = 2000.0  # distance at which both errors underflow
 MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
+PUBLIC = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
 NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: above it, 1 − error is more precise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SymmetricLaplaceTradeoff(ParametricTradeoff):
+class SymmetricLaplaceTradeoff(SeparateTradeoff):
     """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
 
     `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
@@ -44,30 +51,17 @@ class SymmetricLaplaceTradeoff(ParametricTradeoff):
         if not (is_integer(d) and d >= 1) and d != math.inf:
             raise ValueError(f"dimension must be a positive integer or infinity, got {d!r}")
 
-    def _type_ii_error(self, alpha: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return self._map("type_ii_error", alpha, distance, public=0.0)
+    def _at(self, formula: str, argument: Array) -> Array:
+        if self.dimension > 1:
+            return super()._at(formula, argument)
+        # T_{1,c} is that of Laplace noise of scale λ/√2
+        budget = math.sqrt(2) * np.asarray(self.distance)
+        finite = np.isfinite(budget)
+        laplace = LaplaceTradeoff(np.where(finite, budget, 1.0))._at(formula, argument)
+        return np.where(finite, laplace, np.asarray(PUBLIC._at(formula, argument)))[()]
 
-    def _delta(self, epsilon: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return self._map("delta", epsilon, distance, public=1.0)
-
-    def _epsilon(self, delta: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        return np.where(delta == 1, 0.0, self._map("epsilon", delta, distance, public=math.inf))
-
-    def _map(self, formula: str, argument: np.ndarray, distance: np.ndarray, public: float) -> np.ndarray:
-        """A function of the tests at each distance, of the arguments there; `public` where the distance is infinite.
-
-        T_{1,c} has a closed form: that of Laplace noise of scale λ/√2.
-        """
-        if self.dimension == 1:
-            budget = math.sqrt(2) * distance
-            finite = np.isfinite(budget)
-            closed = getattr(LaplaceTradeoff, f"_{formula}")
-            return np.where(finite, closed(self, argument, np.where(finite, budget, 1.0)), public)
-        result = np.full(argument.shape, public)
-        for c in np.unique(distance[distance < FAR]):
-            here = distance == c
-            result[here] = getattr(_tests(self.dimension, float(c)), formula)(argument[here])
-        return result
+    def _curve(self, distance: float) -> ParametricTradeoff:
+        return _tests(self.dimension, distance) if distance < FAR else PUBLIC
 
 
 @functools.lru_cache(maxsize=256)
@@ -76,7 +70,7 @@ def _tests(dimension: float, distance: float) -> "_Tests":
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Tests:
+class _Tests(ParametricTradeoff):
     """Level and power of the most powerful tests, as functions of the logarithm κ ≥ 0 of their threshold."""
 
     dimension: float
@@ -129,10 +123,9 @@ class _Tests:
         kappa = kappa[kappa < self.most]
         return kappa, *self.log_errors(kappa)
 
-    def type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
+    def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
         """The curve: Neyman and Pearson's test at level `alpha`, and by symmetry the inverse beyond the diagonal."""
-        with np.errstate(divide="ignore"):
-            log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
+        log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
         beyond, detected = log_alpha > self.grid[1][0], alpha > 0.5
         # at the threshold the level is alpha, or beyond the diagonal the type II error is; above one half the power,
         # 1 − alpha, stands for this error
@@ -142,9 +135,8 @@ class _Tests:
         level, power, miss = self.log_errors(kappa)
         # the threshold is nearly right: there the tangent is within rounding of the curve
         short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(miss) - alpha)
-        with np.errstate(over="ignore"):
-            tangent = np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha)
-            value = np.where(beyond, np.exp(level) + np.exp(-kappa) * short, tangent)
+        tangent = np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha)
+        value = np.where(beyond, np.exp(level) + np.exp(-kappa) * short, tangent)
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
     def _threshold(self, which: int, target: np.ndarray) -> np.ndarray:
@@ -163,7 +155,7 @@ class _Tests:
             root = np.clip(root - sign * (self.log_errors(root)[which - 1] - target) / slope, at[0], at[-1])
         return root
 
-    def delta(self, epsilon: np.ndarray) -> np.ndarray:
+    def _delta(self, epsilon: np.ndarray) -> np.ndarray:
         if self.dimension == math.inf:
             a = epsilon / self.distance
             return -np.expm1(-self.distance / (a + np.sqrt(2 + a**2)))
@@ -171,15 +163,14 @@ class _Tests:
         detected = np.where(power < miss, np.exp(power), -np.expm1(miss))
         return np.maximum(detected - np.exp(level + epsilon), 0.0)
 
-    def epsilon(self, delta: np.ndarray) -> np.ndarray:
+    def _epsilon(self, delta: np.ndarray) -> np.ndarray:
         if self.dimension == math.inf:
-            with np.errstate(divide="ignore"):
-                miss = -np.log1p(-delta)
-                epsilon = self.distance**2 / (2 * miss) - miss
-            return np.where(delta >= self.delta(np.zeros(1)), 0.0, epsilon)
+            miss = -np.log1p(-delta)
+            epsilon = self.distance**2 / (2 * miss) - miss
+            return np.where(delta >= self._delta(np.zeros(1)), 0.0, epsilon)
         bracket = np.zeros_like(delta), np.full_like(delta, self.most)
-        root = find_root(lambda epsilon, target: self.delta(epsilon) - target, bracket, args=(delta,))
-        least, most = self.delta(np.array([self.most, 0.0]))
+        root = find_root(lambda epsilon, target: self._delta(epsilon) - target, bracket, args=(delta,))
+        least, most = self._delta(np.array([self.most, 0.0]))
         return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
 
 

@@ -57,24 +57,41 @@ class ParametricTradeoff(Tradeoff):
     _epsilon: ClassVar[Formula]
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if "rule" in field.metadata:
-                name, value = field.metadata["name"] or field.name, getattr(self, field.name)
-                object.__setattr__(self, field.name, checked(name, value, *field.metadata["rule"]))
-
-    def _at(self, formula: Formula, argument: Array) -> Array:
-        parameters = (getattr(self, field.name) for field in dataclasses.fields(self) if "rule" in field.metadata)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return formula(*np.broadcast_arrays(argument, *parameters))[()]
+        for field in self._parameters():
+            name, value = field.metadata["name"] or field.name, getattr(self, field.name)
+            object.__setattr__(self, field.name, checked(name, value, *field.metadata["rule"]))
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        return self._at(self._type_ii_error, checked("alpha", alpha, *PROBABILITY))
+        return self._at("_type_ii_error", checked("alpha", alpha, *PROBABILITY))
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        return self._at(self._delta, checked("epsilon", epsilon, *NOT_NEGATIVE))
+        return self._at("_delta", checked("epsilon", epsilon, *NOT_NEGATIVE))
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        return self._at(self._epsilon, checked("delta", delta, *PROBABILITY))
+        return self._at("_epsilon", checked("delta", delta, *PROBABILITY))
+
+    def _parameters(self) -> list[dataclasses.Field]:
+        return [field for field in dataclasses.fields(self) if "rule" in field.metadata]
+
+    def _at(self, formula: str, argument: Array) -> Array:
+        parameters = (getattr(self, field.name) for field in self._parameters())
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return getattr(self, formula)(*np.broadcast_arrays(argument, *parameters))[()]
+
+
+class SeparateTradeoff(ParametricTradeoff):
+    """A curve that is made by itself for each combination of values of its parameters."""
+
+    _curve: ClassVar[Callable[..., ParametricTradeoff]]
+
+    def _at(self, formula: str, argument: Array) -> Array:
+        fields = (getattr(self, field.name) for field in self._parameters())
+        argument, *parameters = np.broadcast_arrays(argument, *fields)
+        result = np.empty(argument.shape)
+        for values in set(zip(*(each.ravel().tolist() for each in parameters), strict=True)):
+            here = np.all([each == value for each, value in zip(parameters, values, strict=True)], axis=0)
+            result[here] = self._curve(*values)._at(formula, argument[here])
+        return result[()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +103,7 @@ class LogTradeoff(ParametricTradeoff):
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Log of `delta`, also where delta itself underflows."""
-        return self._at(self._log_delta, checked("epsilon", epsilon, *NOT_NEGATIVE))
+        return self._at("_log_delta", checked("epsilon", epsilon, *NOT_NEGATIVE))
 
     def _delta(self, epsilon: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         return np.exp(self._log_delta(epsilon, *parameters))
@@ -203,26 +220,23 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
     return np.where(t > 25, series / far**2, 1 - t * _mills(t))
 
 
-class Polygon(Tradeoff):
-    """A curve whose best tests are the corners of a concave polygon of (level, power), from (0, 0) to (1, 1)."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Polygon(ParametricTradeoff):
+    """A curve whose best tests are the `corners` of a concave polygon of (level, power), from (0, 0) to (1, 1)."""
 
-    def __init__(self, level: np.ndarray, power: np.ndarray) -> None:
-        self._level, self._power = level, power
+    corners: np.ndarray
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        return np.clip(1 - np.interp(checked("alpha", alpha, *PROBABILITY), self._level, self._power), 0.0, 1.0)[()]
+    def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
+        return np.clip(1 - np.interp(alpha, *self.corners.T), 0.0, 1.0)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
-        epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE))[..., None]
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            gain = self._power[1:] * -np.expm1(epsilon + np.log(self._level[1:] / self._power[1:]))
-        return np.maximum(gain.max(axis=-1), 0.0)[()]
+    def _delta(self, epsilon: np.ndarray) -> np.ndarray:
+        level, power = self.corners[1:].T
+        return np.maximum(np.max(power * -np.expm1(epsilon[..., None] + np.log(level / power)), axis=-1), 0.0)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
-        delta = np.asarray(checked("delta", delta, *PROBABILITY))[..., None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.log(np.maximum(self._power[1:] - delta, 0.0) / self._level[1:])
-        return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)[()]
+    def _epsilon(self, delta: np.ndarray) -> np.ndarray:
+        level, power = self.corners[1:].T
+        needed = np.log(np.maximum(power - delta[..., None], 0.0) / level)
+        return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)
 
 
 ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
@@ -241,6 +255,7 @@ class FiniteTradeoff(Polygon):
     """
 
     laws: Array
+    corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         laws = np.asarray(checked("laws", self.laws, *POSITIVE))
@@ -263,8 +278,7 @@ class FiniteTradeoff(Polygon):
             level, power = (np.cumsum(p, axis=1)[:, :-1] for p in (law[order], np.take_along_axis(laws, order, 1)))
             above = power > np.interp(level, *corners.T)
             corners = upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
-        object.__setattr__(self, "_level", corners[:, 0])
-        object.__setattr__(self, "_power", corners[:, 1])
+        object.__setattr__(self, "corners", corners)
 
 
 def upper_hull(points: np.ndarray) -> np.ndarray:
