@@ -270,7 +270,6 @@ class privatize(Messenger):
                 raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {_in_words(value)}")
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites: list[str] = []
-        self._releases: set[str] = set()
         self._doubts: dict[str, str] = {}
         super().__init__(model)
 
@@ -298,26 +297,23 @@ class privatize(Messenger):
             return
         name, value = msg["name"], msg["value"]
         self._sites.append(name)
-        if isinstance(value, (Release, Sketch)):
-            msg["value"] = self._released_values(name, value)
-            msg["is_observed"] = msg["value"] is not None
-            msg["infer"] = msg["infer"] | _RELEASED
-        if name in self.mechanisms:
-            msg["fn"] = privatized_law(msg["fn"], self.mechanisms[name], **self.options)
-
-    def _released_values(self, name: str, data: Release | Sketch) -> Array | None:
-        if isinstance(data, Sketch):
+        if isinstance(value, Sketch):
             raise TypeError(
-                f"site {name!r} observes a {type(data).__name__}, but a privatized model needs the records: pass the "
+                f"site {name!r} observes a {type(value).__name__}, but a privatized model needs the records: pass the "
                 "release, or write the site with ldpbayes.observe, which takes sketches"
             )
         stated = self.mechanisms.get(name)
-        if stated is None:
-            raise TypeError(f"site {name!r} observes a release, but privatize is given no mechanism for it")
-        if is_concrete(stated, data.mechanism) and stated != data.mechanism:
-            raise ValueError(f"site {name!r}: privatize is given {stated!r}, but the release is by {data.mechanism!r}")
-        self._releases.add(name)
-        return data.values
+        if isinstance(value, Release):
+            if stated is None:
+                raise TypeError(f"site {name!r} observes a release, but privatize is given no mechanism for it")
+            if is_concrete(stated, value.mechanism) and stated != value.mechanism:
+                raise ValueError(
+                    f"site {name!r}: privatize is given {stated!r}, but the release is by {value.mechanism!r}"
+                )
+            msg["value"], msg["is_observed"] = value.values, value.values is not None
+            msg["infer"] = msg["infer"] | _RELEASED
+        if stated is not None:
+            msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 
     def postprocess_message(self, msg: Message) -> None:
         """Check the observed values of a named site: all handlers have run, so its value and mask are final."""
@@ -326,10 +322,11 @@ class privatize(Messenger):
             return
         checked = check_site(name, msg["fn"], msg["value"])
         # A release has given the warning about its values itself.
-        problem = doubts_about(*checked) if checked and name not in {*self._doubts, *self._releases} else None
-        if problem:
-            self._doubts[name] = f"site {name!r}: {problem}"
-            warn(self._doubts[name], ReleaseWarning)
+        if checked and name not in self._doubts and not msg["infer"].get("released"):
+            problem = doubts_about(*checked)
+            if problem:
+                self._doubts[name] = f"site {name!r}: {problem}"
+                warn(self._doubts[name], ReleaseWarning)
 
     @property
     def doubts(self) -> tuple[str, ...]:
