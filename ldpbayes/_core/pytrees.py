@@ -87,6 +87,8 @@ def equal(one: Any, other: Any) -> bool:
     def same(a: Any, b: Any) -> bool:
         if dataclasses.is_dataclass(a):
             return type(a) is type(b) and equal(a, b)
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            return len(a) == len(b) and all(x is y or same(x, y) for x, y in zip(a, b, strict=True))
         return is_concrete(a, b) and bool(np.array_equal(a, b))
 
     pairs = ((getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))

@@ -16,7 +16,7 @@ import scipy
 from jax.scipy.special import ndtr, ndtri
 
 from ldpbayes._core.checks import FINITE, checked, is_integer
-from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.pytrees import equal, pytree, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.estimation.losses._loss import Loss
@@ -30,9 +30,7 @@ LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail
 PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
 
 Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
-Support = (
-    tuple[Array, Array] | str | None
-)  # numbers or arrays over the perturbed columns, "bounds" (a mechanism's), or None
+Support = Bounds | str  # numbers too, or "bounds": a mechanism's
 
 
 @jax.tree_util.register_static
@@ -93,14 +91,7 @@ class Correction(abc.ABC):
         return mechanism.unperturbed
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        fields = [field.name for field in dataclasses.fields(self)]
-        (own, kind), (others, other_kind) = (
-            jax.tree.flatten([getattr(method, name) for name in fields]) for method in (self, other)
-        )
-        same = [a is b or (is_concrete(a, b) and np.array_equal(a, b)) for a, b in zip(own, others, strict=False)]
-        return len({kind, other_kind}) == 1 and all(same)
+        return equal(self, other) if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
@@ -124,13 +115,9 @@ class Points:
                 f"shapes {np.shape(self.rows)} and {np.shape(self.weights)}"
             )
 
-    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """The values without weights, shape (points, N); `index` has the perturbed columns."""
-        return loss.values(self.rows, theta)
-
-    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """The weighted sum, with its gradient and Hessian in the parameters."""
-        return loss.total(self.rows, self.weights, theta)
+    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
+        """What is evaluated at the points; `index` has the perturbed columns."""
+        return loss
 
 
 @pytree
@@ -138,11 +125,20 @@ class Points:
 class Laplacians(Points):
     """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some `Points`, weighted."""
 
-    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        return loss.laplacians(self.rows, theta, index)
+    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
+        return _Laplacian(loss, index)
 
-    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        return loss.total_laplacian(self.rows, self.weights, theta, index)
+
+@dataclasses.dataclass(frozen=True)
+class _Laplacian(Loss):
+    loss: Loss
+    index: tuple[int, ...]
+
+    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
+        return self.loss.laplacians(rows, theta, self.index)
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
+        return self.loss.total_laplacian(rows, weights, theta, self.index)
 
 
 @pytree
@@ -157,11 +153,12 @@ class Corrected:
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         """Corrected loss of each record, shape (N,); `index` has the perturbed columns."""
-        return _sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
+        values = (term.weights * term.operated(loss, index).values(term.rows, theta) for term in self.terms)
+        return _sum(jnp.sum(part, axis=0) for part in values)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
         """Mean of the corrected losses, with its gradient and Hessian."""
-        totals = [term.total(loss, theta, index) for term in self.terms]
+        totals = [term.operated(loss, index).total(term.rows, term.weights, theta) for term in self.terms]
         return Derivatives(*(_sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
@@ -452,22 +449,15 @@ class DeconvolvedLoss(Loss):
             def corrected(function: Callable, j: int) -> Callable:
                 direction = jnp.asarray(np.eye(size)[j], rows.dtype)
 
-                def along(row: jax.Array, v: jax.Array) -> jax.Array:
-                    return jax.jvp(function, (row,), (v,))[1]
+                def slope(row: jax.Array) -> jax.Array:
+                    return jax.jvp(function, (row,), (direction,))[1]
 
-                def operated(row: jax.Array) -> jax.Array:
-                    bend = jax.jvp(lambda r: along(r, direction), (row,), (direction,))[1]
-                    return function(row) - 0.5 * variance * bend
-
-                return operated
+                return lambda row: function(row) - 0.5 * variance * jax.jvp(slope, (row,), (direction,))[1]
 
             return functools.reduce(corrected, self.index, lambda row: self.loss.values(row, theta))(row)
 
         variances = jnp.broadcast_to(jnp.asarray(self.deviation, rows.dtype) ** 2, rows.shape[:-1])
         return jax.vmap(value)(rows.reshape(-1, size), variances.reshape(-1)).reshape(rows.shape[:-1])
-
-    def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        raise NotImplementedError("this loss is corrected already")
 
 
 @pytree
@@ -477,11 +467,8 @@ class Deconvolutions(Points):
 
     deviation: Array
 
-    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        return DeconvolvedLoss(loss, index, self.deviation).values(self.rows, theta)
-
-    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        return DeconvolvedLoss(loss, index, self.deviation).total(self.rows, self.weights, theta)
+    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
+        return DeconvolvedLoss(loss, index, self.deviation)
 
 
 _CORRECTIONS = (Combined, DoublyRandom, SmoothedDoublyRandom, SymmetricLaplaceCorrection, IndependentLaplaceCorrection)
@@ -588,10 +575,7 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     over the analyst's noise is a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
-    noise = mechanism.noise
-    delta, deviation = (
-        jnp.asarray(v, part.dtype).reshape(-1, 1) for v in (_zero_chance(noise), noise.standard_deviation)
-    )
+    delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
     columns = []
@@ -603,17 +587,11 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     return jnp.concatenate(columns, axis=1)
 
 
-def _zero_chance(noise: Noise) -> Array:
-    """δ: probability that a record whose scale is positive gets no noise."""
-    return noise.chance if isinstance(noise, Omitted) else 0.0
-
-
 def chance_and_deviation(mechanism: Additive, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """δ and λ of each record, arrays (1, N): zero probability and standard deviation of the noise in each column."""
-    ones = jnp.ones((1, rows.shape[0]), rows.dtype)
-    noise = mechanism.noise
-    delta, deviation = (jnp.asarray(v, rows.dtype) * ones for v in (_zero_chance(noise), noise.standard_deviation))
-    return delta, deviation
+    noise, ones = mechanism.noise, jnp.ones((1, rows.shape[0]), rows.dtype)
+    chance = noise.chance if isinstance(noise, Omitted) else 0.0
+    return jnp.asarray(chance, rows.dtype) * ones, jnp.asarray(noise.standard_deviation, rows.dtype) * ones
 
 
 def _released_points(rows: jax.Array) -> Points:

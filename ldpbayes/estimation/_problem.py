@@ -1,9 +1,9 @@
-"""The problem of an M-estimate: its records, its units and its loss, examined before the minimisation."""
+"""The problem of an M-estimate: its records, its loss and its units, examined before the minimisation."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation._corrections import Bounds, Correction, check_noise, methods_for
-from ldpbayes.estimation.losses._loss import Loss, as_loss, has_kinks
+from ldpbayes.estimation.losses._loss import FunctionLoss, Loss, as_loss, has_kinks
 from ldpbayes.estimation.losses._regression import RegressionLoss
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -147,34 +147,45 @@ def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class FlatLoss:
-    """A loss of a flat parameter with positions for columns, and its flat start (p,).
+class Problem:
+    """Records, and a loss of a flat parameter with positions for columns.
 
-    `unravel` leads from a flat parameter to the form of the user's loss; `function` is the user's function, if any.
+    `start` (p,) is flat, and `unravel` leads from a flat parameter to the form of the user's. `units` (p,) are the
+    natural ones at the start. `everywhere` says that the loss is finite outside the support too, `rough` that it is a
+    function with kinks in its parameter, to be rounded off over the units.
     """
 
+    records: Records
     loss: Loss
     start: np.ndarray
     unravel: Callable
-    function: Callable | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ExaminedLoss:
-    """A loss that knows whether it is smooth, and the natural units (p,) of its parameters at the start.
-
-    `everywhere` says that it is finite outside the support too, `rough` that it is a function with kinks in its
-    parameter, to be rounded off over the units.
-    """
-
-    loss: Loss
     units: np.ndarray
     everywhere: bool
     rough: bool
 
 
-def with_flat_parameter(loss: Loss | Callable, start: PyTree, records: Records) -> FlatLoss:
-    """The user's loss as a loss of a flat parameter; TypeError or ValueError unless loss, start and columns agree."""
+def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, method: Correction) -> Problem:
+    """The problem of a user's loss; TypeError or ValueError unless release, loss, start and method fit each other."""
+    records = records_of(release, method)
+    original, start, unravel = _with_flat_parameter(loss, start, records)
+    check_finite(original, start, records, bounded=records.support is not None)
+    # Whether the loss is finite at released values, and at points three times as far from their mean.
+    centre = records.rows.mean(axis=0)
+    places = (records.rows, centre + 3 * (records.rows - centre))
+    everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
+    units = np.asarray(natural_units(original, jnp.asarray(sampled_rows(records)), jnp.asarray(start)))
+    known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
+    if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
+        rows, thetas = _lines(start, records, units, everywhere=False)
+        rough = has_kinks(original, rows[[0, 0]], thetas, 2)  # in the parameter alone
+        known = dataclasses.replace(known, rough=rough)
+    return Problem(records, known, start, unravel, units, everywhere, rough)
+
+
+def _with_flat_parameter(
+    loss: Loss | Callable, start: PyTree, records: Records
+) -> tuple[Loss, np.ndarray, Callable[[Array], PyTree]]:
+    """The user's loss as a loss of a flat parameter, the flat start, and the way back to the form of the user's."""
     mechanism = records.mechanism
     if isinstance(loss, Loss):
         loss = loss.of(mechanism.names)
@@ -182,11 +193,11 @@ def with_flat_parameter(loss: Loss | Callable, start: PyTree, records: Records) 
         names = loss.names(mechanism.names)
         if names is None and start is None:
             raise ValueError("start is needed: this loss does not name its parameters, so that their number is unknown")
-        flat = np.zeros(len(names or ())) if start is None else np.asarray(start, float)
+        flat: Any = np.zeros(len(names or ())) if start is None else np.asarray(start, float)
         if flat.ndim != 1 or (names is not None and len(flat) != len(names)):
             count = "" if names is None else f"{len(names)} "
             raise ValueError(f"start must be an array of {count}parameters, got shape {flat.shape}")
-        return FlatLoss(loss, flat, np.asarray, None)
+        return loss, flat, np.asarray
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
     name = getattr(loss, "__name__", "")
@@ -199,70 +210,41 @@ def with_flat_parameter(loss: Loss | Callable, start: PyTree, records: Records) 
     numbers, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
     if not numbers.size or not bool(jnp.all(jnp.isfinite(numbers))):
         raise ValueError(f"start must hold finite numbers, got {start!r}")
-    return FlatLoss(as_loss(loss, scalar=records.scalar, unravel=unravel), np.asarray(numbers), unravel, loss)
-
-
-def examine(flat: FlatLoss, records: Records, method: Correction) -> ExaminedLoss:
-    """Examine a loss at some records; ValueError if it is not finite there or lacks derivatives that a method needs."""
-    loss, start, rows = flat.loss, flat.start, records.rows
-    if flat.function is not None:
-        _check_function(flat.function, flat, records)
-    # Whether the loss is finite at released values, and at points three times as far from their mean.
-    centre = rows.mean(axis=0)
-    far = np.concatenate([rows, centre + 3 * (rows - centre)])
-    values = np.asarray(_compiled_values(loss, np.concatenate([records.inside(rows), far]), start))
-    _check_finite(values[: len(rows)], rows, bounded=records.support is not None)
-    everywhere = bool(np.isfinite(values[len(rows) :]).all())
-    units = np.asarray(natural_units(loss, jnp.asarray(sampled_rows(records)), jnp.asarray(start)))
-    if method.derivatives(records.mechanism.dimension):
-        loss = _with_known_smoothness(flat, records, method, units, everywhere)
-    rough = False
-    if flat.function is not None and not loss.smooth:
-        rows, thetas = _lines(start, records, units, everywhere=False)
-        rough = has_kinks(flat.loss, rows[[0, 0]], thetas, 2)  # in the parameter alone
-        loss = _replace_fields(loss, rough=True) if rough else loss
-    return ExaminedLoss(loss, units, everywhere, rough)
-
-
-def check_values(loss: Loss, rows: np.ndarray, records: Records, theta: np.ndarray, *, bounded: bool) -> None:
-    """ValueError unless the losses of rows are finite; `bounded` says that the rows were brought into the support."""
-    _check_finite(np.asarray(_compiled_values(loss, rows, theta)), records.rows, bounded)
-
-
-def _check_function(function: Callable, flat: FlatLoss, records: Records) -> None:
-    """ValueError unless the user's function returns a number for a record and a parameter."""
+    flat = np.asarray(numbers)
     row = jnp.asarray(records.rows[0, 0] if records.scalar else records.rows[0])
-    result = jax.eval_shape(function, row, flat.unravel(jnp.asarray(flat.start)))
+    shape = getattr(jax.eval_shape(loss, row, unravel(numbers)), "shape", "unknown")
     try:  # NumPy refuses an index that JAX would move into the row
-        function(np.asarray(row), flat.unravel(np.asarray(flat.start)))
+        loss(np.asarray(row), unravel(flat))
     except IndexError as error:
         raise ValueError(f"the loss asks for what a record does not have: {error}") from error
     except Exception:  # not written for NumPy's arrays
         pass
-    shape = getattr(result, "shape", type(result).__name__)
     if shape != ():
         raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shape}")
+    return as_loss(loss, scalar=records.scalar, unravel=unravel), flat, unravel
 
 
-def _check_finite(values: np.ndarray, rows: np.ndarray, bounded: bool) -> None:
-    if not np.isfinite(values).all():
-        bad = np.flatnonzero(~np.isfinite(values))
+def check_finite(loss: Loss, theta: np.ndarray, records: Records, *, bounded: bool) -> None:
+    """ValueError unless the losses of the records, brought into the support if `bounded`, are finite."""
+    values = np.asarray(_values(loss, records.inside(records.rows) if bounded else records.rows, theta))
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
         where = ", brought into the support," if bounded else ""
-        value = f"{values[bad[0]]} for record {bad[0]}{where} and for {len(bad) - 1} others: {rows[bad[0]]}"
+        value = f"{values[bad[0]]} for record {bad[0]}{where} and for {len(bad) - 1} others: {records.rows[bad[0]]}"
         raise ValueError(f"the loss must be finite, but at the start it is {value}")
 
 
 def _with_known_smoothness(
-    flat: FlatLoss, records: Records, method: Correction, units: np.ndarray, everywhere: bool
+    loss: Loss, start: np.ndarray, records: Records, method: Correction, units: np.ndarray, everywhere: bool
 ) -> Loss:
     """The loss with `smooth` determined if unknown; ValueError if it lacks derivatives that the method needs."""
-    loss, smooth = flat.loss, flat.loss.smooth
-    order = method.derivatives(records.mechanism.dimension)
-    if smooth is None:
+    order, smooth = method.derivatives(records.mechanism.dimension), loss.smooth
+    if order and smooth is None:
         # two more in the parameters, for the gradient and the Hessian
-        smooth = not has_kinks(loss, *_lines(flat.start, records, units, everywhere), order + 2)
-        loss = _replace_fields(loss, smooth=smooth)
-    if not smooth and method.only_smooth:
+        smooth = not has_kinks(loss, *_lines(start, records, units, everywhere), order + 2)
+        if dataclasses.is_dataclass(loss) and "smooth" in {field.name for field in dataclasses.fields(loss)}:
+            loss = dataclasses.replace(loss, smooth=smooth)
+    if order and method.only_smooth and not smooth:
         others = [repr(other.name) for other in methods_for(records.mechanism) if not other.only_smooth]
         advice = [f"use {' or '.join(others)}"] if others else []
         if isinstance(loss, RegressionLoss) and loss.smooth_kernel is not None:
@@ -277,14 +259,6 @@ def _with_known_smoothness(
     return loss
 
 
-def _replace_fields(loss: Loss, **values: bool) -> Loss:
-    """The loss with fields replaced, if it is a dataclass that has them."""
-    if not dataclasses.is_dataclass(loss):
-        return loss
-    known = {field.name for field in dataclasses.fields(loss)}
-    return dataclasses.replace(loss, **values) if set(values) <= known else loss
-
-
 def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: bool) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of lines along which records, in their perturbed columns, and parameters change."""
     rng = np.random.default_rng(0)
@@ -296,5 +270,5 @@ def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: b
 
 
 @functools.partial(jax.jit, static_argnames="loss")
-def _compiled_values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
+def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     return loss.values(rows, theta)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from types import EllipsisType
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,7 +16,6 @@ from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
-from ldpbayes.estimation import _problem as problem
 from ldpbayes.estimation._corrections import (
     Corrected,
     Correction,
@@ -24,6 +24,7 @@ from ldpbayes.estimation._corrections import (
     check_noise,
     correction_from,
 )
+from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of, sampled_rows
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
@@ -35,14 +36,6 @@ class EstimationWarning(LdpBayesWarning):
     """An estimate that should not be used as it is; the message says why."""
 
 
-class _MethodsOwn:
-    def __repr__(self) -> str:
-        return "<the method's>"
-
-
-_METHODS_OWN: Any = _MethodsOwn()  # None is a support
-
-
 def m_estimate(
     loss: Loss | Callable,
     release: Release | ArrayLike,
@@ -50,7 +43,7 @@ def m_estimate(
     *,
     start: PyTree = None,
     space: Box | Ball | None = None,
-    support: Literal["bounds"] | tuple[ArrayLike, ArrayLike] | None = _METHODS_OWN,
+    support: Literal["bounds"] | tuple[ArrayLike, ArrayLike] | EllipsisType | None = ...,
     draws: int | Literal["exact"] | None = None,
     cuts: Sequence[float] | None = None,
     starts: int = 1,
@@ -111,7 +104,7 @@ def m_estimate(
     Standard errors are those of the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the curvature of a smooth
     version of a loss that has kinks; `MEstimationResult.bootstrap` replaces them by the bootstrap's.
     """
-    options: dict[str, Any] = {} if support is _METHODS_OWN else {"support": support}
+    options: dict[str, Any] = {} if support is ... else {"support": support}  # None is a support
     options |= {name: value for name, value in (("draws", draws), ("cuts", cuts)) if value is not None}
     correction = correction_from(method, **options)
     if not is_integer(starts) or starts < 1:
@@ -119,13 +112,12 @@ def m_estimate(
     if space is not None and not isinstance(space, (Box, Ball)):
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
-        records = problem.records_of(release, correction)
-        flat = problem.with_flat_parameter(loss, start, records)
-        _check_space(space, flat.start, start)
-        examined = problem.examine(flat, records, correction)
-        first, space, units = _place(examined, records, flat.start, space, keep_start=start is not None)
-        estimator = Estimator(examined.loss, records.mechanism, correction, space, examined.everywhere, units)
-        return Solver(estimator, flat.unravel, int(starts)).solve(records, first, seed)
+        problem = posed(loss, start, release, correction)
+        _check_space(space, problem.start, start)
+        first, space, units = _place(problem, space, keep_start=start is not None)
+        mechanism = problem.records.mechanism
+        estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)
+        return Solver(estimator, problem.unravel, int(starts)).solve(problem.records, first, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -204,7 +196,6 @@ class Solution(NamedTuple):
 
     theta: Array
     covariance: Array
-    value: Array
     converged: Array
     iterations: Array
     boundary: Array
@@ -265,24 +256,20 @@ class Estimator:
         """The estimator with its method settled for the mechanism, so that all of a kind share a tree structure."""
         return dataclasses.replace(self, method=self.method.settled(self.mechanism))
 
-    @property
-    def index(self) -> tuple[int, ...]:
-        return self.mechanism.index
-
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
         """Estimate from evidence; traceable."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
         """Minimum of the first criterion from a start; through ever less smooth criteria, if the loss has kinks."""
-        criterion = evidence.criteria[0]
+        criterion, index = evidence.criteria[0], self.mechanism.index
         unit = self._unit(criterion)
         if unit is None:
-            return minimise(lambda theta: criterion.derivatives(self.loss, theta, self.index), start, self.space)
+            return minimise(lambda theta: criterion.derivatives(self.loss, theta, index), start, self.space)
 
         def follow(theta: jax.Array, width: jax.Array) -> tuple[jax.Array, Minimum]:
             loss = self.loss.smoothed(width * unit)
-            minimum = self._minimise(lambda at: criterion.derivatives(loss, at, self.index), theta, width)
+            minimum = self._minimise(lambda at: criterion.derivatives(loss, at, index), theta, width)
             return minimum.theta, minimum
 
         # Rounded off over a large width, a loss that does not settle may have another minimum far from the start.
@@ -294,35 +281,38 @@ class Estimator:
 
     def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
         """The estimate with its covariance, from the minimum of the first criterion; ValueError for too few records."""
+        criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
-        if evidence.criteria[0].count <= spent:
+        if criterion.count <= spent:
             raise ValueError(
-                f"{evidence.criteria[0].count} records are too few for {len(minimum.theta)} parameters by method "
+                f"{criterion.count} records are too few for {len(minimum.theta)} parameters by method "
                 f"{self.method.name!r}: more than {spent} are needed, and many more for errors to be trusted"
             )
         if spent > len(minimum.theta):
-            return self._combine(evidence, minimum, spent)
-        criterion, theta = evidence.criteria[0], minimum.theta
-        boundary = self.space.boundary(theta)
+            minimum, scores = self._combine(evidence, minimum)
+        else:
+            scores = criterion.scores(self.loss, minimum.theta, index)
+        theta, at = minimum.theta, minimum.at
         wide = self._loss_for_curvature(criterion, theta)
-        curvature = minimum.at.hessian if wide is self.loss else criterion.derivatives(wide, theta, self.index).hessian
-        scores = criterion.scores(self.loss, theta, self.index)
-        covariance = sandwich(curvature, scores, ~boundary, spent=spent)
-        return Solution(theta, covariance, minimum.at.value, minimum.converged, minimum.iterations, boundary)
+        if at is None or wide is not self.loss:
+            at = criterion.derivatives(wide, theta, index)
+        boundary = self.space.boundary(theta)
+        covariance = sandwich(at.hessian, scores, ~boundary, spent=spent)
+        return Solution(theta, covariance, minimum.converged, minimum.iterations, boundary)
 
-    def _combine(self, evidence: EvidenceCorrection, minimum: Minimum, spent: int) -> Solution:
+    def _combine(self, evidence: EvidenceCorrection, minimum: Minimum) -> tuple[Minimum, jax.Array]:
         """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero.
 
         All scores are unbiased for one score, so their differences have mean zero at every parameter. Taken at a
         first estimate, the projection is a constant: the first criterion is tilted by it and minimised again, twice.
         """
         base, *others = evidence.criteria
-        unit = self._unit(base)
+        unit, index = self._unit(base), self.mechanism.index
         final = self.loss if unit is None else self.loss.smoothed(_final_width(base.count) * unit)
 
         def residual(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-            score = base.scores(self.loss, theta, self.index)
-            apart = [c.scores(self.loss, theta, self.index) - score for c in others]
+            score = base.scores(self.loss, theta, index)
+            apart = [c.scores(self.loss, theta, index) - score for c in others]
             nuisance = jnp.concatenate([*apart, evidence.controls], axis=1)
             coefficients = project_out(score, nuisance)
             return jnp.mean(nuisance, axis=0) @ coefficients, score - nuisance @ coefficients
@@ -331,7 +321,7 @@ class Estimator:
             tilt = residual(theta)[0]
 
             def derivatives(at: jax.Array) -> Derivatives:
-                value, slope, hessian = base.derivatives(final, at, self.index)
+                value, slope, hessian = base.derivatives(final, at, index)
                 return Derivatives(value - tilt @ at, slope - tilt, hessian)
 
             ahead = self._minimise(derivatives, theta, _final_width(base.count))
@@ -339,13 +329,9 @@ class Estimator:
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
         theta = _fixed_point(minimum.theta, path.theta[0], path.theta[1], jnp.abs(jnp.diagonal(minimum.at.hessian)))
-        scores = residual(theta)[1]
-        boundary = self.space.boundary(theta)
-        curvature = base.derivatives(self._loss_for_curvature(base, theta), theta, self.index).hessian
-        covariance = sandwich(curvature, scores, ~boundary, spent=spent)
-        iterations = minimum.iterations + jnp.sum(path.iterations)
         converged = minimum.converged & jnp.all(path.converged)
-        return Solution(theta, covariance, path.at.value[-1], converged, iterations, boundary)
+        end = Minimum(theta, None, converged, minimum.iterations + jnp.sum(path.iterations))
+        return end, residual(theta)[1]
 
     def _minimise(self, derivatives: Callable, start: jax.Array, width: Array) -> Minimum:
         tolerance = TOLERANCE if self.loss.settles else 0.3 * width
@@ -366,7 +352,7 @@ class Estimator:
         if self.loss.value_of_normal is not None and self.method.settled(self.mechanism).support is not None:
             # The unit is the spread of released residuals; the criterion's value tells the spread of the original ones.
             # Without truncation to the support it tells little, and may even be negative.
-            spread = jnp.mean(criterion.values(self.loss, theta, self.index)) / self.loss.value_of_normal
+            spread = jnp.mean(criterion.values(self.loss, theta, self.mechanism.index)) / self.loss.value_of_normal
             unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
         return self.loss.smoothed(wide * unit)
 
@@ -450,44 +436,41 @@ def _check_space(space: Box | Ball | None, start: np.ndarray, original_start: Py
 
 
 def _place(
-    examined: problem.ExaminedLoss,
-    records: problem.Records,
-    start: np.ndarray,
-    space: Box | Ball | None,
-    *,
-    keep_start: bool,
+    problem: Problem, space: Box | Ball | None, *, keep_start: bool
 ) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
     """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate.
 
     A function with kinks always starts from the naive estimate: rounded off, it shows its minimum only from nearby.
     """
-    keep_start = keep_start and not examined.rough
+    start, keep_start = problem.start, keep_start and not problem.rough
     if space is not None and keep_start:
         return start, space, None
-    naive, units = _naive_estimate(examined, records, start, space)
+    naive, units = _naive_estimate(problem, space)
     if space is None:
         reach = 10 * (1 + units + np.abs(naive))
         space = Box(np.minimum(naive - reach, start - 1), np.maximum(naive + reach, start + 1))
-    return start if keep_start else naive, space, units if examined.rough else None
+    return start if keep_start else naive, space, units if problem.rough else None
 
 
-def _naive_estimate(
-    examined: problem.ExaminedLoss, records: problem.Records, start: np.ndarray, space: Box | Ball | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _naive_estimate(problem: Problem, space: Box | Ball | None) -> tuple[np.ndarray, np.ndarray]:
     """The minimiser of the uncorrected loss, in a space so wide that it only keeps numbers finite, and units there."""
-    rows, sample = jnp.asarray(records.inside(records.rows)), jnp.asarray(problem.sampled_rows(records))
-    naive, units = jnp.asarray(start), examined.units
+    records, start, units = problem.records, problem.start, problem.units
+    rows, sample, naive = (
+        jnp.asarray(records.inside(records.rows)),
+        jnp.asarray(sampled_rows(records)),
+        jnp.asarray(start),
+    )
     if space is None:
         reach = 1e4 * (1 + units + np.abs(start))
         space = Box(start - reach, start + reach)
     for _ in range(NAIVE_ROUNDS):
         # The estimator holds nothing that `Naive` does not use, so that methods and draws share a compiled function.
-        rounding = units if examined.rough else None
-        estimator = Estimator(examined.loss, records.mechanism, Naive(), space, units=rounding)
+        rounding = units if problem.rough else None
+        estimator = Estimator(problem.loss, records.mechanism, Naive(), space, units=rounding)
         naive, before = _minimiser(estimator, rows, naive), units
-        units = np.asarray(problem.natural_units(examined.loss, sample, naive))
+        units = np.asarray(natural_units(problem.loss, sample, naive))
         # A loss that was rounded off over too much is minimised once more.
-        if not examined.rough or np.all(np.abs(np.log2(units / before)) < 1):
+        if not problem.rough or np.all(np.abs(np.log2(units / before)) < 1):
             break
     return np.asarray(naive), units
 
@@ -510,7 +493,7 @@ class Solver:
     starts: int
 
     def solve(
-        self, records: problem.Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
+        self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
         settled, keys, first = self.estimator.settled, jax.random.split(jax.random.key(seed)), jnp.asarray(start)
@@ -546,10 +529,10 @@ class Solver:
             warn(f"{len(result.minima)} minima were found; the estimate is from the lowest", EstimationWarning)
         return result
 
-    def for_release(self, release: Release, theta: np.ndarray) -> tuple["Solver", problem.Records]:
+    def for_release(self, release: Release, theta: np.ndarray) -> tuple["Solver", Records]:
         """The solver for another release of the same kind, and its records, whose loss must be finite at `theta`."""
         before = self.estimator
-        records = problem.records_of(release, before.method)
+        records = records_of(release, before.method)
         mechanism = records.mechanism
         if _kind(mechanism) != _kind(before.mechanism):
             raise ValueError(f"an update needs records of a mechanism like {before.mechanism}, got {mechanism}")
@@ -560,8 +543,7 @@ class Solver:
             )
         before.loss.check(records.rows, mechanism.index)
         bounded = records.support is not None and not (before.method.beyond and before.everywhere)
-        rows = records.inside(records.rows) if bounded else records.rows
-        problem.check_values(before.loss, rows, records, theta, bounded=bounded)
+        check_finite(before.loss, theta, records, bounded=bounded)
         estimator = dataclasses.replace(before, mechanism=mechanism)
         return dataclasses.replace(self, estimator=estimator), records
 

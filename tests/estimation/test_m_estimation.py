@@ -15,7 +15,7 @@ from scipy import integrate, optimize, stats
 import ldpbayes as ldp
 from ldpbayes import losses
 from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRandom, SymmetricLaplaceCorrection
-from ldpbayes.estimation._problem import examine, natural_units, records_of, with_flat_parameter
+from ldpbayes.estimation._problem import natural_units, posed, records_of
 from ldpbayes.estimation.losses._loss import as_loss
 from ldpbayes.estimation.m_estimation import Estimator, _fixed_point
 from ldpbayes.studies import binomial_band
@@ -335,10 +335,9 @@ def test_sdr_is_left_out_where_a_second_derivative_jumps():
     with pytest.raises(ValueError, match="needs 4 derivatives of the loss, 2 in the perturbed columns and 2 in the"):
         ldp.m_estimate(expectile, release, "sdr", start=0.5)
     with jax.enable_x64(True):
-        records = records_of(release, Combined())
-        loss = examine(with_flat_parameter(expectile, 0.5, records), records, Combined()).loss
-        estimator = Estimator(loss, release.mechanism, Combined(), ldp.estimation.Box(-9, 9))
-        evidence = jax.eval_shape(estimator.evidence, jax.random.key(0), records.rows)
+        problem = posed(expectile, 0.5, release, Combined())
+        estimator = Estimator(problem.loss, release.mechanism, Combined(), ldp.estimation.Box(-9, 9))
+        evidence = jax.eval_shape(estimator.evidence, jax.random.key(0), problem.records.rows)
     assert len(evidence.criteria) == 2  # dr truncated and not; sdr alone is off by twelve standard errors
 
 

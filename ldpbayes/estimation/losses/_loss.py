@@ -19,8 +19,8 @@ from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 class Loss(abc.ABC):
     """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number.
 
-    Subclasses define `values` and `laplacians`. A loss is a static argument of compiled functions, so it must be
-    hashable: a frozen dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters
+    Subclasses define `values`. A loss is a static argument of compiled functions, so it must be hashable: a frozen
+    dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters
     that Laplacians and their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two,
     and two more for each perturbed column. If it is None, `m_estimate` searches for jumps.
     """
@@ -33,9 +33,16 @@ class Loss(abc.ABC):
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
         """Loss of each row, from (*shape, columns) to shape."""
 
-    @abc.abstractmethod
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
         """Sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
+        directions = jnp.asarray(np.eye(rows.shape[-1])[list(index)], rows.dtype)
+
+        def laplacian(row: jax.Array) -> jax.Array:
+            # forward over reverse: the Hessian's diagonal in one batched pass
+            gradient = jax.grad(lambda r: self.values(r, theta))
+            return jnp.sum(jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)(directions))
+
+        return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
         """Weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
@@ -78,11 +85,11 @@ def as_loss(
         return loss
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
-    return _FunctionLoss(loss, scalar, unravel)
+    return FunctionLoss(loss, scalar, unravel)
 
 
 @dataclasses.dataclass(frozen=True)
-class _FunctionLoss(Loss):
+class FunctionLoss(Loss):
     """A user's function of one record and a parameter, which is flat here.
 
     `rough` says that the function has kinks in the parameter: it is then rounded off over lengths of the parameter.
@@ -102,23 +109,11 @@ class _FunctionLoss(Loss):
         # a normal density that is as wide as the logistic one of this scale
         return _BlurredLoss(self, np.pi / np.sqrt(3) * width) if self.rough else self
 
-    def _value(self, row: jax.Array, theta: jax.Array) -> jax.Array:
-        return self.function(row[0] if self.scalar else row, self.unravel(theta))
-
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        flat = jax.vmap(self._value, (0, None))(rows.reshape(-1, rows.shape[-1]), theta)
-        return flat.reshape(rows.shape[:-1])
+        def value(row: jax.Array) -> jax.Array:
+            return self.function(row[0] if self.scalar else row, self.unravel(theta))
 
-    def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        directions = np.eye(rows.shape[-1])[list(index)]
-
-        def laplacian(row: jax.Array) -> jax.Array:
-            # forward over reverse: the Hessian's diagonal in one batched pass
-            gradient = jax.grad(lambda r: self._value(r, theta))
-            along = jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)
-            return jnp.sum(along(jnp.asarray(directions, row.dtype)))
-
-        return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+        return jax.vmap(value)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +130,6 @@ class _BlurredLoss(Loss):
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
         moves = self._displacements(theta) * self.widths
         return jnp.mean(jax.lax.map(lambda move: self.loss.values(rows, theta + move), moves), axis=0)
-
-    def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        raise NotImplementedError("a loss with kinks in its parameter is corrected without derivatives")
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
         value_and_slope = jax.value_and_grad(lambda at: jnp.sum(weights * self.loss.values(rows, at)))
