@@ -66,6 +66,15 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
     return array if array.ndim else float(array)
 
 
+def refuse(bad: np.ndarray, problem: str, values: np.ndarray | None = None, place: str | None = None) -> None:
+    """ValueError if any values are bad: the problem, with their number for "{}", and where the first of them is."""
+    if bad.any():
+        first = tuple(np.argwhere(bad)[0])
+        value = "" if values is None else f" ({values[first]!s})"
+        at = "at " + ", ".join(map(str, first)) if place is None else place.format(*first)
+        raise ValueError(f"{problem.format(bad.sum())}, the first{value} {at}")
+
+
 def kind_in_words(array: np.ndarray) -> str:
     """Description of an array that does not hold numbers: a string, an array of strings or of objects."""
     kind = {"U": "strings", "b": "bools", "O": "objects"}.get(array.dtype.kind, str(array.dtype))

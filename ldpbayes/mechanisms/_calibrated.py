@@ -15,7 +15,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.protocol import PiecewiseConstant
 from ldpbayes.mechanisms.registry import register
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, gaussian_scale
+from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 
 
 @register("laplace")
@@ -53,11 +53,7 @@ class LaplaceMechanism(Additive):
     @property
     def scale(self) -> Array:
         """Laplace's b: sensitivity over epsilon. The sensitivity of a record is its range, of a row the sum."""
-        if not self.bounded:
-            return self.sensitivity / self.epsilon
-        if self.columns is None:
-            return (self.upper - self.lower) / self.epsilon
-        return float(self.ranges.sum()) / self.epsilon
+        return _diameter(self, 1) / self.epsilon
 
     @property
     def noise(self) -> laws.Laplace:  # type: ignore[override]
@@ -67,9 +63,10 @@ class LaplaceMechanism(Additive):
     @property
     def guarantee(self) -> Guarantee:
         """The curve of inputs that are as far apart as they can be."""
-        if self.columns is None:
-            return Guarantee(LaplaceTradeoff(self.epsilon), trust_model="local" if self.bounded else "central")
-        return super().guarantee
+        guarantee = super().guarantee
+        if self.columns is not None:
+            return guarantee
+        return dataclasses.replace(guarantee, tradeoff=LaplaceTradeoff(self.epsilon))  # without rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +98,7 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
         As for `AdditiveMechanism`; bounds are required.
     """
 
-    @property
-    def noise(self) -> laws.WithPublicRecords:  # type: ignore[override]
-        return unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale))
+    noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale)))
 
 
 @register("independent_laplace")
@@ -120,9 +115,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
         As for `SymmetricLaplaceMechanism`: the scale is the standard deviation λ, where Laplace's b is λ/√2.
     """
 
-    @property
-    def noise(self) -> laws.WithPublicRecords:  # type: ignore[override]
-        return unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2)))
+    noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
 
 
 @register("zero_inflated_laplace")
@@ -195,7 +188,7 @@ class GaussianMechanism(Additive):
                 "make the mechanism outside the traced function and pass it in as an argument"
             )
         with np.errstate(over="ignore"):
-            object.__setattr__(self, "scale", _diameter(self) * gaussian_scale(self.epsilon, self.delta))
+            object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()
 
     @classmethod
@@ -219,28 +212,25 @@ class GaussianMechanism(Additive):
         delta = checked("delta", delta, *INSIDE_0_1)
         unit_noise = AdditiveMechanism(laws.Gaussian(1.0), lower, upper, **options)
         with np.errstate(over="ignore"):
-            deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise) / epsilon
+            deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
         # `unit_noise` has its bounds in the order of the row already
         return dataclasses.replace(unit_noise, noise=laws.Gaussian(deviation))
 
-    @property
-    def noise(self) -> laws.Gaussian:  # type: ignore[override]
-        return unchecked(laws.Gaussian, self.scale)
+    noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
     @property
     def guarantee(self) -> Guarantee:
         """The curve of inputs that are as far apart as they can be."""
-        guarantee = self._guarantee(GaussianTradeoff(np.divide(_diameter(self), self.scale)), "record")
-        return dataclasses.replace(guarantee, stated_delta=self.delta)
+        return dataclasses.replace(super().guarantee, stated_delta=self.delta)
 
 
-def _diameter(mechanism: Additive) -> Array:
-    """Largest Euclidean distance of two inputs: numbers, rows of columns, or a statistic of two data sets."""
+def _diameter(mechanism: Additive, norm: int) -> Array:
+    """Largest distance of two inputs in a norm of rows: of numbers, of rows, or of a statistic of two data sets."""
     if not mechanism.bounded:
         return mechanism.sensitivity
     if mechanism.columns is None:
         return mechanism.upper - mechanism.lower
-    return float(np.linalg.norm(mechanism.ranges))
+    return float(np.linalg.norm(mechanism.ranges, norm))
 
 
 @register("staircase")
@@ -322,9 +312,7 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
         As for `AdditiveMechanism`, whole numbers; the sensitivity of a statistic is 1 by default, that of a count.
     """
 
-    @property
-    def noise(self) -> laws.DiscreteLaplace:  # type: ignore[override]
-        return unchecked(laws.DiscreteLaplace, self.scale)
+    noise = property(lambda self: unchecked(laws.DiscreteLaplace, self.scale))
 
 
 @register("discrete_gaussian")
@@ -340,6 +328,4 @@ class DiscreteGaussianMechanism(_WholeNumbers):
         As for `DiscreteLaplaceMechanism`; ValueError for what is out of range, or not a whole number.
     """
 
-    @property
-    def noise(self) -> laws.DiscreteGaussian:  # type: ignore[override]
-        return unchecked(laws.DiscreteGaussian, self.scale)
+    noise = property(lambda self: unchecked(laws.DiscreteGaussian, self.scale))

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import ABOVE_ZERO, LARGEST_CODE, at_least, checked, whole_numbers_up_to
+from ldpbayes._core.checks import ABOVE_ZERO, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -115,12 +115,8 @@ class PureProtocol(DiscreteMechanism):
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
         if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
             return
-        wrong = np.isinf(self.epsilon) & ~possible
-        if wrong.any():
-            raise ValueError(
-                f"a record of infinite budget is released as {allowed}; {wrong.sum()} are not, the first in row "
-                f"{np.argmax(wrong)}"
-            )
+        problem = f"a record of infinite budget is released as {allowed}; {{}} are not"
+        refuse(np.isinf(self.epsilon) & ~possible, problem, place="in row {}")
 
     @property
     def _budget(self) -> jax.Array:
@@ -209,12 +205,8 @@ class BitVectorProtocol(PureProtocol):
     def _validated(self, values: np.ndarray) -> np.ndarray:
         if values.dtype not in (bool, np.uint8) or values.max() > 1:
             bad = (values != 0) & (values != 1)
-            if bad.any():
-                row, bit = np.argwhere(bad)[0]
-                raise ValueError(
-                    f"{type(self).__name__} releases bits, 0 or 1; {bad.any(axis=1).sum()} of {len(values)} rows hold "
-                    f"something else, the first ({values[row, bit]}) in row {row}, bit {bit}"
-                )
+            rows = f"{bad.any(axis=1).sum()} of {len(values)} rows hold something else"
+            refuse(bad, f"{type(self).__name__} releases bits, 0 or 1; {rows}", values, "in row {}, bit {}")
         return values.view(np.uint8) if values.dtype == bool else values.astype(np.uint8, copy=False)
 
 
@@ -424,13 +416,9 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        wrong = row_sums(values) != self.subset_size
-        if wrong.any():
-            row = np.argmax(wrong)
-            raise ValueError(
-                f"SubsetSelection releases sets of {self.subset_size} categories; {wrong.sum()} of {len(values)} rows "
-                f"have another size, the first ({row_sums(values[row])}) at {row}"
-            )
+        sizes, wanted = row_sums(values), self.subset_size
+        problem = f"SubsetSelection releases sets of {wanted} categories; {{}} of {len(values)} rows have another size"
+        refuse(sizes != wanted, problem, sizes)
         return values
 
 
@@ -605,12 +593,8 @@ class LocalHashing(_EvenProtocol):
             part = values[:, column]
             whole_numbers_up_to(name, part, last)
             bad = (part < 0) | (part > last) | (part != np.floor(part))
-            if bad.any():
-                row = np.argmax(bad)
-                raise ValueError(
-                    f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; "
-                    f"{bad.sum()} are not, the first ({part[row]}) in row {row}"
-                )
+            problem = f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; {{}} are not"
+            refuse(bad, problem, part, "in row {}")
         values = values.astype(np.uint32, copy=False)
         if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
             # the released values are concrete, even while something else is being traced

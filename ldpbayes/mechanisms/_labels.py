@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, checked, is_integer
+from ldpbayes._core.checks import ONE_POSITIVE, POSITIVE, at_least, is_integer
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -55,8 +55,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
         for name, least in (("edges", 3), ("outputs", 2)):
-            self._check(name, *FINITE_NUMBERS)
-            protocol.increasing(name, getattr(self, name), least)
+            object.__setattr__(self, name, protocol.increasing(name, getattr(self, name), least))
         edges, outputs = np.shape(self.edges), np.shape(self.outputs)
         if edges[0] != outputs[0] + 1:
             raise ValueError(f"d bins have d + 1 edges and d outputs, got shapes {edges} and {outputs}")
@@ -78,9 +77,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             or more, parts of the prior's bins, and at most 512: half a second's work, which grows as their cube.
         """
         histogram = checked_histogram(prior)
-        cells = _cells(histogram.nodes) if nodes is None else checked("nodes", nodes, *FINITE_NUMBERS)
-        cells = np.atleast_1d(cells)
-        protocol.increasing("nodes", cells, 3)
+        cells = protocol.increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
         inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
         below = np.concatenate([[0.0], inner, [histogram.cumulative[-1]]])
         edges, outputs, _ = design.optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
@@ -338,8 +335,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def __post_init__(self) -> None:
         self._check("epsilon", *ONE_POSITIVE)
         for name in ("nodes", "outputs"):
-            self._check(name, *FINITE_NUMBERS)
-            protocol.increasing(name, getattr(self, name), 2)
+            object.__setattr__(self, name, protocol.increasing(name, getattr(self, name), 2))
         self._check("matrix", *POSITIVE)
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
@@ -373,8 +369,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         if is_integer(nodes):
             rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
         else:
-            rows = np.atleast_1d(checked("nodes", nodes, *FINITE_NUMBERS))
-            protocol.increasing("nodes", rows, 2)
+            rows = protocol.increasing("nodes", nodes, 2)
         laws = design.optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, Rule, checked
+from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, Rule, checked, refuse
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -294,12 +294,9 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        wrong = ~np.isin(values[:, -1], (0, 1))
-        if wrong.any():
-            raise ValueError(
-                f"the last column holds released labels, 0 or 1; {wrong.sum()} of these are not, the first "
-                f"({values[wrong][0, -1]:g}) at {np.argmax(wrong)}"
-            )
+        labels = values[:, -1]
+        problem = "the last column holds released labels, 0 or 1; {} of these are not"
+        refuse(~np.isin(labels, (0, 1)), problem, labels)
         return values.astype(float) if values.dtype.kind != "f" else values
 
     def implausible(self, values: np.ndarray) -> list[str]:

@@ -12,7 +12,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_ZERO, at_least, check_order, checked, is_integer
+from ldpbayes._core.checks import (
+    FINITE,
+    LARGEST_CODE,
+    ONE_ABOVE_ZERO,
+    at_least,
+    check_order,
+    checked,
+    is_integer,
+    refuse,
+)
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
@@ -130,10 +139,7 @@ class Columnwise(Mechanism):
     columns: ColumnNames
     perturbed: ColumnSubset
 
-    @property
-    def _columns(self) -> Columns:
-        return Columns(self.columns, self.perturbed)
-
+    _columns = property(lambda self: Columns(self.columns, self.perturbed))
     index = property(attrgetter("_columns.index"), doc="Positions of the perturbed columns in a row.")
     names = property(attrgetter("_columns.names"), doc="Names of the columns: x0, x1, ... by default.")
     dimension = property(attrgetter("_columns.dimension"), doc="Number of perturbed columns.")
@@ -159,6 +165,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     clips = True
     linear_tails = property(attrgetter("noise.linear_tails"))
+    resolution = property(lambda self: extreme("min", self.noise.resolution))
+    period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
+    released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
+    has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
 
     noise: Noise
     """The law of what is added: a field or a property."""
@@ -292,14 +302,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         bounds = () if self.columns is not None or not self.bounded else (np.shape(self.lower), np.shape(self.upper))
         return np.broadcast_shapes(self.noise.batch_shape, *bounds)
 
-    def _map_personal(self, function: Callable[[Array], Any]) -> Any:
-        # arrays of bounds of rows, and of scales one a column, are not over records
-        shared = () if self.columns is None else ("lower", "upper", "standard_deviations")
-
-        def mapped(path: tuple, leaf: Array) -> Array:
-            return function(leaf) if np.ndim(leaf) and path[-1].name not in shared else leaf
-
-        return jax.tree_util.tree_map_with_path(mapped, self)
+    @property
+    def _shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        return () if self.columns is None else ("lower", "upper", "standard_deviations")
 
     @property
     def perturbing(self) -> "Additive":
@@ -314,10 +319,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         """Probability that a record is released as it is, after clipping: a number, or one a record."""
         return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
 
-    @property
-    def has_atoms(self) -> bool:  # type: ignore[override]
-        return self.columns is None and isinstance(self.noise, Omitted)
-
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; concrete NaN raises ValueError.
 
@@ -327,7 +328,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
         x = jnp.asarray(x)
-        self._check_event("x", x)
+        if x.shape[x.ndim - len(self.event_shape) :] != self.event_shape:
+            raise ValueError(f"x must be rows of {self._columns.width} columns, got an array of shape {x.shape}")
         dtype, x = x.dtype, x.astype(jnp.result_type(x, float))
         if self.noise.discrete and is_concrete(x):
             checked("x", x, "a whole number", lambda a: a == np.round(a))
@@ -366,10 +368,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def breakpoints(self, z: ArrayLike) -> Array:
         return self._law.breakpoints(array_of(z), self.lower, self.upper)
 
-    @property
-    def released_breakpoints(self) -> np.ndarray:
-        return self._law.released_breakpoints(self.lower, self.upper)
-
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.asarray(z).reshape(len(z), -1)
 
@@ -389,14 +387,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return constraints.real if self.columns is None else constraints.real_vector
 
     @property
-    def period(self) -> Array | None:  # type: ignore[override]
-        return None if self.noise.period is None else extreme("min", self.noise.period)
-
-    @property
-    def resolution(self) -> Array:
-        return extreme("min", self.noise.resolution)
-
-    @property
     def released_range(self) -> tuple[Array, Array] | None:
         if self.columns is not None or not self.bounded:
             return None
@@ -410,7 +400,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
         For a statistic, the curve of two data sets that differ in one record.
         """
-        return self._guarantee(self.noise.tradeoff(self.ranges) if self.bounded else self._statistic_tradeoff, "record")
+        return self._guarantee(self.noise.tradeoff, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
@@ -418,23 +408,16 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
         One attribute may move a statistic as far as a whole record.
         """
-        tradeoff = self.noise.tradeoff_in_one_column(self.ranges) if self.bounded else self._statistic_tradeoff
-        return self._guarantee(tradeoff, "attribute")
+        return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
 
-    @property
-    def _statistic_tradeoff(self) -> Tradeoff:
+    def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
+        exposed = tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+        if self.bounded:
+            return Guarantee(of_ranges(self.ranges), unit=unit, exposed=exposed)
         if np.isinf(self.sensitivity):
-            return PureProtocolTradeoff(np.inf, 1.0)
-        return self.noise.tradeoff_within(self.sensitivity, self.dimension)
-
-    def _guarantee(self, tradeoff: Tradeoff, unit: str) -> Guarantee:
-        trust_model = "local" if self.bounded or np.isinf(self.sensitivity) else "central"
-        return Guarantee(tradeoff, unit=unit, trust_model=trust_model, exposed=self._exposed)
-
-    @property
-    def _exposed(self) -> tuple[str, ...]:
-        """Names of the columns that are released as they are."""
-        return tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=exposed)
+        tradeoff = self.noise.tradeoff_within(self.sensitivity, self.dimension)
+        return Guarantee(tradeoff, unit=unit, trust_model="central", exposed=exposed)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""
@@ -450,11 +433,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             public = np.broadcast_to(certain, len(values))
             beyond = (values < lower) | (values > upper)
             bad = public & (beyond if self.columns is None else np.any(beyond, axis=1))
-            if bad.any():
-                raise ValueError(
-                    f"public records lie between the bounds, being clipped without noise; {bad.sum()} of these do "
-                    f"not, the first at {np.argmax(bad)}"
-                )
+            refuse(bad, "public records lie between the bounds, being clipped without noise; {} of these do not")
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:

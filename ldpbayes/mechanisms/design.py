@@ -370,17 +370,16 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
 
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
     """A law on increasing numbers as float64 arrays, normalised, and the budget."""
-    values = np.atleast_1d(checked("values", values, *FINITE_NUMBERS))
+    values = increasing("values", values, 2)
     allowed = "finite and not negative"
     probabilities = np.atleast_1d(checked("probabilities", probabilities, allowed, lambda a: (a >= 0) & (a < np.inf)))
     if probabilities.shape != values.shape:
         raise ValueError(f"probabilities must be one a value, got shapes {probabilities.shape} and {values.shape}")
-    if values.ndim > 1 or np.count_nonzero(probabilities) < 2:
+    if np.count_nonzero(probabilities) < 2:
         raise ValueError(
             f"the law of labels is degenerate: {np.count_nonzero(probabilities)} of {values.size} values have a "
             "probability, and two must"
         )
-    increasing("values", values, 2)
     budget = checked("epsilon", epsilon, *ONE_POSITIVE)
     return values, probabilities / probabilities.sum(), budget
 
@@ -428,8 +427,7 @@ def optimal_unbiased(
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     outputs = _default_outputs(values, budget) if outputs is None else outputs
-    outputs = np.atleast_1d(checked("outputs", outputs, *FINITE_NUMBERS))
-    increasing("outputs", outputs, 2)
+    outputs = increasing("outputs", outputs, 2)
     # labels from -1 to 1
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     labels, places = (values - centre) / half, (outputs - centre) / half

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 import ldpbayes.noise
-from ldpbayes._core.checks import checked, kind_in_words, unmasked, whole_numbers_up_to
+from ldpbayes._core.checks import FINITE_NUMBERS, checked, kind_in_words, refuse, unmasked, whole_numbers_up_to
 from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import array_of, floating, is_concrete
@@ -35,7 +35,7 @@ class Mechanism(Called, abc.ABC):
     """The name under which the class is registered."""
 
     _shared: ClassVar[tuple[str, ...]] = ()
-    """Names of the fields whose arrays are over something else than records, such as bins."""
+    """Names of the fields whose arrays are over something else than records, such as bins; may be a property."""
 
     clips: ClassVar[bool] = False
     """Whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused."""
@@ -110,7 +110,34 @@ class Mechanism(Called, abc.ABC):
 
         Raises ValueError if they are empty, of another shape, not finite numbers, or nothing the mechanism can release.
         """
-        return self._validated(released_values(self, values))
+        unmasked(values)
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            raise ValueError(f"{self._promise}; got rows of different lengths") from None
+        if array.dtype.kind not in "biuf":
+            hint = "; give words codes, such as (answers == 'yes').astype(int)" if array.dtype.kind in "OU" else ""
+            raise ValueError(f"values must be numbers, got {kind_in_words(array)}{hint}")
+        # neither JAX nor a file takes long doubles, or the byte order of another machine
+        native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")
+        with np.errstate(over="ignore"):
+            array = array.astype(native, copy=False)
+        event = self.event_shape
+        if array.ndim != 1 + len(event) or array.shape[1:] != event:
+            hint = " (a single value is a release of one: write it as a list)" if array.ndim == len(event) else ""
+            raise ValueError(f"{self._promise}; got values of shape {array.shape}{hint}")
+        if array.size == 0:
+            raise ValueError("values is empty: a release holds at least one record")
+        if array.dtype.kind == "f":
+            refuse(~np.isfinite(array), "values must be finite; {} are not", array)
+        return self._validated(array)
+
+    @property
+    def _promise(self) -> str:
+        """What is released for a record, in words."""
+        event = self.event_shape
+        values = f"rows of {math.prod(event)}" if event else "one number"
+        return f"{type(self).__name__} releases {values} a record"
 
     @property
     def _support_bounds(self) -> tuple[Array, Array]:
@@ -133,7 +160,7 @@ class Mechanism(Called, abc.ABC):
         values, event = np.asarray(unmasked(values)), self.event_shape
         batch = values.shape[: max(values.ndim - len(event), 0)]
         if values.shape[len(batch) :] != event:
-            raise ValueError(f"{type(self).__name__} releases {in_words(event)}; got values of shape {values.shape}")
+            raise ValueError(f"{self._promise}; got values of shape {values.shape}")
         shape = np.broadcast_shapes(batch, self.batch_shape, np.shape(keep))
         rows, keep = np.broadcast_to(values, shape + event).reshape(-1, *event), np.broadcast_to(keep, shape).ravel()
         if not keep.any():
@@ -150,9 +177,13 @@ class Mechanism(Called, abc.ABC):
         """The mechanism with `function` applied to each array that holds one parameter a record."""
 
         def mapped(path: tuple, leaf: Array) -> Array:
-            return function(leaf) if np.ndim(leaf) and path[0].name not in self._shared else leaf
+            return function(leaf) if np.ndim(leaf) and not self._is_shared(path) else leaf
 
         return jax.tree_util.tree_map_with_path(mapped, self)
+
+    def _is_shared(self, path: tuple) -> bool:
+        """Whether a leaf of the mechanism belongs to one of the `_shared` fields."""
+        return any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
         """The arrays that hold one parameter a record, as opposed to one a column or bin."""
@@ -172,12 +203,6 @@ class Mechanism(Called, abc.ABC):
         return {"mechanism": self.name} | {name: to_json(value) for name, value in shown_fields(self)}
 
     _check = checked_field
-
-    def _check_event(self, name: str, rows: jax.Array) -> None:
-        """ValueError unless an array ends in `event_shape`."""
-        event = self.event_shape
-        if rows.ndim < len(event) or rows.shape[rows.ndim - len(event) :] != event:
-            raise ValueError(f"{name} must be rows of {math.prod(event)} columns, got an array of shape {rows.shape}")
 
     def __eq__(self, other: object) -> bool:
         return equal(self, other) if type(self) is type(other) else NotImplemented
@@ -232,12 +257,10 @@ class NumericMechanism(Mechanism):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         low, high = self._support_bounds
-        bad = (values < low) | (values > high) if is_concrete(low, high) else np.zeros(len(values), bool)
-        if np.any(bad):
-            raise ValueError(
-                f"{type(self).__name__} releases numbers from {np.min(low):g} to {np.max(high):g}; {bad.sum()} of "
-                f"these are not, the first ({values[bad][0]:g}) at {np.argmax(bad)}"
-            )
+        if is_concrete(low, high):
+            interval = f"numbers from {np.min(low):g} to {np.max(high):g}"
+            bad = (values < low) | (values > high)
+            refuse(bad, f"{type(self).__name__} releases {interval}; {{}} of these are not", values)
         return values.astype(int) if values.dtype == bool else values
 
 
@@ -301,12 +324,8 @@ class FiniteOutputs(DiscreteMechanism):
         values = values if values.dtype.kind == "f" else values.astype(float)
         nearest = self.outputs[self.place(values)]
         bad = (values != nearest) & (values != rounded(np, nearest, values.dtype))
-        if bad.any():
-            raise ValueError(
-                f"{type(self).__name__} releases one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to "
-                f"{self.outputs[-1]:g}; {bad.sum()} of these values are none, the first ({values[bad][0]:g}) at "
-                f"{np.argmax(bad)}"
-            )
+        outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
+        refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} of these values are none", values)
         return nearest
 
 
@@ -371,11 +390,12 @@ def checked_labels(x: ArrayLike) -> jax.Array:
     return floating(x)
 
 
-def increasing(name: str, value: Array, least: int) -> None:
-    """ValueError unless a parameter, if concrete, is an increasing array of at least `least` finite numbers."""
+def increasing(name: str, value: Any, least: int) -> np.ndarray:
+    """An increasing array of at least `least` finite numbers, in double precision, or ValueError; a tracer as it is."""
     if not is_concrete(value):
-        return
-    if np.ndim(value) != 1 or len(value) < least:
+        return value
+    value = np.atleast_1d(checked(name, value, *FINITE_NUMBERS))
+    if value.ndim != 1 or len(value) < least:
         raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
     wrong = np.flatnonzero(np.diff(value) <= 0)
     if len(wrong):
@@ -383,6 +403,7 @@ def increasing(name: str, value: Array, least: int) -> None:
         raise ValueError(
             f"{name} must increase strictly, got {name}[{i}] = {value[i]:g} and {name}[{i + 1}] = {value[i + 1]:g}"
         )
+    return value
 
 
 class _OneOf(constraints.Constraint):
@@ -418,7 +439,7 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
 
     def join(path: tuple, *leaves: Array) -> Array:
         first, known = leaves[0], is_concrete(leaves)
-        if np.ndim(first) == 0 or path[0].name in mechanisms[0]._shared:
+        if np.ndim(first) == 0 or mechanisms[0]._is_shared(path):
             if all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
                 return first
             if np.ndim(first):
@@ -432,55 +453,15 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
     return jax.tree_util.tree_map_with_path(join, *mechanisms)
 
 
-def released_values(mechanism: Mechanism, values: ArrayLike) -> np.ndarray:
-    """Finite numbers in the shape (N, *event_shape) and the byte order in which releases are kept, or ValueError."""
-    event = mechanism.event_shape
-    promise = f"{type(mechanism).__name__} releases {in_words(event)}"
-    unmasked(values)
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{promise}; got rows of different lengths") from None
-    if array.dtype.kind not in "biuf":
-        hint = "; give words codes, such as (answers == 'yes').astype(int)" if array.dtype.kind in "OU" else ""
-        raise ValueError(f"values must be numbers, got {kind_in_words(array)}{hint}")
-    # neither JAX nor a file takes long doubles, or the byte order of another machine
-    native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")
-    with np.errstate(over="ignore"):
-        array = array.astype(native, copy=False)
-    if array.ndim != 1 + len(event) or array.shape[1:] != event:
-        hint = " (a single value is a release of one: write it as a list)" if array.ndim == len(event) else ""
-        raise ValueError(f"{promise}; got values of shape {array.shape}{hint}")
-    if array.size == 0:
-        raise ValueError("values is empty: a release holds at least one record")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        bad = ~np.isfinite(array)
-        first = tuple(np.argwhere(bad)[0])
-        raise ValueError(
-            f"values must be finite; {bad.sum()} are not, the first ({array[first]}) at {', '.join(map(str, first))}"
-        )
-    return array
-
-
-def in_words(event_shape: tuple[int, ...]) -> str:
-    """A record's released value in words."""
-    return "one number a record" if not event_shape else f"rows of {math.prod(event_shape)} a record"
-
-
 def checked_integers(values: np.ndarray, kind: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
     """Whole numbers from low to high, as 32-bit integers if these hold the bounds or values, else as 64-bit ones."""
     values = values.astype(int) if values.dtype == bool else values
     bounded = math.isfinite(high)
     if bounded:
         whole_numbers_up_to("values", values, int(high))
+    allowed = f"integers in {int(low)}..{int(high)}" if bounded else "integers"
     bad = (values < low) | (values > high) | (values != np.round(values))
-    if bad.any():
-        allowed = f"integers in {int(low)}..{int(high)}" if bounded else "integers"
-        first = tuple(np.argwhere(bad)[0])
-        raise ValueError(
-            f"values must be {allowed} under {kind}; {bad.sum()} are not, the first ({values[first]:g}) at "
-            f"{', '.join(map(str, first))}"
-        )
+    refuse(bad, f"values must be {allowed} under {kind}; {{}} are not", values)
     return values.astype(np.int32 if bounded or np.abs(values).max() < 2**31 else np.int64)
 
 

@@ -51,21 +51,6 @@ def register(name: str) -> Callable[[_M], _M]:
     return decorate
 
 
-def mechanism_by_name(name: str, /, **params: Any) -> Mechanism:
-    """Make the mechanism of a registered name; ValueError for an unknown name, and unknown or missing parameters."""
-    cls = mechanism_class(name)
-    known = inspect.signature(cls).parameters
-    unknown = sorted(set(params) - set(known))
-    missing = [n for n, parameter in known.items() if parameter.default is parameter.empty and n not in params]
-    for problem, names in (("unknown", unknown), ("missing", missing)):
-        if names:
-            raise ValueError(
-                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
-                f"which takes {', '.join(known)}"
-            )
-    return cls(**params)
-
-
 def mechanism_class(name: str) -> type[Mechanism]:
     """The class registered as `name`, by an installed third party if need be; ValueError for an unknown name."""
     if name not in _registry:
@@ -85,7 +70,17 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
     params = dict(spec)
     name = params.pop("mechanism")
-    return mechanism_by_name(name, **{key: from_json(value) for key, value in params.items()})
+    cls = mechanism_class(name)
+    known = inspect.signature(cls).parameters
+    unknown = sorted(set(params) - set(known))
+    missing = [n for n, parameter in known.items() if parameter.default is parameter.empty and n not in params]
+    for problem, names in (("unknown", unknown), ("missing", missing)):
+        if names:
+            raise ValueError(
+                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
+                f"which takes {', '.join(known)}"
+            )
+    return cls(**{key: from_json(value) for key, value in params.items()})
 
 
 def mechanism_names() -> list[str]:

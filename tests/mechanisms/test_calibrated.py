@@ -23,7 +23,6 @@ from ldpbayes.mechanisms import (
     StaircaseMechanism,
     mechanism_from_spec,
 )
-from ldpbayes.mechanisms.registry import mechanism_by_name
 from ldpbayes.noise import Laplace, Staircase, WithPublicRecords, optimal_gamma
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -459,7 +458,12 @@ def test_specs_make_the_mechanism_again():
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1, 2), "not for rows of columns, statistics"),
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), sensitivity=0.5), "not for rows of columns, statistics"),
         (lambda: AdditiveMechanism(WithPublicRecords(Staircase(1.0, 1.0, 0.5)), 0, 1), "released without noise"),
-        (lambda: mechanism_by_name("staircase", epsilon=1.0, lower=0, upper=1, columns=2), "unknown parameter"),
+        (
+            lambda: mechanism_from_spec(
+                {"mechanism": "staircase", "epsilon": 1.0, "lower": 0, "upper": 1, "columns": 2}
+            ),
+            "unknown parameter",
+        ),
     ],
 )
 def test_what_it_is_not_for_is_refused(make, message):

@@ -13,7 +13,6 @@ from ldpbayes.mechanisms import (
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.registry import mechanism_by_name
 
 
 @pytest.fixture
@@ -27,8 +26,10 @@ def registry(monkeypatch):
 def test_names_find_their_classes():
     assert {"gaussian", "laplace", "randomized_response"} <= set(mechanism_names())
     assert mechanism_names() == sorted(mechanism_names())
-    assert mechanism_by_name("laplace", epsilon=1.0, lower=-5, upper=5) == LaplaceMechanism(1.0, -5, 5)
-    assert mechanism_by_name("randomized_response", epsilon=1.0).categories == 2
+    assert mechanism_from_spec({"mechanism": "laplace", "epsilon": 1.0, "lower": -5, "upper": 5}) == LaplaceMechanism(
+        1.0, -5, 5
+    )
+    assert mechanism_from_spec({"mechanism": "randomized_response", "epsilon": 1.0}).categories == 2
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_running_a_class_definition_again_replaces_it(registry):
 
     first, second = define(), define()
     assert first is not second and registry["again"] is second
-    assert mechanism_by_name("again", epsilon=1, lower=0, upper=1) == second(1, 0, 1)
+    assert mechanism_from_spec({"mechanism": "again", "epsilon": 1, "lower": 0, "upper": 1}) == second(1, 0, 1)
     with pytest.raises(ValueError, match="is registered as 'again' already"):
         register("once more")(second)
 
