@@ -177,6 +177,7 @@ class GaussianMechanism(Additive):
     perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional()
     scale: Array = dataclasses.field(init=False)
+    noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
@@ -215,8 +216,6 @@ class GaussianMechanism(Additive):
             deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
         # `unit_noise` has its bounds in the order of the row already
         return dataclasses.replace(unit_noise, noise=laws.Gaussian(deviation))
-
-    noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
     @property
     def guarantee(self) -> Guarantee:

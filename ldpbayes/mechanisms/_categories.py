@@ -42,6 +42,8 @@ class PureProtocol(DiscreteMechanism):
     _independent_bits: ClassVar[bool] = False
     """Whether codes are in S(z) independently of each other, given x."""
 
+    domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
+
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Whether the code x, integer or float, is in S(z), in the broadcast shape of x and the batch shape of z."""
@@ -82,10 +84,6 @@ class PureProtocol(DiscreteMechanism):
         """NaN, as for NumPyro's Categorical: released values are labels."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
         return nan, nan
-
-    @property
-    def domain(self) -> constraints.Constraint:
-        return constraints.integer_interval(0, self.categories - 1)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -141,6 +139,8 @@ class _Values(NamedTuple):
 class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
+    separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
+
     @property
     @abc.abstractmethod
     def _values(self) -> _Values: ...
@@ -162,21 +162,13 @@ class _EvenProtocol(PureProtocol):
         p = 1 / (1 + odds * self._keep)
         return p, p * (share_with + share_without * odds * self._keep)
 
-    @property
-    def separation(self) -> Array:
-        return self.support_probabilities[0] * (1 - self._values.share_with)
-
 
 class BitVectorProtocol(PureProtocol):
     """A pure protocol that releases the membership of S(z) itself, one bit a category."""
 
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return (self.categories,)
+    event_shape = property(lambda self: (self.categories,))
 
-    @property
-    def support(self) -> constraints.Constraint:
-        return constraints.independent(constraints.boolean, 1)
+    support = constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z, x = jnp.asarray(z), jnp.asarray(x).astype(jnp.int32)
@@ -332,9 +324,7 @@ class OptimalUnaryEncoding(_UnaryEncoding):
         As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
-    @property
-    def _log_odds(self) -> tuple[jax.Array, jax.Array]:
-        return jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget
+    _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
 
 
 @register("symmetric_unary_encoding")
@@ -350,9 +340,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
         As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
-    @property
-    def _log_odds(self) -> tuple[jax.Array, jax.Array]:
-        return self._budget / 2, -self._budget / 2
+    _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
 
 
 @register("subset_selection")
@@ -372,6 +360,7 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """
 
     subset_size: int = static(default=None)
+    support = property(lambda self: _SizedSubset(self.subset_size))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -409,10 +398,6 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
         order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
         rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
         return (rank < w).astype(jnp.uint8)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        return _SizedSubset(self.subset_size)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
@@ -467,6 +452,8 @@ class HadamardResponse(_EvenProtocol):
         As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
+    support = property(lambda self: constraints.integer_interval(0, self.columns - 1))
+
     @property
     def columns(self) -> int:
         """K, the number of values that can be released."""
@@ -502,10 +489,6 @@ class HadamardResponse(_EvenProtocol):
             self._check_possible(values != 3, "a column that a category has a one in")
         return values
 
-    @property
-    def support(self) -> constraints.Constraint:
-        return constraints.integer_interval(0, self.columns - 1)
-
 
 def _even_parity(bits: jax.Array) -> jax.Array:
     return jax.lax.population_count(bits) % 2 == 0
@@ -536,6 +519,7 @@ class LocalHashing(_EvenProtocol):
     """
 
     hash_range: int = static(default=None)
+    event_shape = (2,)  # seed and hash
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -552,10 +536,6 @@ class LocalHashing(_EvenProtocol):
     def _values(self) -> _Values:
         g = self.hash_range
         return _Values(g - 1, 32 * np.log(2).item(), 1 / g, 1 / g)  # as for an ideal hash
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return (2,)
 
     @property
     def support(self) -> constraints.Constraint:

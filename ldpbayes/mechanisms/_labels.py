@@ -51,6 +51,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     outputs: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
+    domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
 
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
@@ -133,10 +134,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return p * keep, p
 
     @property
-    def domain(self) -> constraints.Constraint:
-        return constraints.interval(self.edges[0], self.edges[-1])
-
-    @property
     def guarantee(self) -> Guarantee:
         """The curve of any two labels in different bins."""
         _, p = self.output_probabilities
@@ -184,6 +181,9 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
 
     linear_tails = False
     resolution = math.inf
+    _projects = property(lambda self: self.outside == "projection")
+    _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
+    support = property(lambda self: constraints.interval(*self._ends))
 
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
@@ -191,14 +191,6 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         object.__setattr__(self, "interval", checked_interval(self.interval))
         if self.outside not in RULES:
             raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
-
-    @property
-    def _projects(self) -> bool:
-        return self.outside == "projection"
-
-    @property
-    def _ends(self) -> tuple[Array, Array]:
-        return self.interval[0] - self.half_width, self.interval[1] + self.half_width
 
     def _law(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
         """exp(−ε), a, b, ζ and γ."""
@@ -273,10 +265,6 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         return constraints.interval(*(self.interval if self._projects else self._ends))
 
     @property
-    def support(self) -> constraints.Constraint:
-        return constraints.interval(*self._ends)
-
-    @property
     def released_range(self) -> tuple[Array, Array]:
         low, high = self._ends
         return extreme("min", low), extreme("max", high)
@@ -331,6 +319,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     matrix: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
+    domain = property(lambda self: constraints.interval(self.nodes[0], self.nodes[-1]))
 
     def __post_init__(self) -> None:
         self._check("epsilon", *ONE_POSITIVE)
@@ -421,10 +410,6 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def output_probabilities(self) -> tuple[Array, Array]:
         """Over the nodes: between two nodes p(z | x) is a mixture, never more extreme."""
         return self.matrix.min(axis=0), self.matrix.max(axis=0)
-
-    @property
-    def domain(self) -> constraints.Constraint:
-        return constraints.interval(self.nodes[0], self.nodes[-1])
 
     @property
     def guarantee(self) -> Guarantee:

@@ -137,6 +137,7 @@ class LinearRecordsMechanism(_Regression, Additive):
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
     sensitivity = None
+    lower = property(lambda self: -self.upper)
 
     def __post_init__(self) -> None:
         self._check_parameters(POSITIVE, INSIDE_0_1)
@@ -160,10 +161,6 @@ class LinearRecordsMechanism(_Regression, Additive):
         """Of each column: its largest value, for any values of the others."""
         xp = np if is_concrete(self.radius, self.response_bound) else jnp
         return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return -self.upper
 
     def _clip(self, part: jax.Array) -> jax.Array:
         if not self.clip:

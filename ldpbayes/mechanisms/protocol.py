@@ -282,15 +282,12 @@ class FiniteOutputs(DiscreteMechanism):
 
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
+    support = property(lambda self: _OneOf(self.outputs))
 
     @property
     @abc.abstractmethod
     def output_probabilities(self) -> tuple[Array, Array]:
         """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
-
-    @property
-    def support(self) -> constraints.Constraint:
-        return _OneOf(self.outputs)
 
     def place(self, z: ArrayLike) -> Array:
         """Position of the output nearest to each released value. NumPy in, NumPy out; JAX in, JAX out."""

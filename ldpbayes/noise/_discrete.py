@@ -33,13 +33,10 @@ class _WholeNumbers(Noise):
     scale: Array
 
     discrete: ClassVar[bool] = True
+    resolution = property(lambda self: self.scale)
 
     def __post_init__(self) -> None:
         checked_field(self, "scale", *POSITIVE)
-
-    @property
-    def resolution(self) -> Array:
-        return self.scale
 
 
 @pytree
@@ -53,6 +50,7 @@ class DiscreteLaplace(_WholeNumbers):
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     norm: ClassVar[int] = 1  # as of Laplace noise
+    reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         """Draw integers, in a floating-point type: the difference of two geometric variables."""
@@ -71,10 +69,6 @@ class DiscreteLaplace(_WholeNumbers):
         xp = np if is_concrete(self.scale) else jnp
         half = 0.5 / xp.asarray(self.scale)
         return -math.sqrt(2) * xp.exp(-half) / xp.expm1(-2 * half)
-
-    @property
-    def reach(self) -> float:
-        return 0.0
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         scale = np.asarray(self.scale)

@@ -23,6 +23,8 @@ class _NormalColumns(Noise):
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
     norm: ClassVar[int] = 2
+    resolution = property(lambda self: self.standard_deviation)
+    reach = property(lambda self: 12.0 * self.standard_deviation)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         sigma = self.over_columns(jnp.asarray(self.standard_deviation, dtype))
@@ -32,14 +34,6 @@ class _NormalColumns(Noise):
         sigma = self.over_columns(self.standard_deviation)
         constant = value.shape[-1] * math.log(2 * math.pi) / 2
         return jnp.sum(-((value / sigma) ** 2) / 2 - jnp.log(sigma), axis=-1) - constant
-
-    @property
-    def resolution(self) -> Array:
-        return self.standard_deviation
-
-    @property
-    def reach(self) -> Array:
-        return 12.0 * self.standard_deviation
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         return -np.log2(np.maximum(special.ndtr(-distance), np.finfo(float).tiny))
@@ -68,22 +62,16 @@ class IndependentGaussian(_NormalColumns):
     """
 
     standard_deviations: Array
+    standard_deviation = property(lambda self: self.standard_deviations)
+    batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
 
     def __post_init__(self) -> None:
         allowed = "positive and finite, one a column"
         checked_field(self, "standard_deviations", allowed, lambda a: (a > 0) & (a < np.inf) & (a.ndim > 0))
 
-    @property
-    def standard_deviation(self) -> Array:  # type: ignore[override]
-        return self.standard_deviations
-
     def over_columns(self, moment: Array) -> Array:
         """The moment itself, which has the axis of columns."""
         return jnp.asarray(moment)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        return np.shape(self.standard_deviations)[:-1]
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         return GaussianTradeoff(np.linalg.norm(distance / np.asarray(self.standard_deviations), axis=-1))

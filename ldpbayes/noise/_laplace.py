@@ -25,9 +25,7 @@ class _LaplaceColumns(Noise):
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
-    @property
-    def reach(self) -> float:
-        return 0.0
+    reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         return 1 + math.sqrt(2) / math.log(2) * distance
@@ -43,6 +41,8 @@ class Laplace(_LaplaceColumns):
     # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
     # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
+    standard_deviation = property(lambda self: math.sqrt(2) * self.scale)
+    resolution = property(lambda self: self.scale)
 
     def __post_init__(self) -> None:
         checked_field(self, "scale", *NOT_NEGATIVE)
@@ -53,14 +53,6 @@ class Laplace(_LaplaceColumns):
     def log_prob(self, value: jax.Array) -> jax.Array:
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
-
-    @property
-    def standard_deviation(self) -> Array:
-        return math.sqrt(2) * self.scale
-
-    @property
-    def resolution(self) -> Array:
-        return self.scale
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies."""
@@ -83,6 +75,7 @@ class SymmetricLaplace(_LaplaceColumns):
     standard_deviation: Array
 
     norm: ClassVar[int] = 2
+    resolution = property(lambda self: self.standard_deviation / math.sqrt(2))
 
     def __post_init__(self) -> None:
         checked_field(self, "standard_deviation", *NOT_NEGATIVE)
@@ -100,10 +93,6 @@ class SymmetricLaplace(_LaplaceColumns):
         # the norm's gradient at 0 is guarded: NaN would spread even from where it is not selected
         radius = jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0)
         return log_density(jnp, radius, dimension) - dimension * jnp.log(sigma)
-
-    @property
-    def resolution(self) -> Array:
-        return self.standard_deviation / math.sqrt(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         with np.errstate(divide="ignore"):

@@ -42,6 +42,8 @@ class Staircase(Noise):
     linear_tails: ClassVar[bool] = True  # from step to step
     kinks: ClassVar[tuple[float, ...]] = ()  # infinitely many, of which `breakpoints` takes those that matter
     norm: ClassVar[int] = 1  # of one column only
+    period = property(lambda self: self.step)
+    resolution: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         for name in ("step", "epsilon"):
@@ -92,14 +94,6 @@ class Staircase(Noise):
         # E(G + V)² with E G = b/(1 − b), E G² = b(1 + b)/(1 − b)², b = exp(−ε): no term is negative
         first, second = (gamma + outer) / 2, (gamma**2 + outer * (1 + gamma)) / 3
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
-
-    @property
-    def period(self) -> Array:  # type: ignore[override]
-        return self.step
-
-    @property
-    def resolution(self) -> float:
-        return math.inf
 
     @property
     def reach(self) -> Array:

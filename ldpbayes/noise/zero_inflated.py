@@ -23,6 +23,12 @@ class Omitted(Noise):
     """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
 
     noise: Noise
+    linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
+    kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
+    norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
+    standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
+    resolution = property(attrgetter("noise.resolution"))
+    reach = property(attrgetter("noise.reach"))
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise) or self.noise.discrete:
@@ -52,13 +58,6 @@ class Omitted(Noise):
             return jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0)
 
         return jax.tree.map(positive, self.noise)
-
-    linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
-    kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
-    norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
-    standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
-    resolution = property(attrgetter("noise.resolution"))
-    reach = property(attrgetter("noise.reach"))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density with respect to Lebesgue's measure and a unit mass at zero."""
