@@ -1,6 +1,7 @@
 """Base laws of counts: Poisson, binomial, negative binomial, and counts under noise."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -141,19 +142,17 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
         # not logaddexp: where neither is possible, at a z that is no integer, its derivative is NaN
         return logsumexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
     if isinstance(law, dist.Poisson):
-        family, parameters = _POISSON, [law.rate]
+        count_law, parameters = _POISSON, [law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
-        family, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
+        count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
     else:
         raise ValueError(
             f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
             "or geometric, or clipped by the mechanism's bounds"
         )
-    scale = jnp.asarray(noise.scale, z.dtype)
-    shape = lax.broadcast_shapes(*(jnp.shape(array) for array in (z, scale, *parameters)))
-    arrays = [jnp.broadcast_to(jnp.asarray(array, z.dtype), shape).ravel() for array in (z, scale, *parameters)]
+    arrays = jnp.broadcast_arrays(*(jnp.asarray(array, z.dtype) for array in (z, noise.scale, *parameters)))
     if isinstance(noise, DiscreteLaplace):
-        width, function = TAIL_NODES, lambda *rows: _under_laplace(family, *rows)
+        width, function = TAIL_NODES, functools.partial(_under_laplace, count_law)
     else:
         if not is_concrete(noise.scale):
             raise ValueError(
@@ -161,30 +160,24 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
                 "over the mechanism instead of passing it to the traced function"
             )
         half = math.ceil(REACH * np.max(noise.scale)) + 2
-        width, function = 3 * half, lambda *rows: _under_gaussian(family, half, *rows)
-    log_prob = by_rows(function, 8 * CHUNK // width)(*arrays).reshape(shape)
+        width, function = 3 * half, functools.partial(_under_gaussian, count_law, half)
+    log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel() for array in arrays)).reshape(arrays[0].shape)
     return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
 
 
-for _law in (
-    dist.Poisson,
-    dist.GammaPoisson,
-    dist.GeometricProbs,
-    dist.GeometricLogits,
-    dist.discrete.ZeroInflatedProbs,
-):
-    register_closed_form(_law, DiscreteLaplace, bounded=False)(noisy_count)
-    register_closed_form(_law, DiscreteGaussian, bounded=False)(noisy_count)
+COUNTS = dist.Poisson, dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits, dist.discrete.ZeroInflatedProbs
+for _law, _noise in itertools.product(COUNTS, (DiscreteLaplace, DiscreteGaussian)):
+    register_closed_form(_law, _noise, bounded=False)(noisy_count)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _under_laplace(family: _CountLaw, z: Array, scale: Array, *parameters: Array) -> jax.Array:
+def _under_laplace(law: _CountLaw, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """Both sides of z, on each of which the noise's probabilities are exponential."""
     rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
-    log_mass = family.log_mass(count, *parameters)
+    log_mass = law.log_mass(count, *parameters)
     sides = []
     for side in (1, -1):
-        tail = family.tail(count, *parameters, side * rate, side)
+        tail = law.tail(count, *parameters, side * rate, side)
         part = log_mass + tail.log_ratio
         # the tail as 1 less the other side of the tilted law
         other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
@@ -195,12 +188,12 @@ def _under_laplace(family: _CountLaw, z: Array, scale: Array, *parameters: Array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _under_gaussian(family: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
+def _under_gaussian(law: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """Windows around the largest term, the log of which is more concave than that of the noise's probabilities. That of
     a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up to the
     first window's end are all summed, and the second window is around the largest term beyond.
     """
-    first = 0 if family.log_concave else half + 1
+    first = 0 if law.log_concave else half + 1
     at, width, *fixed = lax.stop_gradient((z, scale, *parameters))
 
     def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -208,15 +201,15 @@ def _under_gaussian(family: _CountLaw, half: int, z: Array, scale: Array, *param
         middle = 0.5 * (low + high)
         k = jnp.exp(middle)
         # terms grow up to k
-        grow = family.log_step(k, *fixed) + (at + 0.5 - k) / width**2 > 0
+        grow = law.log_step(k, *fixed) + (at + 0.5 - k) / width**2 > 0
         return jnp.where(grow, middle, low), jnp.where(grow, high, middle)
 
     least = jnp.full_like(at, math.log(max(first, 1)))
-    most = jnp.log(jnp.maximum(jnp.maximum(at, family.peak(*fixed)), first) + 2.0)
+    most = jnp.log(jnp.maximum(jnp.maximum(at, law.peak(*fixed)), first) + 2.0)
     peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
-    log_mass = family.log_mass(counts, *(parameter[:, None] for parameter in parameters))
+    log_mass = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
     return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))
