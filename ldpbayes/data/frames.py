@@ -42,33 +42,30 @@ class Table:
 
     @property
     def columns(self) -> list[Any]:
-        """Names of the columns."""
         return list(self._columns)
 
     @property
     def values(self) -> Array:
         """All columns as a matrix (rows, columns), of NumPy unless they are being traced."""
-        parts = [self[name] for name in self._columns]
-        for name, part in self._columns.items():
+        parts = {name: self[name] for name in self}
+        for name, part in parts.items():
             if part.dtype.kind not in "biuf":
                 raise TypeError(
                     f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: take other columns, "
                     "table[[...]], or give its labels codes"
                 )
-        array = jax.numpy if any(isinstance(part, jax.Array) for part in parts) else np
-        return array.stack(parts, axis=-1)
+        xp = jax.numpy if any(isinstance(part, jax.Array) for part in parts.values()) else np
+        return xp.stack([*parts.values()], axis=-1)
 
     def to_numpy(self) -> Array:
         return self.values
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
         return len(self), len(self._columns)
 
     @property
     def T(self) -> Array:
-        """The matrix (columns, rows)."""
         return self.values.T
 
     def __len__(self) -> int:
@@ -77,9 +74,6 @@ class Table:
     def __iter__(self) -> Iterator[Any]:
         """Names of the columns, as in a data frame."""
         return iter(self._columns)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._columns
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.values, dtype)
@@ -97,12 +91,10 @@ class Table:
         return f"Table({len(self)} rows, columns {self.columns})"
 
 
-def _flatten_with_keys(table: Table) -> tuple:
-    return tuple((DictKey(name), column) for name, column in table._columns.items()), tuple(table._columns)
-
-
 register_pytree_with_keys(
-    Table, _flatten_with_keys, lambda names, columns: Table(dict(zip(names, columns, strict=True)))
+    Table,
+    lambda table: (tuple((DictKey(name), table._columns[name]) for name in table), tuple(table)),
+    lambda names, columns: Table(dict(zip(names, columns, strict=True))),
 )
 
 
@@ -129,8 +121,7 @@ def _arrays_of(leaf: Any) -> Any:
         if twice:
             raise ValueError(f"a data frame has several columns of the name {twice[0]!r}; rename them")
         return Table({name: _array(leaf[name]) for name in leaf.columns})
-    array = _array(leaf)
-    name = getattr(leaf, "name", None)
+    array, name = _array(leaf), getattr(leaf, "name", None)
     _refuse_missing("a series" if name is None else f"series {name!r}", array)
     return array
 
