@@ -1,6 +1,7 @@
 """Closed forms of p(z | θ): their registry by base law and mechanism, and the mixture with records without noise."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ _FORMS = Registry()
 
 
 def register_closed_form(
-    base_type: type, kind: type, *, bounded: bool | None = None
+    base_type: type | tuple[type, ...], kind: type | tuple[type, ...], *, bounded: bool | None = None
 ) -> Callable[[ClosedForm], ClosedForm]:
     """Decorator: use a function (base, mechanism, z) -> log density for `base_type` under a kind and its subclasses.
 
@@ -35,22 +36,24 @@ def register_closed_form(
 
     Parameters
     ----------
-    base_type : type
+    base_type : type, or tuple of them
         A NumPyro distribution class.
-    kind : type
+    kind : type, or tuple of them
         A class of noises (of `ldpbayes.noise`), for any mechanism that adds such noise, also where the noise is left
         out for some records: these are mixed in. Or a class of mechanisms: then the form has to describe all records.
     bounded : bool, optional
         Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
         are statistics. By default both: the function then looks at ``mechanism.bounded``.
     """
-    if not (isinstance(base_type, type) and isinstance(kind, type)):
-        raise TypeError(f"register_closed_form takes two classes, got {base_type!r} and {kind!r}")
+    laws, kinds = (given if isinstance(given, tuple) else (given,) for given in (base_type, kind))
+    if not all(isinstance(each, type) for each in laws + kinds):
+        raise TypeError(f"register_closed_form takes classes, got {base_type!r} and {kind!r}")
 
     def decorate(function: ClosedForm) -> ClosedForm:
-        form = _for_all_records(function) if issubclass(kind, Noise) else function
-        for clips in (True, False) if bounded is None else (bounded,):
-            _FORMS.add((base_type, kind, clips), form, f"{base_type.__name__} under {kind.__name__}")
+        mixed = _for_all_records(function)
+        for law, each, clips in itertools.product(laws, kinds, (True, False) if bounded is None else (bounded,)):
+            form = mixed if issubclass(each, Noise) else function
+            _FORMS.add((law, each, clips), form, f"{law.__name__} under {each.__name__}")
         return function
 
     return decorate

@@ -1,7 +1,6 @@
 """Base laws of counts: Poisson, binomial, negative binomial, and counts under noise."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -126,6 +125,11 @@ _NEGATIVE_BINOMIAL = _CountLaw(
 )
 
 
+@register_closed_form(
+    (dist.Poisson, dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits, dist.discrete.ZeroInflatedProbs),
+    (DiscreteLaplace, DiscreteGaussian),
+    bounded=False,
+)
 def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
     """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer. The base
     is Poisson, negative binomial, geometric, one of these with more zeros, or of finite support. ValueError if it is
@@ -163,11 +167,6 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
         width, function = 3 * half, functools.partial(_under_gaussian, count_law, half)
     log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel() for array in arrays)).reshape(arrays[0].shape)
     return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
-
-
-COUNTS = dist.Poisson, dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits, dist.discrete.ZeroInflatedProbs
-for _law, _noise in itertools.product(COUNTS, (DiscreteLaplace, DiscreteGaussian)):
-    register_closed_form(_law, _noise, bounded=False)(noisy_count)
 
 
 @functools.partial(jax.jit, static_argnums=0)

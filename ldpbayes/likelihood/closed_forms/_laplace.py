@@ -37,8 +37,7 @@ class _Laplace(_AsymmetricLaplace):
         return self.law.scale * integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
 
 
-@register_closed_form(dist.Laplace, Laplace, bounded=True)
-@register_closed_form(dist.Laplace, SymmetricLaplace, bounded=True)
+@register_closed_form(dist.Laplace, (Laplace, SymmetricLaplace), bounded=True)
 def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
     """Laplace data, clipped at the bounds, with Laplace noise. The log of p(x | θ) p(z | x) is a broken line of x,
     which bends at the centre and at z. Between neighbouring bends and bounds its exponential has the integral width ·
@@ -78,8 +77,7 @@ class _Exponential(Family):
         return special.stacked(below, -self.law.rate * jnp.maximum(last, 0.0))
 
 
-@register_closed_form(dist.Exponential, Laplace, bounded=True)
-@register_closed_form(dist.Exponential, SymmetricLaplace, bounded=True)
+@register_closed_form(dist.Exponential, (Laplace, SymmetricLaplace), bounded=True)
 def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
     """Exponential data, clipped at the bounds, with Laplace noise. Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y`
     there is z, and the singularity where the exponential's rate equals the noise's is removable: both integrals are

@@ -50,8 +50,7 @@ class _Normal(Family):
         return log_ndtr(stacked((first - loc) / scale, (loc - last) / scale))
 
 
-@register_closed_form(dist.Normal, Laplace, bounded=True)
-@register_closed_form(dist.Normal, SymmetricLaplace, bounded=True)
+@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=True)
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """Clipped normal data with Laplace noise: atoms, integrals left and right of z ([KJKH] supplement 10.1, eq. 28)."""
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
@@ -73,8 +72,7 @@ def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Arra
     )
 
 
-@register_closed_form(dist.Normal, Laplace, bounded=False)
-@register_closed_form(dist.Normal, SymmetricLaplace, bounded=False)
+@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
 def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """A normal statistic with Laplace noise: the integrals left and right of z."""
     rate = 1.0 / mechanism.noise.resolution
@@ -124,8 +122,7 @@ def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) ->
     return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
 
 
-@register_closed_form(dist.MultivariateNormal, Gaussian)
-@register_closed_form(dist.MultivariateNormal, IndependentGaussian)
+@register_closed_form(dist.MultivariateNormal, (Gaussian, IndependentGaussian))
 def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
     """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
     index = jnp.asarray(mechanism.index)

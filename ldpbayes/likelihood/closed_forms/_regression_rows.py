@@ -193,8 +193,7 @@ def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.
     return log_sum(terms, axis=0)
 
 
-@register_closed_form(RegressionRows, Gaussian)
-@register_closed_form(RegressionRows, IndependentGaussian)
+@register_closed_form(RegressionRows, (Gaussian, IndependentGaussian))
 def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response."""
     sigma, x, y = _checked(base, mechanism, z)

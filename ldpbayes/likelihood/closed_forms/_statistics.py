@@ -70,8 +70,7 @@ class SumOfStatistics(dist.Distribution):
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
-@register_closed_form(SumOfStatistics, Gaussian, bounded=False)
-@register_closed_form(SumOfStatistics, IndependentGaussian, bounded=False)
+@register_closed_form(SumOfStatistics, (Gaussian, IndependentGaussian), bounded=False)
 def statistics_gaussian(base: SumOfStatistics, mechanism: Additive, z: Array) -> jax.Array:
     """Sums of statistics plus Gaussian noise: N(z; N μ, N Σ + noise) ([KJKH] eq. 3)."""
     variance = jnp.broadcast_to(mechanism.noise.over_columns(mechanism.noise.variance), base.event_shape)

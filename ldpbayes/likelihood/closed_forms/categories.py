@@ -100,11 +100,7 @@ def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> 
     return jnp.pad(inside, [(0, 0)] * (np.ndim(inside) - 1) + [around])
 
 
-@register_closed_form(dist.Normal, PiecewiseConstant)
-@register_closed_form(dist.Laplace, PiecewiseConstant)
-@register_closed_form(dist.StudentT, PiecewiseConstant)
-@register_closed_form(dist.Cauchy, PiecewiseConstant)
-@register_closed_form(dist.Logistic, PiecewiseConstant)
+@register_closed_form((dist.Normal, dist.Laplace, dist.StudentT, dist.Cauchy, dist.Logistic), PiecewiseConstant)
 def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z: Array) -> jax.Array:
     """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4). The
     probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
@@ -115,9 +111,7 @@ def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z:
     return log_or_nothing(levels[0] * lower[0] + jnp.sum(levels[1:-1] * inner, axis=0) + levels[-1] * upper[-1])
 
 
-@register_closed_form(dist.Normal, PiecewiseLinear)
-@register_closed_form(dist.Laplace, PiecewiseLinear)
-@register_closed_form(dist.StudentT, PiecewiseLinear)
+@register_closed_form((dist.Normal, dist.Laplace, dist.StudentT), PiecewiseLinear)
 def piecewise_linear(base: dist.Distribution, mechanism: PiecewiseLinear, z: Array) -> jax.Array:
     """By parts, E g(X) = g(first node) + ∫ g'(s) P(X > s) ds: each rise times the mean upper tail over its cell."""
     levels = jnp.moveaxis(mechanism.levels(z), -1, 0)
