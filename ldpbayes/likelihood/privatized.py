@@ -17,10 +17,9 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
-from ldpbayes.likelihood.registry import ClosedForm, closed_form, with_unperturbed
+from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise.zero_inflated import Omitted
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 
@@ -92,12 +91,12 @@ class Privatized(dist.Distribution):
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
-    def _closed_form(self) -> ClosedForm | None:
-        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
-
     @property
     def _law(self) -> Any:
         return unexpanded(self.base_dist)
+
+    def _closed_form(self) -> ClosedForm | None:
+        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
 
     @property
     def support(self) -> Constraint:
@@ -148,17 +147,14 @@ class Privatized(dist.Distribution):
         return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
 
 
+@for_all_records
 def _by_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int | None = None) -> jax.Array:
     """The log density of any law of numbers or counts under any mechanism: by the channel, or a sum over counts."""
-    omitted = isinstance(getattr(mechanism, "noise", None), Omitted)
-    perturbing = mechanism.perturbing if omitted else mechanism
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
-        noisy = log_sum_over_counts(base, perturbing, z)
-    else:
-        noisy = build_channel(base, perturbing, z, panels).log_prob(base)
-    return with_unperturbed(base, mechanism, z, noisy) if omitted else noisy
+        return log_sum_over_counts(base, mechanism, z)
+    return build_channel(base, mechanism, z, panels).log_prob(base)
 
 
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:

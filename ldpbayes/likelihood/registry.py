@@ -50,7 +50,7 @@ def register_closed_form(
         raise TypeError(f"register_closed_form takes classes, got {base_type!r} and {kind!r}")
 
     def decorate(function: ClosedForm) -> ClosedForm:
-        mixed = _for_all_records(function)
+        mixed = for_all_records(function)
         for law, each, clips in itertools.product(laws, kinds, (True, False) if bounded is None else (bounded,)):
             form = mixed if issubclass(each, Noise) else function
             _FORMS.add((law, each, clips), form, f"{law.__name__} under {each.__name__}")
@@ -80,14 +80,14 @@ def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, typ
     return [(base_type, kind, clips) for base_type in type(unexpanded(base)).__mro__ for kind in kinds]
 
 
-def _for_all_records(form: ClosedForm) -> ClosedForm:
+def for_all_records(form: Callable) -> Callable:
     """A form for records with noise, mixed with the records that a mechanism leaves without."""
 
     @functools.wraps(form)
-    def mixed(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
-        if not isinstance(mechanism.noise, Omitted):
-            return form(base, mechanism, z)
-        return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z))
+    def mixed(base: dist.Distribution, mechanism: Any, z: Array, **options: Any) -> jax.Array:
+        if not isinstance(getattr(mechanism, "noise", None), Omitted):
+            return form(base, mechanism, z, **options)
+        return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z, **options))
 
     return mixed
 

@@ -169,17 +169,6 @@ class RegressionRows(dist.Distribution):
         xp = np if isinstance(value, np.ndarray) else jnp
         return xp.concatenate([before, after], axis=-1), value[..., self.place]
 
-    def check_responses(self, y: Array) -> None:
-        """ValueError for responses, in a concrete NumPy array, that are not in the support of their law."""
-        law = self.response(jnp.zeros((1, 1)))
-        inside = law.support(y[..., None, None])
-        if isinstance(inside, np.ndarray) and not inside.all():
-            bad = np.argwhere(~inside)[:, : y.ndim]
-            raise ValueError(
-                f"{len(bad)} responses (column {self.place}) are not in the support of {type(law).__name__}, "
-                f"the first ({y[tuple(bad[0])]:g}) at {', '.join(map(str, bad[0]))}"
-            )
-
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
 def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
@@ -230,7 +219,14 @@ def _checked(
     if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
-    base.check_responses(y)
+    law = base.response(jnp.zeros((1, 1)))
+    inside = law.support(y[..., None, None])
+    if isinstance(inside, np.ndarray) and not inside.all():
+        bad = np.argwhere(~inside)[:, : y.ndim]
+        raise ValueError(
+            f"{len(bad)} responses (column {base.place}) are not in the support of {type(law).__name__}, "
+            f"the first ({y[tuple(bad[0])]:g}) at {', '.join(map(str, bad[0]))}"
+        )
     return sigma, x, y
 
 
