@@ -44,7 +44,7 @@ class CountSketch(Sketch):
     def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
         """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
         array = np.asarray(values)
-        return _count_kinds(mechanism, array, np.ones(len(array)), *_group_numbers(by, len(array)))
+        return cls(mechanism, array, np.ones(len(array)), *_group_numbers(by, len(array)))._compressed()
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
@@ -59,41 +59,34 @@ class CountSketch(Sketch):
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (len(self.nodes), len(other.nodes)))
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
         groups = None if self.groups is None else np.concatenate([self.groups, other.groups])
-        return _count_kinds(mechanism, nodes, weights, groups, max(self.law_shape + other.law_shape, default=None))
+        num_groups = max(self.law_shape + other.law_shape, default=None)
+        return CountSketch(mechanism, nodes, weights, groups, num_groups)._compressed()
 
+    def _compressed(self) -> "CountSketch":
+        """One node of each kind, budget and group, found in each chunk of nodes and then among those of all chunks."""
+        n = len(self.nodes)
+        chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
+        parts = [_distinct(self._words(chunk), self.weights[chunk]) for chunk in chunks]
+        first = np.concatenate([chunk.start + rows for chunk, (rows, _) in zip(chunks, parts, strict=True)])
+        weights = np.concatenate([totals for _, totals in parts])
+        if len(chunks) > 1:
+            rows, weights = _distinct(self._words(first), weights)
+            first = first[rows]
+        nodes = self.nodes if len(first) == n else self.nodes[first]
+        groups = None if self.groups is None else self.groups[first]
+        return CountSketch(self.mechanism.of_records((n,), first), nodes, weights, groups, self.num_groups)
 
-def _count_kinds(
-    mechanism: Any, values: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, num_groups: int | None
-) -> CountSketch:
-    """Count the values of each kind (and budget, and group), first in each chunk and then among the chunks' kinds."""
-    n = len(values)
-
-    def keys(rows: Any) -> np.ndarray:
-        parameters = mechanism.of_records((n,), rows).personal_parameters()
-        columns = [_words(mechanism.equivalence(values[rows]))]
-        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in parameters]
-        if groups is not None:
-            columns.append(groups[rows].astype(np.uint64)[:, None])
+    def _words(self, rows: Any) -> np.ndarray:
+        """Rows of 64-bit words that are equal for nodes of one kind, budget and group."""
+        mechanism = self.mechanism.of_records((len(self.nodes),), rows)
+        kinds = mechanism.equivalence(self.nodes[rows])
+        if kinds.dtype == np.uint8 and kinds.shape[1] > 1:  # eight in a word
+            kinds = np.ascontiguousarray(np.pad(kinds, ((0, 0), (0, -kinds.shape[1] % 8)))).view(np.int64)
+        columns = [kinds.astype(np.int64, copy=False).view(np.uint64)]
+        columns += [np.asarray(leaf).view(np.uint64)[:, None] for leaf in mechanism.personal_parameters()]
+        if self.groups is not None:
+            columns.append(self.groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-
-    chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
-    parts = [_distinct(keys(chunk), weights[chunk]) for chunk in chunks]
-    first = np.concatenate([chunk.start + rows for chunk, (rows, _) in zip(chunks, parts, strict=True)])
-    counts = np.concatenate([counts for _, counts in parts])
-    if len(chunks) > 1:
-        rows, counts = _distinct(keys(first), counts)
-        first = first[rows]
-    nodes, groups = values if len(first) == n else values[first], None if groups is None else groups[first]
-    return CountSketch(mechanism.of_records((n,), first), nodes, counts, groups, num_groups)
-
-
-def _words(integers: np.ndarray) -> np.ndarray:
-    """Rows of integers as rows of 64-bit words, bytes eight at a time."""
-    if integers.dtype != np.uint8 or integers.shape[1] == 1:
-        return integers.astype(np.int64).view(np.uint64)
-    padded = np.zeros((len(integers), -(-integers.shape[1] // 8) * 8), np.uint8)
-    padded[:, : integers.shape[1]] = integers
-    return padded.view(np.uint64)
 
 
 def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
