@@ -91,6 +91,17 @@ class Criterion:
         gradient = curvature * (theta - centre)
         return 0.5 * float(np.sum(gradient * (theta - centre))), gradient, curvature
 
+    def in_units_of_data(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters (p,) in the units of features and labels, and their Jacobian (p, p) in those of the criterion."""
+        jacobian, own = np.eye(len(theta)), self.coefficients
+        jacobian[own, own] /= self.unit
+        if self.intercept:
+            jacobian[0, own] = -self.centre / self.unit
+        params = jacobian @ theta
+        if self.objective.scaled:
+            params[-1] = jacobian[-1, -1] = np.exp(theta[-1])
+        return params, jacobian
+
     def covariance(self, at: Derivatives) -> np.ndarray:
         """Covariance (p, p) of the minimiser; a penalty and the scale's prior count as information."""
         inverse = np.linalg.inv(at.hessian)
@@ -242,21 +253,17 @@ class CrossValidation(Penalty):
     grid : sequence of float
         Penalties to choose from, 0 or more, as multiples of the labels' information on the coefficient of one
         standardised feature.
-    standard_errors : float
-        The largest penalty is taken whose loss exceeds the smallest by at most so many standard errors of the excess.
     seed : int
         For the folds.
     """
 
     folds: int = 5
     grid: tuple[float, ...] = GRID
-    standard_errors: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         at_least(2, "folds", self.folds)
         object.__setattr__(self, "grid", _checked_grid(self.grid))
-        checked("standard_errors", self.standard_errors, "0 or more", lambda a: (a.ndim == 0) & (a >= 0))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         weights = np.concatenate([rows.weights for rows in criterion.chunks])
@@ -265,16 +272,13 @@ class CrossValidation(Penalty):
         held_out = [criterion.reweighted(weights * (fold == k)) for k in range(self.folds)]
         points = [start] * self.folds
 
-        def losses(penalty: float) -> list[float]:
+        def loss(penalty: float) -> float:
             for k, part in enumerate(training):
                 penalised = dataclasses.replace(part, penalty=penalty)
                 points[k] = minimise_on_host(penalised, points[k], ROUGH_TOLERANCE).theta
-            return [part.losses(theta).value for part, theta in zip(held_out, points, strict=True)]
+            return float(np.sum([part.losses(theta).value for part, theta in zip(held_out, points, strict=True)]))
 
-        penalties, scores = _searched(self.grid, criterion, start, losses)
-        excess = scores - scores[np.argmin(np.sum(scores, axis=1))]
-        error = np.sqrt(self.folds) * np.std(excess, axis=1, ddof=1)
-        return float(penalties[np.argmax(np.sum(excess, axis=1) <= self.standard_errors * error)])
+        return _best(self.grid, criterion, start, loss)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,15 +297,14 @@ class Evidence(Penalty):
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         theta = start
 
-        def nats(penalty: float) -> list[float]:
+        def nats(penalty: float) -> float:
             """Minus the logarithm of the evidence."""
             nonlocal theta
             minimum = minimise_on_host(dataclasses.replace(criterion, penalty=penalty), theta, ROUGH_TOLERANCE)
             theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
-            return [minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty)]
+            return float(minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty))
 
-        penalties, scores = _searched(self.grid, criterion, start, nats)
-        return float(penalties[np.argmin(scores)])
+        return _best(self.grid, criterion, start, nats)
 
 
 def _checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
@@ -309,16 +312,14 @@ def _checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(multiple) for multiple in np.sort(array))
 
 
-def _searched(
-    grid: tuple[float, ...], criterion: Criterion, start: np.ndarray, scores: Callable[[float], list[float]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Penalties, from fits without coefficients to those that overfit, and their scores, whose sums are minimised."""
+def _best(grid: tuple[float, ...], criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
+    """The penalty with the smallest score, from fits without coefficients on to those that overfit, while it helps."""
     information = criterion.information(start)
     if not information:  # all features are constant
-        return np.zeros(1), np.zeros((1, 2))
-    penalties, rows = np.array(grid)[::-1] * information, list[list[float]]()
-    for penalty in penalties:
-        rows.append(scores(float(penalty)))
-        if len(rows) - 1 - np.argmin(np.sum(rows, axis=1)) >= PATIENCE:
+        return 0.0
+    scores: dict[float, float] = {}
+    for penalty in (np.array(grid)[::-1] * information).tolist():
+        scores[penalty] = score(penalty)
+        if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
             break
-    return penalties, np.array(rows)
+    return min(scores, key=lambda penalty: scores[penalty])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -13,6 +12,7 @@ from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, POSITIVE, check_order,
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.estimation.priors import label_prior
+from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.mechanisms import LaplaceMechanism, Mechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
 from ldpbayes.privacy import Guarantee
@@ -142,8 +142,14 @@ def _release(key: Key, labels: np.ndarray, mechanism: Mechanism) -> Release:
         return Release(np.asarray(mechanism.randomize(key, labels)), mechanism)
 
 
-def checked_labels(release: Release) -> None:
-    """TypeError or ValueError unless a release holds one number, or category, a record to learn from."""
+def checked_data(
+    features: Array, release: Release, objective: Objective | None
+) -> tuple[Objective, np.ndarray, list[str]]:
+    """The objective, features (n, d) and the names of their columns; TypeError or ValueError unless a fit can use them.
+
+    The release must hold one number, or category, a record. The objective is by default the marginal likelihood of
+    normal labels.
+    """
     if not isinstance(release, Release):
         hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
         kind = type(release).__name__
@@ -152,6 +158,10 @@ def checked_labels(release: Release) -> None:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:
         raise ValueError("a release without values has no labels to learn from")
+    objective = MarginalLikelihood() if objective is None else objective
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal_labels), got {objective!r}")
+    return objective, *checked_features(features, len(release))
 
 
 def privacy_of(release: Release) -> str:
@@ -159,31 +169,6 @@ def privacy_of(release: Release) -> str:
     statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
     others = "The budget of whatever else was released of these labels, such as a prior, adds to that of this release"
     return f"{statement} {others}. Features are public: nothing protects them."
-
-
-def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
-    """Labels to start a fit from, shape (n,): unbiased ones if the mechanism has some, else the released values."""
-    try:
-        return mechanism.unbiased(values)
-    except ValueError:
-        return values
-
-
-def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array] | None:
-    """The widest bounds of any label; None if labels are not bounded."""
-    domain: Any = mechanism.domain
-    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
-        return None
-    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
-
-
-def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
-    """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
-    bounds = label_range(mechanism)
-    if bounds is not None:
-        return (bounds[1] - bounds[0]) / 6
-    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
-    return jnp.where(deviation > 0, deviation, 1.0)
 
 
 def checked_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:

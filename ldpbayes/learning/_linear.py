@@ -12,13 +12,19 @@ from ldpbayes._core.checks import checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Penalty
-from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
-from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
+from ldpbayes.learning._criterion import (
+    Criterion,
+    CrossValidation,
+    Evidence,
+    Penalty,
+    Rows,
+    ScaleProfile,
+    scale_profile,
+)
+from ldpbayes.learning._objectives import LearningWarning, Objective, label_range, plausible_labels
+from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, minimise_on_host
 
-Profile = criteria.ScaleProfile | None
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
 CHUNKED_TOLERANCE = 1e-6  # nats, for several chunks: the estimate is then off by 1.4e-3 of its standard errors
 START_CONSTANTS = 9  # constant predictions between the bounds, of which the best is where a fit starts
@@ -61,7 +67,7 @@ class LinearPredictor(Estimate):
     steps: int
     privacy: str
     _intercept: bool
-    _profile: Profile
+    _profile: ScaleProfile | None
 
     @property
     def intercept(self) -> float:
@@ -157,9 +163,7 @@ def linear_fit(
     intercept : bool
         Whether there is an intercept, which is not penalised.
     """
-    labels.checked_labels(release)
-    objective = checked_objective(objective)
-    matrix, names = labels.checked_features(features, len(release))
+    objective, matrix, names = labels.checked_data(features, release, objective)
     if penalty is None:
         penalty = Evidence() if objective.likelihood else CrossValidation()
     if not isinstance(penalty, Penalty):
@@ -179,8 +183,30 @@ def linear_fit(
             start = minimise_on_host(sample, start).theta
         minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
         identified = _identified(minimum.at.hessian)
-        profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
-    return _predictor(criterion, minimum, identified, profile, names, release)
+        profile = scale_profile(criterion, minimum) if identified and objective.scaled else None
+    params, jacobian = criterion.in_units_of_data(minimum.theta)
+    if identified:
+        covariance = jacobian @ criterion.covariance(minimum.at) @ jacobian.T
+    else:
+        covariance = np.full((len(params),) * 2, np.nan)
+        problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
+        warn(problem, LearningWarning)
+    if not minimum.converged:
+        warn(f"not converged in {minimum.iterations} steps", LearningWarning)
+    return LinearPredictor(
+        names=["intercept"] * criterion.intercept + names + ["scale"] * objective.scaled,
+        params=params,
+        covariance=covariance,
+        count=len(release),
+        objective=objective,
+        penalty=strength,
+        loss=float(minimum.at.value - criterion.prior(minimum.theta)[0]),
+        converged=minimum.converged,
+        steps=minimum.iterations,
+        privacy=labels.privacy_of(release),
+        _intercept=criterion.intercept,
+        _profile=profile,
+    )
 
 
 def _identified(hessian: np.ndarray) -> bool:
@@ -192,23 +218,22 @@ def _identified(hessian: np.ndarray) -> bool:
 
 def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
     """The criterion of all labels, without a penalty yet."""
-    count = len(release)
+    count, mechanism = len(release), release.mechanism
     centre, unit = labels.centre_and_unit(matrix)
-    centre = centre if intercept else 0 * centre
     size = min(count, CHUNK_ROWS)
-    chunks = [_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size)]
-    scale, precision = objective.scale_prior(release.values, release.mechanism)
-    constant = objective.counts and not release.mechanism.batch_shape
-    spec = json.dumps(release.mechanism.spec()) if constant else None
-    return Criterion(objective, tuple(chunks), centre, unit, intercept, float(scale), precision, spec)
+    chunks = tuple(_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size))
+    scale, precision = objective.scale_prior(release.values, mechanism)
+    spec = json.dumps(mechanism.spec()) if objective.counts and not mechanism.batch_shape else None
+    centre = centre if intercept else 0 * centre
+    return Criterion(objective, chunks, centre, unit, intercept, float(scale), precision, spec)
 
 
-def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> criteria.Rows:
+def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:
     """The labels of an index; positions beyond the last label repeat the first with the weight 0."""
     inside = index < len(release)
     index = np.where(inside, index, 0)
     mechanism = release.mechanism.of_records((len(release),), index)
-    return criteria.Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
+    return Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
@@ -219,7 +244,7 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     """
     (rows,) = criterion.chunks
     values = np.asarray(rows.values, float)
-    plausible = np.asarray(labels.plausible_labels(values, rows.mechanism), float)
+    plausible = np.asarray(plausible_labels(values, rows.mechanism), float)
     design = (rows.features - criterion.centre) / criterion.unit
     middle = float(plausible.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
@@ -230,7 +255,7 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
         scale = [np.log(criterion.scale)] * criterion.objective.scaled
         return np.concatenate([[constant] * criterion.intercept, slopes, scale])
 
-    bounds = labels.label_range(rows.mechanism) if criterion.intercept else None
+    bounds = label_range(rows.mechanism) if criterion.intercept else None
     between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), START_CONSTANTS)
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
@@ -244,41 +269,3 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     if not np.isfinite(values.min()):
         raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")
     return points[int(np.argmin(values))], point(middle, ridge)
-
-
-def _predictor(
-    criterion: Criterion, minimum: Minimum, identified: bool, profile: Profile, names: list[str], release: Release
-) -> LinearPredictor:
-    """The predictor in the units of features and labels."""
-    theta, at = minimum.theta, minimum.at
-    own = criterion.coefficients
-    jacobian = np.eye(len(theta))  # of the reported parameters in those of the criterion
-    jacobian[own, own] /= criterion.unit
-    if criterion.intercept:
-        jacobian[0, own] = -criterion.centre / criterion.unit
-    params = jacobian @ theta
-    if criterion.objective.scaled:
-        params[-1] = np.exp(theta[-1])
-        jacobian[-1, -1] = params[-1]
-    if identified:
-        covariance = jacobian @ criterion.covariance(at) @ jacobian.T
-    else:
-        covariance = np.full((len(theta),) * 2, np.nan)
-        problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
-        warn(problem, LearningWarning)
-    if not minimum.converged:
-        warn(f"not converged in {minimum.iterations} steps", LearningWarning)
-    return LinearPredictor(
-        names=["intercept"] * criterion.intercept + names + ["scale"] * criterion.objective.scaled,
-        params=params,
-        covariance=covariance,
-        count=len(release),
-        objective=criterion.objective,
-        penalty=criterion.penalty,
-        loss=float(at.value - criterion.prior(theta)[0]),
-        converged=minimum.converged,
-        steps=minimum.iterations,
-        privacy=labels.privacy_of(release),
-        _intercept=criterion.intercept,
-        _profile=profile,
-    )

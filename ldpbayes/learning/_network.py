@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import checked_field, pytree, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._objectives import LearningWarning, Objective, checked_objective
+from ldpbayes.learning._objectives import LearningWarning, Objective, label_spread, plausible_labels
 from ldpbayes.mechanisms import Mechanism
 
 RATE = 1e-3  # of Adam, by default
@@ -92,9 +92,9 @@ class Network:
             return TrainedNetwork(tuple(layers), jnp.log(scale), none, none + 1, 0 * one, one)
         deviation = jnp.std(features, axis=0)
         unit = jnp.where(deviation > 0, deviation, 1.0)
-        middle = one * jnp.mean(labels.plausible_labels(values, mechanism))
+        middle = one * jnp.mean(plausible_labels(values, mechanism))
         layers[-1] = (layers[-1][0], 0 * layers[-1][1])
-        centre, label_unit = jnp.mean(features, axis=0), one * labels.label_spread(values, mechanism)
+        centre, label_unit = jnp.mean(features, axis=0), one * label_spread(values, mechanism)
         return TrainedNetwork(tuple(layers), jnp.log(scale), centre, unit, middle, label_unit)
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
@@ -219,9 +219,7 @@ def network_fit(
     **options
         Parameters of `Network`, in its place.
     """
-    labels.checked_labels(release)
-    objective = checked_objective(objective)
-    matrix, names = labels.checked_features(features, len(release))
+    objective, matrix, names = labels.checked_data(features, release, objective)
     if network is not None and options:
         raise TypeError(f"give a network or its options, not both; got {', '.join(options)}")
     network = Network(**options) if network is None else network

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.checks import ONE_ABOVE_ZERO, ONE_POSITIVE, LdpBayesWarning, checked
 from ldpbayes._core.types import Array
-from ldpbayes.learning._labels import label_spread
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian
@@ -23,6 +22,31 @@ Bounds = tuple[float, float]
 
 class LearningWarning(LdpBayesWarning):
     """A fit that should not be used as it is; the message says why."""
+
+
+def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
+    """Labels to start a fit from, shape (n,): unbiased ones if the mechanism has some, else the released values."""
+    try:
+        return mechanism.unbiased(values)
+    except ValueError:
+        return values
+
+
+def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array] | None:
+    """The widest bounds of any label; None if labels are not bounded."""
+    domain: Any = mechanism.domain
+    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
+        return None
+    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
+
+
+def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
+    """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
+    bounds = label_range(mechanism)
+    if bounds is not None:
+        return (bounds[1] - bounds[0]) / 6
+    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
+    return jnp.where(deviation > 0, deviation, 1.0)
 
 
 class Objective(abc.ABC):
@@ -214,12 +238,3 @@ def _clipped_mean(
 
     batch = max(1, MAX_NODES // int(2000 + max(map(abs, constant or (0.0,)))))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
-
-
-def checked_objective(objective: Objective | None) -> Objective:
-    """An objective, by default the marginal likelihood of normal labels; TypeError for anything else."""
-    if objective is None:
-        return MarginalLikelihood()
-    if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal_labels), got {objective!r}")
-    return objective
