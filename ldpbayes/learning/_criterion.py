@@ -21,9 +21,12 @@ from ldpbayes.numerics.minimise import Minimum, minimise_on_host
 
 
 class Rows(NamedTuple):
-    """Labels of one chunk: public features (n, d), released values (n,), weights (n,), and their mechanism."""
+    """Labels of one chunk, with weights (n,) and their mechanism.
 
-    features: Array
+    The `design` has a column of ones, if there is an intercept, and the standardised public features.
+    """
+
+    design: Array
     values: Array
     weights: Array
     mechanism: Mechanism
@@ -43,9 +46,9 @@ class Criterion:
     """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit.
 
     The parameters are the intercept, the coefficients, and the logarithm of the scale; the first and the last only if
-    there are such. `penalty` is the precision of the coefficients' normal prior. The logarithm of the scale has a
-    normal prior around that of the plausible `scale`, of the precision `scale_precision`. `spec`, if any, is the JSON
-    of the labels' mechanism, which is then a constant of the compiled function.
+    there are such. `penalty` is the precision of the coefficients' normal prior, `scale_precision` that of the
+    logarithm of the scale, around the plausible `scale`. `spec`, if any, is the JSON of the labels' mechanism, which is
+    then a constant of the compiled function.
     """
 
     objective: Objective
@@ -66,8 +69,7 @@ class Criterion:
     def losses(self, theta: np.ndarray) -> Derivatives:
         def chunk_losses(rows: Rows) -> Derivatives:
             with jax.enable_x64(True):  # a setting of each thread
-                sums = _derivatives(theta, rows, self.centre, self.unit, self.objective, self.intercept, self.spec)
-                return jax.block_until_ready(sums)
+                return jax.block_until_ready(_derivatives(theta, rows, self.objective, self.spec))
 
         if len(self.chunks) == 1:
             parts = [chunk_losses(self.chunks[0])]
@@ -114,27 +116,13 @@ class Criterion:
         each = np.diagonal(at.spread if self.objective.likelihood else at.hessian)
         return float(np.mean(each[self.coefficients]))
 
-    def reweighted(self, weights: np.ndarray) -> "Criterion":
-        """The criterion with other weights (n,) of labels; rows beyond these, which fill the last chunk, have none."""
-        sizes = [len(rows.weights) for rows in self.chunks]
-        padded = np.zeros(sum(sizes))
-        padded[: len(weights)] = weights
-        parts = np.split(padded, np.cumsum(sizes)[:-1])
-        chunks = [rows._replace(weights=part) for rows, part in zip(self.chunks, parts, strict=True)]
-        return dataclasses.replace(self, chunks=tuple(chunks))
 
-
-@functools.partial(jax.jit, static_argnames=("objective", "intercept", "spec"))
-def _derivatives(
-    theta: Array, rows: Rows, centre: Array, unit: Array, objective: Objective, intercept: bool, spec: str | None
-) -> Derivatives:
+@functools.partial(jax.jit, static_argnames=("objective", "spec"))
+def _derivatives(theta: Array, rows: Rows, objective: Objective, spec: str | None) -> Derivatives:
     """Derivatives in the parameters, from those in each label's prediction and logarithm of the scale."""
-    features, values, weights, mechanism = rows
+    design, values, weights, mechanism = rows
     if spec is not None:
         mechanism = mechanism_from_spec(json.loads(spec))
-    design = (features - centre) / unit
-    if intercept:
-        design = jnp.concatenate([jnp.ones((len(design), 1)), design], axis=1)
     width = design.shape[1]
     inputs = (design @ theta[:width], jnp.broadcast_to(theta[-1], values.shape))[: 1 + objective.scaled]
 
@@ -239,7 +227,7 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        """The penalty, for a criterion without one of all labels or of some thousands; fits begin at `start` (p,)."""
+        """The penalty, for a criterion without one, of one chunk of labels; fits begin at `start` (p,)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,17 +254,21 @@ class CrossValidation(Penalty):
         object.__setattr__(self, "grid", _checked_grid(self.grid))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        weights = np.concatenate([rows.weights for rows in criterion.chunks])
-        fold = np.random.default_rng(self.seed).permutation(len(weights)) % self.folds
-        training = [criterion.reweighted(weights * (fold != k)) for k in range(self.folds)]
-        held_out = [criterion.reweighted(weights * (fold == k)) for k in range(self.folds)]
+        (rows,) = criterion.chunks
+        fold = np.random.default_rng(self.seed).permutation(len(rows.weights)) % self.folds
+
+        def part(used: np.ndarray) -> Criterion:
+            return dataclasses.replace(criterion, chunks=(rows._replace(weights=rows.weights * used),))
+
+        training = [part(fold != k) for k in range(self.folds)]
+        held_out = [part(fold == k) for k in range(self.folds)]
         points = [start] * self.folds
 
         def loss(penalty: float) -> float:
-            for k, part in enumerate(training):
-                penalised = dataclasses.replace(part, penalty=penalty)
+            for k, each in enumerate(training):
+                penalised = dataclasses.replace(each, penalty=penalty)
                 points[k] = minimise_on_host(penalised, points[k], ROUGH_TOLERANCE).theta
-            return float(np.sum([part.losses(theta).value for part, theta in zip(held_out, points, strict=True)]))
+            return float(np.sum([each.losses(theta).value for each, theta in zip(held_out, points, strict=True)]))
 
         return _best(self.grid, criterion, start, loss)
 

@@ -58,10 +58,8 @@ class LabelRelease:
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
-        prior, own = self._budgets
-        return (
-            f"{statement} Of this epsilon, {prior:.4g} went into the prior of the labels and {own:.4g} into each label."
-        )
+        prior, own = (f"{epsilon:.4g}" for epsilon in self._budgets)
+        return f"{statement} Of this epsilon, {prior} went into the prior of the labels and {own} into each label."
 
 
 def release_labels(

@@ -12,16 +12,9 @@ from ldpbayes._core.checks import checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
+from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import (
-    Criterion,
-    CrossValidation,
-    Evidence,
-    Penalty,
-    Rows,
-    ScaleProfile,
-    scale_profile,
-)
+from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Penalty, Rows
 from ldpbayes.learning._objectives import LearningWarning, Objective, label_range, plausible_labels
 from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, minimise_on_host
 
@@ -67,7 +60,7 @@ class LinearPredictor(Estimate):
     steps: int
     privacy: str
     _intercept: bool
-    _profile: ScaleProfile | None
+    _profile: criteria.ScaleProfile | None
 
     @property
     def intercept(self) -> float:
@@ -92,18 +85,14 @@ class LinearPredictor(Estimate):
     def estimate(self) -> dict[str, float]:
         return dict(zip(self.names, self.params.tolist(), strict=True))
 
-    def linear_predictor(self, features: Array) -> np.ndarray:
-        """The linear predictor, before any link, shape (m,), of features (m, d) in the columns of the fit."""
-        matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
-        return self.intercept + matrix @ self.coefficients
-
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,), of features (m, d) in the columns of the fit.
 
         Labels are clipped at the bounds, such as those of the mechanism; by default predictions may be any numbers.
         """
+        matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
+        prediction = self.intercept + matrix @ self.coefficients
         with jax.enable_x64(True):
-            prediction = self.linear_predictor(features)
             return np.asarray(self.objective.mean(prediction, self.scale, labels.checked_bounds(bounds)))
 
     def _quantile(self, probability: float) -> np.ndarray:
@@ -170,11 +159,8 @@ def linear_fit(
         allowed = "a finite number, 0 or more"
         penalty = checked("penalty", penalty, allowed, lambda a: (a.ndim == 0) & (a >= 0) & (a < np.inf))
     with jax.enable_x64(True):
-        criterion = _criterion(matrix, release, objective, bool(intercept))
-        sample, chunked = criterion, len(criterion.chunks) > 1
-        if chunked:  # a random chunk of the labels chooses the penalty, and its minimum saves steps through all labels
-            index = np.random.default_rng(0).choice(len(release), CHUNK_ROWS, replace=False)
-            sample = dataclasses.replace(criterion, chunks=(_rows(matrix, release, index),))
+        criterion, sample = _criteria(matrix, release, objective, bool(intercept))
+        chunked = sample is not criterion
         starts = _starts(sample)
         strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
         criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
@@ -183,7 +169,7 @@ def linear_fit(
             start = minimise_on_host(sample, start).theta
         minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
         identified = _identified(minimum.at.hessian)
-        profile = scale_profile(criterion, minimum) if identified and objective.scaled else None
+        profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
     params, jacobian = criterion.in_units_of_data(minimum.theta)
     if identified:
         covariance = jacobian @ criterion.covariance(minimum.at) @ jacobian.T
@@ -216,24 +202,34 @@ def _identified(hessian: np.ndarray) -> bool:
     return bool(curvatures[0] > FLAT_CURVATURE * curvatures[-1])
 
 
-def _criterion(matrix: np.ndarray, release: Release, objective: Objective, intercept: bool) -> Criterion:
-    """The criterion of all labels, without a penalty yet."""
+def _criteria(
+    matrix: np.ndarray, release: Release, objective: Objective, intercept: bool
+) -> tuple[Criterion, Criterion]:
+    """The criterion of all labels, and that of one chunk, without a penalty yet.
+
+    A random chunk of many labels chooses the penalty, and its minimum saves steps through all labels.
+    """
     count, mechanism = len(release), release.mechanism
     centre, unit = labels.centre_and_unit(matrix)
+    centre = centre if intercept else 0 * centre
+
+    def rows(index: np.ndarray) -> Rows:
+        """The labels of an index; positions beyond the last label repeat the first with the weight 0."""
+        inside = index < count
+        index = np.where(inside, index, 0)
+        design = np.column_stack([*[np.ones(len(index))] * intercept, (matrix[index] - centre) / unit])
+        values = np.asarray(release.values)[index]
+        return Rows(design, values, inside.astype(float), mechanism.of_records((count,), index))
+
     size = min(count, CHUNK_ROWS)
-    chunks = tuple(_rows(matrix, release, np.arange(start, start + size)) for start in range(0, count, size))
+    chunks = tuple(rows(np.arange(start, start + size)) for start in range(0, count, size))
     scale, precision = objective.scale_prior(release.values, mechanism)
     spec = json.dumps(mechanism.spec()) if objective.counts and not mechanism.batch_shape else None
-    centre = centre if intercept else 0 * centre
-    return Criterion(objective, chunks, centre, unit, intercept, float(scale), precision, spec)
-
-
-def _rows(matrix: np.ndarray, release: Release, index: np.ndarray) -> Rows:
-    """The labels of an index; positions beyond the last label repeat the first with the weight 0."""
-    inside = index < len(release)
-    index = np.where(inside, index, 0)
-    mechanism = release.mechanism.of_records((len(release),), index)
-    return Rows(matrix[index], np.asarray(release.values)[index], inside.astype(float), mechanism)
+    criterion = Criterion(objective, chunks, centre, unit, intercept, float(scale), precision, spec)
+    if len(chunks) == 1:
+        return criterion, criterion
+    index = np.random.default_rng(0).choice(count, CHUNK_ROWS, replace=False)
+    return criterion, dataclasses.replace(criterion, chunks=(rows(index),))
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
@@ -245,7 +241,7 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     (rows,) = criterion.chunks
     values = np.asarray(rows.values, float)
     plausible = np.asarray(plausible_labels(values, rows.mechanism), float)
-    design = (rows.features - criterion.centre) / criterion.unit
+    design = rows.design[:, criterion.coefficients]
     middle = float(plausible.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
     size = np.trace(gram) / len(gram) or 1.0  # 0 if all features are constant: there is nothing to solve
