@@ -72,6 +72,9 @@ class Table:
         self._lines = [line for line, _ in records]
         self._cells = dict(zip(self.names, zip(*(row for _, row in records), strict=True), strict=True))
 
+    def __len__(self) -> int:
+        return len(self._lines)
+
     def _delimiter(self, text: str) -> str:
         """The character that divides the cells; BadInput where two divide the first two rows alike."""
         rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", text)
@@ -149,7 +152,7 @@ class Table:
     def _refuse_missing(self, name: str, records: ArrayLike) -> None:
         missing = np.ravel(records)
         if missing.size:
-            count = f"{missing.size:,} of the {len(self._lines):,} values in column {name!r} are missing"
+            count = f"{missing.size:,} of the {len(self):,} values in column {name!r} are missing"
             raise BadInput(f"{self.path}: {count}, the first in line {self.line(missing[0])}")
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-import dataclasses
+import inspect
 import json
 import math
 import pathlib
@@ -91,12 +91,17 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, columns)
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups: dict[str, Any] = table.groups(by) if by else {path.stem: slice(None)}
-    if by:
-        _refuse_single_records(args, [len(which) for which in groups.values()])
+    single = sum(np.size(which) == 1 for which in groups.values())
+    # Most groups have one record, and are no statistics: the column numbers the records.
+    if by and 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & args.parameters.keys():
+        counts = f"{len(groups):,} groups of {len(table):,} records, most with a single one"
+        raise BadInput(f"--by {by} makes {counts}: it must name a column of groups")
     mechanisms = {}
     for word, which in groups.items():
+        own = {name: array[which] for name, array in arrays.items()}
+        shared = {name: float(array[0]) for name, array in own.items() if (array == array[0]).all()}
         try:
-            mechanisms[word] = mechanism_from_spec(spec | {key: _shared(array[which]) for key, array in arrays.items()})
+            mechanisms[word] = mechanism_from_spec(spec | own | shared)
         except (TypeError, ValueError) as error:
             raise BadInput(_located(f"{error}", table, personal, which if by else None)) from None
     mechanism: Any = next(iter(mechanisms.values()))
@@ -114,14 +119,6 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
         with naming(name):
             releases.append(Named(name, word, Release(values[which], mechanisms[word])))
     return releases
-
-
-def _refuse_single_records(args: argparse.Namespace, sizes: list[int]) -> None:
-    """Refuse groups most of which have one record, unless they are statistics: that column numbers the records."""
-    statistics = {"sensitivity", "count"} & args.parameters.keys()
-    if len(sizes) > 1 and 2 * sizes.count(1) > len(sizes) and not statistics:
-        groups = f"{len(sizes):,} groups of {sum(sizes):,} records, most with a single one"
-        raise BadInput(f"--by {args.by} makes {groups}: it must name a column of groups")
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray | None) -> str:
@@ -143,8 +140,8 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
         names = mechanism_names()
         meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
         raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
-    values, missing = dict(args.parameters), dataclasses.MISSING
-    fields = {f.name: f.default is missing and f.default_factory is missing for f in dataclasses.fields(cls) if f.init}
+    values = dict(args.parameters)
+    fields = {p.name: p.default is p.empty for p in inspect.signature(cls).parameters.values()}
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
@@ -167,11 +164,6 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
     if values.pop("column", None) and (fields["column"] or len(columns) > 1):
         values["columns"] = columns
     return values
-
-
-def _shared(values: np.ndarray) -> float | np.ndarray:
-    """A parameter of records: a number if all have the same value."""
-    return float(values[0]) if (values == values[0]).all() else values
 
 
 class NamedMatrix(np.ndarray):

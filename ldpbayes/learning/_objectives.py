@@ -162,12 +162,11 @@ class MarginalLikelihood(Objective):
         (`normal_labels`, ...) or your own function; a function of the prediction alone has no scale.
     scale : float, optional
         A plausible scale, the median of its log-normal prior: by default a sixth of the range between the mechanism's
-        bounds (of `log_normal_labels` 1/2, which has no unit). A posterior mode needs such a prior: with much noise the
+        bounds (of `log_normal_labels` 1/2, which has no unit). With much noise a posterior mode needs this prior: the
         likelihood of many coefficients may grow all the way to the scale 0, or only bound the scale from above.
     deviation : float
-        Standard deviation of the logarithm of the scale in this prior; infinite for none. With 1.5, 95 % of the prior
-        lie between 1/114 and 3.2 times the range: labels of a larger scale are all at a bound, and bounds more than a
-        hundred times wider than the labels are a mistake. `LinearPredictor.interval` of the scale ignores the prior.
+        Standard deviation of the logarithm of the scale in this prior, infinite for none. With 1.5, 95 % of the prior
+        lie between 1/114 and 3.2 times the range: with a larger scale labels are all at a bound.
     """
 
     likelihood: ClassVar[bool] = True
@@ -181,8 +180,7 @@ class MarginalLikelihood(Objective):
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
             raise TypeError(f"law must be {allowed}, got {self.law!r}")
         for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
-            value = checked(name, getattr(self, name), *ONE_ABOVE_ZERO)
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, checked(name, getattr(self, name), *ONE_ABOVE_ZERO))
 
     @property
     def scaled(self) -> bool:
@@ -193,9 +191,9 @@ class MarginalLikelihood(Objective):
         return bool(self.label(jnp.zeros(1), jnp.ones(1)).support.is_discrete)
 
     def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
-        unitless = 0.5 if self.law is log_normal_labels else None
-        plausible = self.scale or unitless or label_spread(values, mechanism)
-        return plausible, self.deviation**-2
+        if self.scale is not None:
+            return self.scale, self.deviation**-2
+        return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism), self.deviation**-2
 
     def label(self, prediction: Array, scale: Array) -> dist.Distribution:
         """The law of the label, a NumPyro distribution."""

@@ -31,8 +31,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     """Regression on public features and released labels; an estimator of scikit-learn.
 
     ``fit(X, z, mechanism)`` takes released labels, and `predict` expects original ones. `score` is R² if its labels are
-    original; of released labels it is far smaller. After `fit`, ``fit_`` is the `LinearPredictor` or
-    `NetworkPredictor`.
+    original; of released labels it is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
 
     Parameters
     ----------
@@ -41,9 +40,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     model : LinearModel or Network, optional
         By default ``LinearModel()``.
     objective : Objective, optional
-        By default ``MarginalLikelihood()``; without a mechanism it is the likelihood of labels as they are. A law whose
-        density has a kink, such as `laplace_labels`, then gets so little noise that no fit moves by half of a standard
-        error.
+        By default ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
+        `laplace_labels`, gets so little noise that no fit moves by half of a standard error.
     bounds : (float, float), optional
         Between which predictions lie; those of `LinearPredictor.predict`.
     random_state : int
@@ -67,16 +65,14 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
         mechanism = self.mechanism if mechanism is None else mechanism
-        labels = np.asarray(y, float)
         model = LinearModel() if self.model is None else self.model
         objective = MarginalLikelihood() if self.objective is None else self.objective
         if mechanism is None:  # one without a guarantee, for labels as they are
+            labels = np.asarray(y, float)
             noise = Gaussian(NEGLIGIBLE_NOISE * (float(labels.std()) or 1.0))
-            release = Release(y, AdditiveMechanism(noise, sensitivity=np.inf))
+            mechanism = AdditiveMechanism(noise, sensitivity=np.inf)
             objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
-        else:
-            release = Release(y, mechanism)
-        features = np.asarray(X, float)
+        features, release = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
         if isinstance(model, LinearModel):
             self.fit_ = linear_fit(features, release, objective=objective, **vars(model))
