@@ -1,8 +1,9 @@
 """Frozen dataclasses that are JAX pytrees."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
@@ -23,9 +24,9 @@ def host(**options: Any) -> Any:
     return dataclasses.field(metadata={"host": True}, **options)
 
 
-def optional() -> Any:
+def optional(default: None = None) -> Any:
     """A field that may be None, its default, and is then left out of specs and reprs."""
-    return dataclasses.field(default=None, metadata={"optional": True})
+    return dataclasses.field(default=default, metadata={"optional": True})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,14 @@ def pytree(cls: T) -> T:
 
     register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, host, optional))
+def pytree_dataclass(cls: Any = None, /, **options: Any) -> Any:
+    """Class decorator: a frozen dataclass, with options of `dataclasses.dataclass`, that is a `pytree`."""
+    if cls is None:
+        return functools.partial(pytree_dataclass, **options)
+    return pytree(dataclasses.dataclass(frozen=True, **options)(cls))
 
 
 def unchecked(cls: type, *values: Any) -> Any:

@@ -1,7 +1,6 @@
 """The protocol of private estimators, and any function of data as one."""
 
 import abc
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import IdentityTransform, Transform
 
-from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.data import Release
 
@@ -114,8 +113,7 @@ class PrivateEstimator(abc.ABC):
         """Statement of the guarantee for those whose records were read."""
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class FunctionEstimator(PrivateEstimator):
     """A function of a key and data that returns private parameters: the returned parameters are the release.
 
@@ -145,8 +143,7 @@ class FunctionEstimator(PrivateEstimator):
         return self.statement
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class AdaptedEstimator(PrivateEstimator):
     """A private estimator with a user's simulator, or a user's target of the parameters."""
 

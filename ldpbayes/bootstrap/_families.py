@@ -1,7 +1,6 @@
 """Families of the bootstrap: their protocol, and families of codes and of rows."""
 
 import abc
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
-from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PointMasses
 from ldpbayes.bootstrap._estimators import (
@@ -130,8 +129,7 @@ class FamilyEstimator(PrivateEstimator):
             return np.asarray(self.randomize(jax.random.key(seed), records))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Multinomial(ParametricFamily):
     """Records that are codes of 2 or more categories; parameter ``probs`` (categories,)."""
 
@@ -178,8 +176,7 @@ class Multinomial(ParametricFamily):
         return x.astype(int)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NormalVector(ParametricFamily):
     """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
 

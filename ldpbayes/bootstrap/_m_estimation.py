@@ -14,7 +14,7 @@ from numpyro.handlers import seed as seeded
 from numpyro.handlers import uncondition
 from numpyro.infer import init_to_median
 
-from ldpbayes._core.pytrees import pytree, static, unchecked
+from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.bootstrap._bootstrap import estimate_with_target
 from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator, Simulator
@@ -46,8 +46,7 @@ def _record_values(release: Any, mechanism: Mechanism, count: int) -> jax.Array:
     return jnp.asarray(release.values)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class LossEstimator(PrivateEstimator):
     """An M-estimator from a release, with a simulator (key, parameters) → original records.
 
@@ -138,8 +137,7 @@ def m_estimator(
         return LossEstimator(solver.estimator.settled, start, key, shape[0], simulator, unravel)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class MaximumLikelihoodEstimator(PrivateEstimator):
     """Maximum likelihood of the latent sites of a model of one release; their priors play no role.
 
@@ -147,7 +145,7 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
     latent site; unconstrained values are looked for in ``space``.
     """
 
-    model: Model = dataclasses.field(metadata={"static": True})  # `static` would look like a default
+    model: Model = static()
     plan: Release
     start: Params
     space: Box

@@ -6,7 +6,6 @@ where the statistic is the record.
 """
 
 import abc
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -20,7 +19,7 @@ from jax.scipy import special
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least, check_order
-from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.bootstrap._families import ParametricFamily
@@ -270,8 +269,7 @@ class Counts(OneParameter):
         return PointMasses(jnp.asarray(counts), masses.at[-1].add(jnp.maximum(1 - jnp.sum(masses), 0.0)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Binomial(Counts):
     """Numbers of successes in ``trials`` trials, an integer; parameter ``probs``. Nothing needs to be clamped."""
 
@@ -310,8 +308,7 @@ class Binomial(Counts):
         return x
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Bernoulli(Binomial):
     """Records that are 0 or 1; parameter ``probs``."""
 
@@ -321,8 +318,7 @@ class Bernoulli(Binomial):
     known: ClassVar = {}
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Poisson(Counts):
     """Poisson counts, those above ``upper`` clamped to it; parameter ``rate``.
 
@@ -357,8 +353,7 @@ class WaitingTimes(OneParameter):
         return self.concentration / mean
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Exponential(WaitingTimes):
     """Exponential records, those above ``upper`` clamped to it; parameter ``rate``.
 
@@ -395,8 +390,7 @@ class GammaLaw(NumberFamily):
         return jnp.exp(at_mode - concentration * (jnp.exp(away) - 1 - away))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
     """Gamma records of known concentration; parameter ``rate``.
 
@@ -430,8 +424,7 @@ class NormalLaw(NumberFamily):
         return {"loc": Range(self.lower - self.width, self.upper + self.width)}
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NormalMean(OneParameter, NormalLaw):
     """Normal records of known standard deviation; parameter ``loc``.
 
@@ -455,8 +448,7 @@ class NormalMean(OneParameter, NormalLaw):
 # --- two parameters -------------------------------------------------------------------------------------------------
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Normal(NormalLaw):
     """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``, as NumPyro's.
 
@@ -535,8 +527,7 @@ class ScaledStatistics(NumberFamily):
         return self._scaled(self.natural_mean(params))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Gamma(ScaledStatistics, GammaLaw):
     """Gamma records; parameters ``concentration`` (shape) and ``rate``.
 
@@ -585,8 +576,7 @@ class Gamma(ScaledStatistics, GammaLaw):
         return {"concentration": k, "rate": jnp.clip(k / inside, *rates)}, (inside != x) | (clipped != gap)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Beta(ScaledStatistics):
     """Beta records; parameters ``concentration1`` and ``concentration0``.
 

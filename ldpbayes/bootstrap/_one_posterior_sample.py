@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.checks import ONE_POSITIVE, check_order, checked
-from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._estimators import Estimated
@@ -164,8 +164,7 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
     return jnp.clip(bijection(mode + step), lower, upper)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class OnePosteriorSampleEstimator(FamilyEstimator):
     """A draw from a tempered posterior, as the exponential mechanism.
 

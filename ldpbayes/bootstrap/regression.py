@@ -1,6 +1,5 @@
 """Private least squares from perturbed moments."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import checked
-from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
@@ -19,8 +18,7 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class RegressionMoments(NormalVector):
     """Rows of regressors with the response in the last column, clamped to bounds (d + 1,).
 
@@ -72,8 +70,7 @@ class RegressionMoments(NormalVector):
         return (shares ** (1 / order) / np.array(self.block_sensitivities(order)))[self.blocks]
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class LeastSquaresEstimator(StatisticEstimator):
     """Least squares from noisy sums of the first and second moments of rows (x, y).
 

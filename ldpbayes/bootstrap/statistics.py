@@ -1,7 +1,6 @@
 """Estimators from a released statistic: exponential families ([FWS] sec. 5), and Fisher intervals."""
 
 import abc
-import dataclasses
 import functools
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.bootstrap._estimators import Estimated
@@ -120,8 +119,7 @@ def statistics_mechanism(
     return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SufficientStatisticsEstimator(StatisticEstimator):
     """Noise on the sums of a family's statistics, and the parameters that fit them.
 

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree
+from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import array_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -70,8 +70,7 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class MomentSketch(Sketch):
     """Count, mean and second central moments of released rows: exact, where the law of a row is normal.
 
@@ -118,8 +117,7 @@ def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray
     return np.concatenate([center + arms, center - arms]), np.full(2 * d, count / (2 * d))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class TotalSketch(Sketch):
     """The sum of locally perturbed statistics as one released value ([KJKH] sec. 3.1).
 

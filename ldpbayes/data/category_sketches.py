@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.pytrees import host, pytree, static
+from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.mechanisms import PureProtocol
@@ -23,8 +23,7 @@ ROWS = 1 << 20  # released values that are counted at a time, which bounds the m
 FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sorting
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class CountSketch(Sketch):
     """One released value of each kind, and how many records released it: exact, for discrete outputs.
 
@@ -126,8 +125,7 @@ PROBED_RECORDS = 1 << 15  # among which kinds are counted, and from which the se
 NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nats are multiples of powers of r² / N
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class ExpandedSketch(Sketch):
     """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
 

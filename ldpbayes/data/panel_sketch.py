@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.pytrees import host, pytree, static
+from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.numerics.arrays import snapped
@@ -30,8 +30,7 @@ GROWTH = 0.5  # width of graded panels over their distance from a bound: 8 nodes
 MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class PanelSketch(Sketch):
     """Legendre moments of the released values on panels, of one budget for all records.
 

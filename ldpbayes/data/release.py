@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree, static
+from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._files import read_release, write_release
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
@@ -25,8 +25,7 @@ class ReleaseWarning(LdpBayesWarning):
     """The stated mechanism could hardly have released these values, whatever the records; the message says why."""
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@pytree_dataclass(eq=False, repr=False)
 class Release(Holding):
     """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
 

@@ -16,7 +16,7 @@ import scipy
 from jax.scipy.special import ndtr, ndtri
 
 from ldpbayes._core.checks import FINITE, checked, is_integer
-from ldpbayes._core.pytrees import equal, pytree, static
+from ldpbayes._core.pytrees import equal, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.estimation.losses._loss import Loss
@@ -97,8 +97,7 @@ class Correction(abc.ABC):
         return hash((type(self), jax.tree.structure(self)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Points:
     """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each record, weighted.
 
@@ -120,8 +119,7 @@ class Points:
         return loss
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Laplacians(Points):
     """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some `Points`, weighted."""
 
@@ -141,8 +139,7 @@ class _Laplacian(Loss):
         return self.loss.total_laplacian(rows, weights, theta, self.index)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Corrected:
     """A corrected loss of N records: a sum of terms of one sequence of records.
 
@@ -178,8 +175,7 @@ class Corrected:
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self, other)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class EvidenceCorrection:
     """All that N records say of the parameters: corrected losses, and functions of mean zero.
 
@@ -210,8 +206,7 @@ def _sum(arrays: Iterable[jax.Array]) -> jax.Array:
     return functools.reduce(operator.add, arrays)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class Naive(Correction):
     """ℓ(X⁽¹⁾): no correction, so that the estimate is biased, as with any measurement error."""
 
@@ -229,8 +224,7 @@ class Naive(Correction):
         return 1.0
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class Oracle(Naive):
     """ℓ(X) of the original records X: the estimate if nothing were private."""
 
@@ -263,8 +257,7 @@ class AveragedCorrection(Correction):
         return self
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class DoublyRandom(AveragedCorrection):
     """ℓ(X⁽¹⁾)/δ + (1 − 1/δ) ℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] Theorem 5.1).
 
@@ -312,8 +305,7 @@ class DoublyRandom(AveragedCorrection):
         return EvidenceCorrection.of(Corrected((Points(points, weights),)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class Combined(DoublyRandom):
     """The asymptotically best linear combination of unbiased scores, by two-step GMM ([Hansen]).
 
@@ -362,8 +354,7 @@ class _LaplacianCorrection(AveragedCorrection):
         return 2
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class SmoothedDoublyRandom(_LaplacianCorrection):
     """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
 
@@ -384,8 +375,7 @@ class SmoothedDoublyRandom(_LaplacianCorrection):
         return EvidenceCorrection.of(Corrected((_released_points(rows), correction)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class SymmetricLaplaceCorrection(_LaplacianCorrection):
     """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
 
@@ -407,8 +397,7 @@ class SymmetricLaplaceCorrection(_LaplacianCorrection):
         return EvidenceCorrection.of(Corrected((second, correction)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class IndependentLaplaceCorrection(Correction):
     """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ(X⁽¹⁾), for independent Laplace noise ([LCQ], preprint, eq. 4.9)."""
 
@@ -460,8 +449,7 @@ class DeconvolvedLoss(Loss):
         return jax.vmap(value)(rows.reshape(-1, size), variances.reshape(-1)).reshape(rows.shape[:-1])
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Deconvolutions(Points):
     """A term of a corrected loss: the deconvolved loss at some points, weighted; λ is `deviation` (points, N)."""
 

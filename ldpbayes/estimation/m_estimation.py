@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, is_integer, warn
 from ldpbayes._core.compiling import quick_jit
-from ldpbayes._core.pytrees import pytree, static
+from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
 from ldpbayes.estimation._corrections import (
@@ -205,8 +205,7 @@ WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over th
 LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
@@ -228,7 +227,7 @@ class Estimator:
         Units of the parameters, for a user's loss with kinks in them.
     """
 
-    loss: Loss = dataclasses.field(metadata={"static": True})
+    loss: Loss = static()
     mechanism: Additive
     method: Correction
     space: Box | Ball

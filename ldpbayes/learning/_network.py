@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._core.checks import at_least, missing, warn
-from ldpbayes._core.pytrees import checked_field, pytree, static
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.learning import _labels as labels
@@ -37,8 +37,7 @@ class TrainedNetwork(NamedTuple):
     label_unit: Array
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Network:
     """A fully connected network and its training; ValueError if a number is out of its range.
 

@@ -39,7 +39,7 @@ class LaplaceMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional()
+    sensitivity: Array = optional(default=None)
 
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
@@ -175,7 +175,7 @@ class GaussianMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional()
+    sensitivity: Array = optional(default=None)
     scale: Array = dataclasses.field(init=False)
     noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
@@ -251,7 +251,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     epsilon: Array
     lower: Array
     upper: Array
-    gamma: Array = optional()
+    gamma: Array = optional(default=None)
 
     columns: ClassVar[None] = None  # type: ignore[misc]
     perturbed: ClassVar[None] = None  # type: ignore[misc]
@@ -285,7 +285,7 @@ class _WholeNumbers(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional()
+    sensitivity: Array = optional(default=None)
 
     def __post_init__(self) -> None:
         self._check("scale", *POSITIVE)

@@ -318,7 +318,7 @@ class StatisticsMechanism(_Regression, Additive):
     ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
-    count: Array = optional()
+    count: Array = optional(default=None)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 

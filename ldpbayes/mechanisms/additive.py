@@ -480,7 +480,7 @@ class AdditiveMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-    sensitivity: Array = optional()
+    sensitivity: Array = optional(default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):

@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import POSITIVE
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -39,8 +39,7 @@ class _WholeNumbers(Noise):
         checked_field(self, "scale", *POSITIVE)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class DiscreteLaplace(_WholeNumbers):
     """P(k) = (1 − a)/(1 + a)·a^|k| on the integers, a = exp(−1/scale), in every column, independently.
 
@@ -85,8 +84,7 @@ class DiscreteLaplace(_WholeNumbers):
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class DiscreteGaussian(_WholeNumbers):
     """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently.
 

@@ -1,6 +1,5 @@
 """Gaussian noise: one standard deviation for all columns, or one for each."""
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from jax.typing import DTypeLike
 from scipy import special
 
 from ldpbayes._core.checks import NOT_NEGATIVE
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import GaussianTradeoff, Tradeoff
@@ -39,8 +38,7 @@ class _NormalColumns(Noise):
         return -np.log2(np.maximum(special.ndtr(-distance), np.finfo(float).tiny))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Gaussian(_NormalColumns):
     """Normal noise in every column, independently; the standard deviation is a number ≥ 0, or one a record."""
 
@@ -53,8 +51,7 @@ class Gaussian(_NormalColumns):
         return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class IndependentGaussian(_NormalColumns):
     """Normal noise, independent in the columns, each with a positive standard deviation of its own, in its unit.
 

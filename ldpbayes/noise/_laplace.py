@@ -1,6 +1,5 @@
 """Laplace noise for a number, and its symmetric law for rows."""
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import NOT_NEGATIVE
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
@@ -31,8 +30,7 @@ class _LaplaceColumns(Noise):
         return 1 + math.sqrt(2) / math.log(2) * distance
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Laplace(_LaplaceColumns):
     """Density exp(−|x|/b) / (2 b) in every column, independently; the scale b is a number ≥ 0, or one a record."""
 
@@ -63,8 +61,7 @@ class Laplace(_LaplaceColumns):
         return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SymmetricLaplace(_LaplaceColumns):
     """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I); uncorrelated columns that are not independent.
 

@@ -1,6 +1,5 @@
 """Staircase noise, whose cost is the smallest of all noise that keeps a pure budget."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import POSITIVE, SHARE
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -18,8 +17,7 @@ from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Staircase(Noise):
     """Density a exp(−k ε), where k jumps are passed on the way from zero: they are at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 

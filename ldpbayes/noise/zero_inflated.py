@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import INSIDE_0_1
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -76,8 +76,7 @@ class Omitted(Noise):
         return self.noise.depth(distance)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ZeroInflated(Omitted):
     """Continuous noise left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
 
@@ -112,8 +111,7 @@ class ZeroInflated(Omitted):
         return ZeroInflatedTradeoff(self.noise.tradeoff_within(sensitivity, columns), self.probability)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class WithPublicRecords(Omitted):
     """Continuous noise whose scale may be 0: such a record is public, released as it is."""
 

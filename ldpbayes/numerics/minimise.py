@@ -4,7 +4,6 @@ Corrected criteria need not be convex, so they need a compact space, and a metho
 says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 import scipy
 
 from ldpbayes._core.checks import FINITE, ONE_POSITIVE
-from ldpbayes._core.pytrees import checked_field, pytree
+from ldpbayes._core.pytrees import checked_field, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 
@@ -48,8 +47,7 @@ def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
     return Derivatives(value, slope, hessian)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Box:
     """Parameters between bounds: finite numbers, or arrays (p,), with lower < upper (else ValueError)."""
 
@@ -92,8 +90,7 @@ class Box:
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Ball:
     """Parameters within a radius, positive and finite, of a centre: a finite number, or an array (p,)."""
 

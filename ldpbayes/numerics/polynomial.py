@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, ArrayModule
 
 # A polynomial is believed up to the larger of two distances from its center: BEYOND times that of the farthest point,
@@ -61,8 +61,7 @@ class Frame(NamedTuple):
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
 
-@pytree
-@dataclasses.dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class Polynomial:
     """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them. Beyond a
     radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at the radius
