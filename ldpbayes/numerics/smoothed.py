@@ -144,10 +144,7 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
         jet = _in_blocks(order, *flat, jnp.swapaxes(table, 0, 1).reshape(-1, together * cells))
         return tuple(d.reshape(t.shape) for d in jet)
 
-    more = -q % together
-    padded = (jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1)), mode="edge") for a in (t, per_unit, table))
-    jet = lax.map(group, tuple(a.reshape(-1, together, *a.shape[1:]) for a in padded))
-    return tuple(d.reshape(-1, n)[:q] for d in jet)
+    return _by_parts(group, together, t, per_unit, table)
 
 
 @_jet.defjvp
@@ -160,13 +157,17 @@ def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
 
 def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:
     """`_looked_up` in blocks of `BLOCK` records."""
-    blocks = -(-t.size // BLOCK)
-    if blocks < 2:
+    if len(t) <= BLOCK:
         return _looked_up(order, t, first, per_unit, table)
-    more = (0, blocks * BLOCK - t.size)
-    arrays = tuple(jnp.pad(a, more, mode="edge").reshape(blocks, BLOCK) for a in (t, first, per_unit))
-    jet = lax.map(lambda block: _looked_up(order, block[0], block[1], block[2], table), arrays)
-    return tuple(d.ravel()[: t.size] for d in jet)
+    return _by_parts(lambda b: _looked_up(order, b[0], b[1], b[2], table), BLOCK, t, first, per_unit)
+
+
+def _by_parts(function: Callable, size: int, *arrays: Any) -> tuple[jax.Array, ...]:
+    """A function of a tuple of arrays, applied to parts of some size along their first axis."""
+    count = len(arrays[0])
+    padded = (jnp.pad(a, ((0, -count % size), *((0, 0),) * (a.ndim - 1)), mode="edge") for a in arrays)
+    results = lax.map(function, tuple(a.reshape(-1, size, *a.shape[1:]) for a in padded))
+    return tuple(each.reshape(-1, *each.shape[2:])[:count] for each in results)
 
 
 def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:

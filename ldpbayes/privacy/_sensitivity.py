@@ -2,36 +2,10 @@
 
 The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², each
 with noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the release has
-the trade-off function of two unit normal laws Δ/σ₁ apart.
-
-Second moments are x_j² and √2·x_j·x_k for j < k, so that their distance is the Frobenius norm of D = xxᵀ − x′x′ᵀ.
-Without the √2 the largest distance is the same: an orthogonal Q of eigenvectors of D turns x and x′ into records with
-the same norms, inner product and responses, for which QDQᵀ is diagonal. So the √2 is free, and halves the variance of
-the noise on x_j·x_k.
-
-With x in units of R and y in units of its bound q, two records are described by the norms a, b and the inner product −s
-of x and x′, and by their responses v, w ≥ 0, as (−x, −y) has the statistics of (x, y). The squared distance, over R⁴,
-is with A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)²
-
-    a⁴ + b⁴ − 2s² + A (a²v² + b²w² + 2vws) + C (v² − w²)².
-
-Two covariates or more. The best s in [−ab, ab] is not negative. The distance then grows in a and b, thus a = b = 1, and
-in the larger of v and w, thus v = 1. The best s is min(1, Aw/2).
-- Up to Aw = 2 this gives 2 + A (1 + w²) + A²w²/2 + C (1 − w²)², convex in w², so its maximum is at an end of the range.
-- From there on it is (1 + w)² (A + C (1 − w)²), with the same slope at the border, which is therefore no maximum unless
-  it is a stationary point of this piece. Its one local maximum before w = 1 is the smaller root of w (1 − w) = A/2C.
-This leaves w = 0, this root, and w = 1.
-
-One covariate. The best of s = ±ab is ab. By exchange of the records b ≥ a, thus b = 1 as the distance grows in b. It
-grows in the larger response too, which is 1 and belongs to the longer x, as this makes av + bw larger. With the other
-response v it remains to maximise
-
-    g = (1 − a²)² + A (1 + av)² + C (1 − v²)²    on [0, 1]².
-
-At an inner maximum, a stationary point that gives A and C as functions of a and v, −g_aa and −g_vv are not negative and
-their product is at least g_av². With p = av, k = 2p/(1 + p) and h(t) = (2 − 6t²)/(1 − t²) the last condition is
-(h(a) − k)(h(v) − k) ≥ 4 ((1 + 2p)/(1 + p))², while both factors lie in [0, 2): there is none. On the sides, g is
-largest at a = v = 0, or it is (1 + v)² (A + C (1 − v)²) at a = 1, or (1 + a)² (A + (1 − a)²) at v = 1.
+the trade-off function of two unit normal laws Δ/σ₁ apart. With x in units of R, y in units of its bound q,
+A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of
+2 + A + C (1 + A + C for one covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. The proof is
+in docs/references.md, under [KJKH] Lemma 3.1.
 """
 
 import math
