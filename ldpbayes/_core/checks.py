@@ -23,13 +23,13 @@ FINITE: Rule = "finite", np.isfinite
 FINITE_NUMBERS: Rule = "finite numbers", np.isfinite
 POSITIVE: Rule = "positive and finite", lambda a: (a > 0) & (a < np.inf)
 NOT_NEGATIVE: Rule = "non-negative and finite", lambda a: (a >= 0) & (a < np.inf)
-ABOVE_ZERO: Rule = "positive", lambda a: a > 0
+ABOVE_0: Rule = "positive", lambda a: a > 0
 INSIDE_0_1: Rule = "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)
 SHARE: Rule = "in (0, 1]", lambda a: (a > 0) & (a <= 1)
 PROBABILITY: Rule = "in [0, 1]", lambda a: (a >= 0) & (a <= 1)
 # of one number, not of arrays
 ONE_POSITIVE: Rule = "a positive and finite number", lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf)
-ONE_ABOVE_ZERO: Rule = "a positive number", lambda a: (a.ndim == 0) & (a > 0)
+ONE_ABOVE_0: Rule = "a positive number", lambda a: (a.ndim == 0) & (a > 0)
 ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1)
 
 

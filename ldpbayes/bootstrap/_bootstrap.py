@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._core.checks import ONE_ABOVE_ZERO, at_least, checked, warn
+from ldpbayes._core.checks import ONE_ABOVE_0, at_least, checked, warn
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, Simulator, with_simulator
 from ldpbayes.bootstrap._intervals import Interval, interval_kind
@@ -118,7 +118,7 @@ class Matched(BiasCorrection):
 
     def __post_init__(self) -> None:
         at_least(1, "steps", self.steps)
-        checked("tolerance", self.tolerance, *ONE_ABOVE_ZERO)
+        checked("tolerance", self.tolerance, *ONE_ABOVE_0)
 
     def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:

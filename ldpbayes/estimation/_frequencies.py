@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_ZERO, at_least, checked, warn
+from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
@@ -96,7 +96,7 @@ def frequencies(
     sketch = _exact_counts(data)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
-    tolerance = checked("tolerance", tolerance, *ABOVE_ZERO)
+    tolerance = checked("tolerance", tolerance, *ABOVE_0)
     options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
     with jax.enable_x64(True):
         sample = Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from ldpbayes._core.checks import ONE_ABOVE_ZERO, ONE_POSITIVE, LdpBayesWarning, checked
+from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning, checked
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
@@ -180,7 +180,7 @@ class MarginalLikelihood(Objective):
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
             raise TypeError(f"law must be {allowed}, got {self.law!r}")
         for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
-            object.__setattr__(self, name, checked(name, getattr(self, name), *ONE_ABOVE_ZERO))
+            object.__setattr__(self, name, checked(name, getattr(self, name), *ONE_ABOVE_0))
 
     @property
     def scaled(self) -> bool:

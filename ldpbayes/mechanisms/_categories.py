@@ -12,11 +12,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import ABOVE_ZERO, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
+from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.mechanisms.plausibility import implausible_support
+from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, another_code
 from ldpbayes.mechanisms.registry import register
 from ldpbayes.numerics.arrays import CHUNK, by_rows
@@ -63,7 +63,7 @@ class PureProtocol(DiscreteMechanism):
         """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *ABOVE_ZERO)
+        self._check("epsilon", *ABOVE_0)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
@@ -95,8 +95,13 @@ class PureProtocol(DiscreteMechanism):
         if counts is None:
             return []
         p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
-        bits = (n * self.categories, n * (p + (self.categories - 1) * q)) if self._independent_bits else None
-        return implausible_support(counts, n, p, q, bits)
+        tests = 2 * len(counts) + 2
+        sentences = implausible_counts(counts, n, q, p, tests, "support category {}".format)
+        if self._independent_bits:
+            bits, ones, expected = n * self.categories, counts.sum(), n * (p + (self.categories - 1) * q)
+            if any(improbable_count(ones, bits, expected / bits, tests, few) for few in (False, True)):
+                sentences.append(f"{ones:,.0f} bits are set, where {expected:,.1f} are expected")
+        return sentences
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
         """Number of the released values (NumPy) that support each code; None where counting would take too long."""

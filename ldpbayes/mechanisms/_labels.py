@@ -11,10 +11,11 @@ from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import ONE_POSITIVE, POSITIVE, at_least, is_integer
-from ldpbayes._core.pytrees import static
+from ldpbayes._core.pytrees import static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
+from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.design import Histogram, HistogramLike, checked_histogram, checked_interval
 from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear
 from ldpbayes.mechanisms.registry import register
@@ -52,6 +53,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
+    _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
 
     def __post_init__(self) -> None:
         self._check("epsilon", *POSITIVE)
@@ -129,15 +131,13 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     @property
     def output_probabilities(self) -> tuple[Array, Array]:
-        keep = np.exp(-np.asarray(self.epsilon))[..., None]
-        p = 1 / (1 + (len(self.outputs) - 1) * keep)
-        return p * keep, p
+        p, q = self._response.support_probabilities
+        return np.asarray(q)[..., None], np.asarray(p)[..., None]
 
     @property
     def guarantee(self) -> Guarantee:
         """The curve of any two labels in different bins."""
-        _, p = self.output_probabilities
-        return Guarantee(PureProtocolTradeoff(self.epsilon, p[..., 0]), unit="label")
+        return dataclasses.replace(self._response.guarantee, unit="label")
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
@@ -383,7 +383,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Without `levels`, so that no array has more entries than the result."""
+        """No array has more entries than the result, as one of `levels` would."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)

@@ -15,6 +15,7 @@ from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSI
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
@@ -23,7 +24,7 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, WorstTradeoff
+from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
 ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
@@ -217,6 +218,9 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     _labels = True
     linear_tails = False
     resolution = property(attrgetter("standard_deviation"))
+    response_epsilon = property(lambda self: self.epsilon * self.split)
+    noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
+    _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
     released_range = None  # rows are not compressed on panels
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
@@ -226,15 +230,6 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
             raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
         object.__setattr__(self, "standard_deviation", 2 * self.radius / float(apart))
-
-    @property
-    def response_epsilon(self) -> Array:
-        return self.epsilon * self.split
-
-    @property
-    def noise(self) -> Gaussian:
-        """Of the covariates."""
-        return unchecked(Gaussian, self.standard_deviation)
 
     def breakpoints(self, z: ArrayLike) -> Array:
         return array_of(z)[..., None][..., :0]
@@ -266,16 +261,14 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         """The reference measure counts labels."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
-        epsilon = jnp.asarray(self.response_epsilon)
-        return noise + jax.nn.log_sigmoid(jnp.where(z[..., -1] == x[..., -1], epsilon, -epsilon))
+        return noise + self._label.log_prob(z[..., -1], x[..., -1])
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         x = jnp.asarray(x)
-        flip = jax.nn.sigmoid(-jnp.asarray(self.response_epsilon))
-        one = flip + (1 - 2 * flip) * x[..., -1:]
         variance = jnp.broadcast_to(jnp.asarray(self.standard_deviation) ** 2, x[..., :-1].shape)
-        mean = jnp.concatenate([self._clipped(x), one], axis=-1)
-        return mean, jnp.concatenate([variance, one * (1 - one)], axis=-1)
+        label, label_variance = self._label.moments(x[..., -1:])
+        mean = jnp.concatenate([self._clipped(x), label], axis=-1)
+        return mean, jnp.concatenate([variance, label_variance], axis=-1)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -286,8 +279,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     @property
     def attribute_guarantee(self) -> Guarantee:
         """The curve of two records that differ in the label only, or in a covariate only, the worse of both."""
-        label = PureProtocolTradeoff(self.response_epsilon, 1 / (1 + np.exp(-self.response_epsilon)))
-        tradeoff = WorstTradeoff([GaussianTradeoff(2 * self.radius / self.standard_deviation), label])
+        covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
+        tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:

@@ -12,16 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import (
-    FINITE,
-    LARGEST_CODE,
-    ONE_ABOVE_ZERO,
-    at_least,
-    check_order,
-    checked,
-    is_integer,
-    refuse,
-)
+from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_0, at_least, check_order, checked, is_integer, refuse
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
@@ -189,7 +180,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                     "how far one record can move it (math.inf for records that were not clipped, to which the noise "
                     f"promises nothing). Got {self!r}"
                 )
-            self._check("sensitivity", *ONE_ABOVE_ZERO)
+            self._check("sensitivity", *ONE_ABOVE_0)
             return
         if self.sensitivity is not None:
             raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")

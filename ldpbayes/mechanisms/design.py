@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, ONE_ABOVE_ZERO, ONE_POSITIVE, POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, ONE_ABOVE_0, ONE_POSITIVE, POSITIVE, check_order, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.protocol import increasing
@@ -87,6 +87,7 @@ class Histogram(NamedTuple):
         return checked_histogram((nodes, densities))
 
 
+MASS = "finite and not negative", lambda a: (a >= 0) & (a < np.inf)
 Interval: TypeAlias = tuple[float, float]
 IntervalRule: TypeAlias = Callable[[Histogram, float, float], Interval]
 HistogramLike: TypeAlias = tuple[ArrayLike, ArrayLike]
@@ -101,21 +102,16 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
             f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
         ) from None
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, *FINITE_NUMBERS))
-    allowed = "finite and not negative"
-    densities = checked("the histogram's densities", densities, allowed, lambda a: np.isfinite(a) & (a >= 0))
-    densities = np.atleast_1d(densities)
+    densities = np.atleast_1d(checked("the histogram's densities", densities, *MASS))
     if nodes.ndim > 1 or densities.ndim > 1 or len(nodes) != len(densities) + 1:
         raise ValueError(
             "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
             f"{nodes.shape} and {densities.shape}"
         )
-    wrong = np.flatnonzero(np.diff(nodes) <= 0)
-    if len(wrong):
-        i = wrong[0]
-        raise ValueError(
-            "the histogram has unsorted nodes: they must increase strictly, got "
-            f"nodes[{i}] = {nodes[i]:g} and nodes[{i + 1}] = {nodes[i + 1]:g}"
-        )
+    if (np.diff(nodes) <= 0).any():
+        i = np.argmax(np.diff(nodes) <= 0)
+        ends = f"nodes[{i}] = {nodes[i]:g} and nodes[{i + 1}] = {nodes[i + 1]:g}"
+        raise ValueError(f"the histogram has unsorted nodes: they must increase strictly, got {ends}")
     largest = densities.max()
     if largest == 0:
         raise ValueError("the histogram is degenerate: all its densities are zero")
@@ -275,7 +271,7 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
         Of `RPWithPrior`, positive; an infinite budget gives the histogram's support.
     """
     nodes, densities = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, *ONE_ABOVE_ZERO)
+    epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
     half_width = checked("half_width", half_width, *POSITIVE)
     support = np.flatnonzero(densities)
     first, last = support[0], support[-1] + 1
@@ -371,8 +367,7 @@ def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
     """A law on increasing numbers as float64 arrays, normalised, and the budget."""
     values = increasing("values", values, 2)
-    allowed = "finite and not negative"
-    probabilities = np.atleast_1d(checked("probabilities", probabilities, allowed, lambda a: (a >= 0) & (a < np.inf)))
+    probabilities = np.atleast_1d(checked("probabilities", probabilities, *MASS))
     if probabilities.shape != values.shape:
         raise ValueError(f"probabilities must be one a value, got shapes {probabilities.shape} and {values.shape}")
     if np.count_nonzero(probabilities) < 2:
@@ -399,16 +394,6 @@ class UnbiasedLaws(NamedTuple):
     loss: float
 
 
-def _default_outputs(values: np.ndarray, budget: float) -> np.ndarray:
-    """Increasing outputs among which good ones are found: an even grid wider than needed, and the labels themselves."""
-    centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
-    steps = np.arange(-round(GRID_REACH * GRID_STEPS), round(GRID_REACH * GRID_STEPS) + 1) / GRID_STEPS
-    grid = centre + half / np.tanh(budget / 2) * steps
-    # of two outputs that differ by rounding only, one is enough
-    far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
-    return np.sort(np.concatenate([grid[far], values]))
-
-
 def optimal_unbiased(
     values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
 ) -> UnbiasedLaws:
@@ -426,13 +411,17 @@ def optimal_unbiased(
         By default an even grid of 141 numbers to 1.75 times that, and the labels themselves.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
-    outputs = _default_outputs(values, budget) if outputs is None else outputs
-    outputs = increasing("outputs", outputs, 2)
-    # labels from -1 to 1
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
-    labels, places = (values - centre) / half, (outputs - centre) / half
+    reach = half / np.tanh(budget / 2)
+    if outputs is None:
+        steps = np.arange(-round(GRID_REACH * GRID_STEPS), round(GRID_REACH * GRID_STEPS) + 1) / GRID_STEPS
+        grid = centre + reach * steps
+        # of two outputs that differ by rounding only, one is enough
+        far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
+        outputs = np.sort(np.concatenate([grid[far], values]))
+    outputs = increasing("outputs", outputs, 2)
+    labels, places = (values - centre) / half, (outputs - centre) / half  # labels from -1 to 1
     if _two_outputs(places[[0, -1]], budget) is None:
-        reach = half / np.tanh(budget / 2)
         raise ValueError(
             f"no randomizer with outputs from {outputs[0]:g} to {outputs[-1]:g} is unbiased at epsilon = {budget:g}: "
             f"let them reach from {centre - reach:g} to {centre + reach:g}"

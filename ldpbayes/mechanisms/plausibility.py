@@ -124,30 +124,25 @@ def implausible_columns(
     return sentences
 
 
-def implausible_support(
-    counts: np.ndarray, n: float, most: float, least: float, bits: tuple[float, float] | None = None
+def implausible_counts(
+    counts: np.ndarray, n: float, least: Array, most: Array, tests: int, words: Callable[[int], str]
 ) -> list[str]:
-    """Sentences on categories that too many or too few of n values of a pure protocol support.
+    """Sentences on kinds of which there are too few or too many among n values.
 
-    `most` and `least` are the probabilities that a category is supported, if it is the record's own and if it is not,
-    on average over the records. `bits`, where they do not depend on the records: the number of independent bits and
-    the expected number of ones.
+    `least` and `most` are the probabilities of each kind for any record, on average over the records; `words` say what
+    values of a kind, by its position, are.
     """
-    tests, sentences = 2 * len(counts) + 2, []
-    for few, probability, bound in ((False, most, "most"), (True, least, "least")):
-        wrong = improbable_count(counts, n, probability, tests, few)
+    sentences = []
+    for few, bound, probability in ((True, "least", least), (False, "most", most)):
+        expected = n * np.broadcast_to(probability, counts.shape)
+        wrong = improbable_count(counts, n, expected / n, tests, few)
         if wrong.any():
-            code = int(np.argmax(np.where(wrong, np.abs(counts - n * probability), -1.0)))
-            others = f" (and {wrong.sum() - 1} categories more)" if wrong.sum() > 1 else ""
+            first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
+            others = f" (and {wrong.sum() - 1} kinds more)" if wrong.sum() > 1 else ""
             sentences.append(
-                f"{counts[code]:,.0f} of {n:,.0f} support category {code}{others}, where at {bound} "
-                f"{n * probability:,.1f} are expected"
+                f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, where at {bound} {expected[first]:,.1f} are "
+                "expected"
             )
-    if bits is not None:
-        number, expected = bits
-        ones = counts.sum()
-        if any(improbable_count(ones, number, expected / number, tests, few) for few in (False, True)):
-            sentences.append(f"{ones:,.0f} bits are set, where {expected:,.1f} are expected")
     return sentences
 
 

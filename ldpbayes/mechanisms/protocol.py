@@ -17,7 +17,7 @@ from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.plausibility import improbable_count
+from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded
 from ldpbayes.numerics.special import log_or_nothing
@@ -301,19 +301,10 @@ class FiniteOutputs(DiscreteMechanism):
         return np.asarray(self.place(np.asarray(z)))[:, None]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        counts, n = np.bincount(self.place(values), minlength=len(self.outputs)), len(values)
-        sentences = []
-        for few, bound, p in zip((True, False), ("least", "most"), self.output_probabilities, strict=True):
-            expected = n * np.broadcast_to(np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0), counts.shape)
-            wrong = improbable_count(counts, n, expected / n, 2 * len(counts), few)
-            if wrong.any():
-                first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
-                others = f" (and {wrong.sum() - 1} more)" if wrong.sum() > 1 else ""
-                sentences.append(
-                    f"{counts[first]:,} of {n:,} are {self.outputs[first]:g}{others}, where at {bound} "
-                    f"{expected[first]:,.1f} are expected"
-                )
-        return sentences
+        counts = np.bincount(self.place(values), minlength=len(self.outputs))
+        least, most = (np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0) for p in self.output_probabilities)
+        names = [f"are {output:g}" for output in self.outputs]
+        return implausible_counts(counts, len(values), least, most, 2 * len(counts), names.__getitem__)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         if not is_concrete(self.outputs):
@@ -337,14 +328,12 @@ class PiecewiseConstant(Mechanism):
         """
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        z, x = array_of(z), array_of(x)
-        dtype = jnp.result_type(z, x, float)
-        cuts, levels = self.pieces(jnp.asarray(z, dtype))
-        x = jnp.asarray(x, dtype)[..., None]
+        dtype = jnp.result_type(array_of(z), array_of(x), float)
+        x, (cuts, levels) = jnp.asarray(x, dtype), self.pieces(jnp.asarray(z, dtype))
         # from the right: the first level is that of the records below all cuts
         level = levels[..., 0]
         for i in range(cuts.shape[-1]):
-            level = jnp.where(x[..., 0] > cuts[..., i], levels[..., i + 1], level)
+            level = jnp.where(x > cuts[..., i], levels[..., i + 1], level)
         return log_or_nothing(level)
 
 
@@ -358,8 +347,7 @@ class PiecewiseLinear(Mechanism):
         """p(z | x) at the nodes (*z, k)."""
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        z, x = array_of(z), array_of(x)
-        dtype = jnp.result_type(z, x, float)
+        dtype = jnp.result_type(array_of(z), array_of(x), float)
         above, share = interpolation(jnp, jnp.asarray(self.nodes, dtype), jnp.asarray(x, dtype))
         levels = self.levels(jnp.asarray(z, dtype))
         levels, above, share = jnp.broadcast_arrays(levels, above[..., None], share[..., None])

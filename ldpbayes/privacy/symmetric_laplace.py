@@ -13,7 +13,7 @@ import math
 import numpy as np
 import scipy
 
-from ldpbayes._core.checks import ABOVE_ZERO, is_integer
+from ldpbayes._core.checks import ABOVE_0, is_integer
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
@@ -42,7 +42,7 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
     that of [LCQ] Theorem 3.3.
     """
 
-    distance: Array = parameter(ABOVE_ZERO)
+    distance: Array = parameter(ABOVE_0)
     dimension: float = math.inf
 
     def __post_init__(self) -> None:

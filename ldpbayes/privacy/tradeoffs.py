@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_ZERO, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, Rule, checked
+from ldpbayes._core.checks import ABOVE_0, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, Rule, checked
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 
@@ -155,7 +155,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
     of slopes -exp(budget), -1 and -exp(-budget).
     """
 
-    budget: Array = parameter(ABOVE_ZERO, "epsilon")
+    budget: Array = parameter(ABOVE_0, "epsilon")
     separation: Array = parameter(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
