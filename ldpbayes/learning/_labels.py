@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE_NUMBERS, check_order, checked
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.estimation.priors import label_prior
@@ -107,16 +107,13 @@ def release_labels(
     values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
     if np.ndim(values) != 1:
         raise ValueError(f"labels must be a vector of one number a record, got an array of shape {np.shape(values)}")
-    epsilon = checked("epsilon", epsilon, *POSITIVE)
+    # Mechanisms check their parameters, before anything is released.
+    LaplaceMechanism(epsilon, lower, upper)
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
-    lower, upper = (checked(name, end, *FINITE) for name, end in (("lower", lower), ("upper", upper)))
-    check_order(lower, upper)
-    if half_width is not None:
-        half_width = checked("half_width", half_width, *POSITIVE)
     own = epsilon - prior_epsilon
-    # checks the interval and the rule before anything is released
-    RPWithPrior(own, (lower, upper) if interval is None or callable(interval) else interval, upper - lower, outside)
+    pair = (lower, upper) if interval is None or callable(interval) else interval
+    RPWithPrior(own, pair, upper - lower if half_width is None else half_width, outside)
 
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
@@ -131,8 +128,7 @@ def release_labels(
         half_width, pair, _ = optimal_half_width(prior, own, interval=choice)
     else:
         pair = choice(prior, own, half_width) if callable(choice) else choice
-    release = _release(label_key, values, RPWithPrior(own, pair, half_width, outside))
-    return LabelRelease(release, prior_release, prior)
+    return LabelRelease(_release(label_key, values, RPWithPrior(own, pair, half_width, outside)), prior_release, prior)
 
 
 def _release(key: Key, labels: np.ndarray, mechanism: Mechanism) -> Release:
