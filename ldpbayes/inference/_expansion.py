@@ -124,6 +124,7 @@ def expand(
     density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
         split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
+        split.compile()
         if isinstance(at, Expansion):
             if (at.names, at.points.shape[1:]) != (split.cut.names, split.cut.shape):
                 raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {split.cut.names}")
@@ -156,8 +157,8 @@ class _PolynomialDensity(Density):
 
 
 class SplitModel:
-    """A model that is cut, compiled: passes over the records below its cut, and what is above. Parameters are flat,
-    (m, n), in the order of the names of their sites; coordinates are (m, *cut.shape). Raises `Uncut`.
+    """A model that is cut, with passes over the records below its cut, and what is above, once `compile` was called.
+    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `Uncut`.
     """
 
     def __init__(
@@ -174,10 +175,28 @@ class SplitModel:
     def _start(self, density: Density, number: int) -> Params:
         return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
 
-    @functools.cached_property
-    def _slopes(self) -> Callable:
-        program = PROGRAMS.get(("pass", self._pass.key), lambda: Program(self._pass, self._arrays, self._point))
-        return functools.partial(program, self._arrays)
+    def compile(self, passes: bool = True) -> None:
+        """Begin to compile what is above the cut, and passes with slopes. Searches for the mode run in threads, and
+        would each begin by themselves.
+        """
+        cut, unravel = self.cut, self.unravel
+
+        def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
+            """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
+
+            def difference(row: Array) -> tuple[Array, Array]:
+                rest = cut.rest(unravel(row))
+                return rest - jnp.sum(slope * cut.coordinates(unravel(row))), rest
+
+            gradient, rest = jax.grad(difference, has_aux=True)(row)
+            return rest, gradient
+
+        row = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float)
+        if passes:
+            program = PROGRAMS.get(("pass", self._pass.key), lambda: Program(self._pass, self._arrays, self._point))
+            self._slopes = functools.partial(program, self._arrays)
+        self._coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
+        self._tilted = program_of("tilted", tilted, row, self._point)
 
     @functools.cached_property
     def _values(self) -> Callable:
@@ -209,33 +228,16 @@ class SplitModel:
     def unravel(self) -> Callable[[Array], Params]:
         return ravel_pytree(self._first)[1]
 
-    @functools.cached_property
-    def _above(self) -> tuple[Callable, Callable]:
-        """Programs of the coordinates, and of the rest with its gradient less a likelihood's of these slopes."""
-        cut, unravel = self.cut, self.unravel
-
-        def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
-            def difference(row: Array) -> tuple[Array, Array]:
-                rest = cut.rest(unravel(row))
-                return rest - jnp.sum(slope * cut.coordinates(unravel(row))), rest
-
-            gradient, rest = jax.grad(difference, has_aux=True)(row)
-            return rest, gradient
-
-        row, slope = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float), self._point
-        coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
-        return coordinates, program_of("tilted", tilted, row, slope)
-
     def flat(self, positions: Params) -> np.ndarray:
         return flat_rows(positions, self._first)
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         """Coordinates of parameters."""
-        return np.array([np.asarray(self._above[0](row)) for row in rows]).reshape(-1, *self.cut.shape)
+        return np.array([np.asarray(self._coordinates(row)) for row in rows]).reshape(-1, *self.cut.shape)
 
     def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
-        rest, gradients = zip(*map(self._above[1], rows, slopes), strict=True)
+        rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
         return np.array(rest) - values, np.array([np.asarray(each) for each in gradients])
 
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
@@ -331,6 +333,7 @@ def expanded_records(
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
     if expand is None and not (narrow and GRADIENTS * float(sampler.iterations) * float(split.work) >= MIN_WORK):
         return None
+    split.compile(passes=given is None or given.count == cut.count)
     return _begun(split, sampler, records, given)
 
 

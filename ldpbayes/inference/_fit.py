@@ -129,51 +129,47 @@ def fit(
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
     if not isinstance(expand, Expansion) and expand not in (None, True, False):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
-    options = _kernel_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
+    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
     _check_call(model, args, kwargs)
-    if any(isinstance(leaf, Release) and leaf.values is None for leaf in leaves((args, kwargs))):
+    density = density_of(model, args, kwargs)
+    if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError(
             "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
         )
-    density = density_of(model, args, kwargs)
-    doubts = [doubt for data in leaves((density.args, density.kwargs)) for doubt in getattr(data, "doubts", ())]
-    factory = functools.partial(kernel, **options) if options else kernel
     with jax.enable_x64(True):
         sites = sites_of(density)
         if not any(site.latent for site in sites.values()):
             raise ValueError(
                 "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
             )
-        mechanisms = mechanisms_of(model, (args, kwargs), sites)
-        axes = labels(dims, coords, sites)
+        mechanisms, axes = mechanisms_of(model, (args, kwargs), sites), labels(dims, coords, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
         generated = {name: Generated(name, function(density), density) for name, function in requested.items()}
-        for problem in doubts:
-            warn(problem, ReleaseWarning)
-        doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
         outside = None if can_run(made, sites) else factory
         if outside is not None and expand:
             raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
+        doubts = [doubt for data in density.data for doubt in data.doubts]
+        for doubt in doubts:
+            warn(doubt, ReleaseWarning)
+        doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
         draws = sample(_surrogate_of(density, sites, sampler, expand), sampler)
         groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | _data_groups(draws.density)
         if posterior_predictive:  # it is compared with released values, not with nodes
             records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
-        draw_numbers = {}
-        for number, (name, generate) in enumerate(generated.items()):
-            own_key = jax.random.fold_in(key, GENERATED + number)
-            groups[name], draw_numbers[name] = generate(own_key, draws.samples)
-        result = inference_data(groups, *axes, draw_numbers)
+        numbers = {}
+        for place, (name, generate) in enumerate(generated.items(), start=GENERATED):
+            groups[name], numbers[name] = generate(jax.random.fold_in(key, place), draws.samples)
+        result = inference_data(groups, *axes, numbers)
     problems = convergence_problems(result)
-    certificates = [report.entries() for report in draws.reports if report.panels]
     expansions = [report.entries() for report in draws.reports if not report.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
-        certificates=json.dumps(certificates),
+        certificates=json.dumps([report.entries() for report in draws.reports if report.panels]),
         expansion=json.dumps(expansions[0] if expansions else None),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
@@ -205,8 +201,8 @@ def _surrogate_of(
     return (expanded_records(density, sites, sampler, expand, records) if expandable else None) or records()
 
 
-def _kernel_options(kernel: Any, start: Any, accept: Any, depth: Any) -> dict[str, Any]:
-    """Options of `fit` that are passed on to a kernel."""
+def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:
+    """A kernel or its factory, with the options of `fit` that are passed on to it."""
     options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
@@ -217,7 +213,7 @@ def _kernel_options(kernel: Any, start: Any, accept: Any, depth: Any) -> dict[st
         checked("target_accept_prob", accept, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1) & (a.ndim == 0))
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
         at_least(1, "max_tree_depth", each)
-    return options
+    return functools.partial(kernel, **options) if options else kernel
 
 
 def _check_call(model: Model, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -164,6 +164,7 @@ def errors_of_expansions(model, release, orders=ORDERS, with_taylor=False, draws
     density = Density(model, (release,), {})
     with jax.enable_x64(True):
         split = SplitModel(density, sites_of(density), init_to_median, jax.random.key(0), 10)
+        split.compile()
         at, found = split.mode(1), {}
         if draws is None:
             noise = np.random.default_rng(1).normal(size=(6 * EVALUATED, len(at.at)))
