@@ -8,7 +8,7 @@ from typing import Any, TypeVar, dataclass_transform
 import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import Rule, checked
 from ldpbayes._core.tracing import is_concrete
 
 T = TypeVar("T", bound=type)
@@ -27,6 +27,11 @@ def host(**options: Any) -> Any:
 def optional(default: None = None) -> Any:
     """A field that may be None, its default, and is then left out of specs and reprs."""
     return dataclasses.field(default=default, metadata={"optional": True})
+
+
+def ruled(rule: Rule, called: str = "") -> Any:
+    """A field whose value `check_fields` checks by a rule; it may be called otherwise in errors."""
+    return dataclasses.field(metadata={"rule": rule, "called": called})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +72,7 @@ def pytree(cls: T) -> T:
     return cls
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, host, optional))
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, host, optional, ruled))
 def pytree_dataclass(cls: Any = None, /, **options: Any) -> Any:
     """Class decorator: a frozen dataclass, with options of `dataclasses.dataclass`, that is a `pytree`."""
     if cls is None:
@@ -83,11 +88,25 @@ def unchecked(cls: type, *values: Any) -> Any:
     return tree
 
 
-def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
+def checked_field(
+    tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray], Any], called: str | None = None
+) -> None:
     """Make a field of a frozen dataclass a float or a float64 array that passes `checked`; leave a tracer alone."""
     value = getattr(tree, name)
     if is_concrete(value):
-        object.__setattr__(tree, name, checked(name, value, allowed, ok))
+        object.__setattr__(tree, name, checked(called or name, value, allowed, ok))
+
+
+def ruled_fields(tree: Any) -> list[dataclasses.Field]:
+    """The fields of a dataclass that are `ruled`."""
+    return [field for field in dataclasses.fields(tree) if "rule" in field.metadata]
+
+
+def check_fields(tree: Any) -> None:
+    """Check the `ruled` fields of a frozen dataclass, as `checked_field` does."""
+    for field in ruled_fields(tree):
+        allowed, ok = field.metadata["rule"]
+        checked_field(tree, field.name, allowed, ok, field.metadata["called"])
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import POSITIVE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
+from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -30,13 +30,10 @@ from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 class _WholeNumbers(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
-    scale: Array
+    scale: Array = ruled(POSITIVE)
 
     discrete: ClassVar[bool] = True
     resolution = property(lambda self: self.scale)
-
-    def __post_init__(self) -> None:
-        checked_field(self, "scale", *POSITIVE)
 
 
 @pytree_dataclass

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from scipy import special
 
 from ldpbayes._core.checks import NOT_NEGATIVE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
+from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import GaussianTradeoff, Tradeoff
@@ -42,10 +42,7 @@ class _NormalColumns(Noise):
 class Gaussian(_NormalColumns):
     """Normal noise in every column, independently; the standard deviation is a number ≥ 0, or one a record."""
 
-    standard_deviation: Array
-
-    def __post_init__(self) -> None:
-        checked_field(self, "standard_deviation", *NOT_NEGATIVE)
+    standard_deviation: Array = ruled(NOT_NEGATIVE)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))
@@ -58,13 +55,11 @@ class IndependentGaussian(_NormalColumns):
     `standard_deviations` are an array (columns,), or (*batch, columns) for several groups or records.
     """
 
-    standard_deviations: Array
+    standard_deviations: Array = ruled(
+        ("positive and finite, one a column", lambda a: (a > 0) & (a < np.inf) & (a.ndim > 0))
+    )
     standard_deviation = property(lambda self: self.standard_deviations)
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
-
-    def __post_init__(self) -> None:
-        allowed = "positive and finite, one a column"
-        checked_field(self, "standard_deviations", allowed, lambda a: (a > 0) & (a < np.inf) & (a.ndim > 0))
 
     def over_columns(self, moment: Array) -> Array:
         """The moment itself, which has the axis of columns."""

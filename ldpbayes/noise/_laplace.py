@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import NOT_NEGATIVE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
+from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
@@ -34,16 +34,13 @@ class _LaplaceColumns(Noise):
 class Laplace(_LaplaceColumns):
     """Density exp(−|x|/b) / (2 b) in every column, independently; the scale b is a number ≥ 0, or one a record."""
 
-    scale: Array
+    scale: Array = ruled(NOT_NEGATIVE)
 
     # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
     # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
     standard_deviation = property(lambda self: math.sqrt(2) * self.scale)
     resolution = property(lambda self: self.scale)
-
-    def __post_init__(self) -> None:
-        checked_field(self, "scale", *NOT_NEGATIVE)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         return jnp.asarray(self.scale, dtype)[..., None] * jax.random.laplace(key, shape, dtype)
@@ -69,13 +66,10 @@ class SymmetricLaplace(_LaplaceColumns):
     [LCQ] sec. 3.2; [KKP].
     """
 
-    standard_deviation: Array
+    standard_deviation: Array = ruled(NOT_NEGATIVE)
 
     norm: ClassVar[int] = 2
     resolution = property(lambda self: self.standard_deviation / math.sqrt(2))
-
-    def __post_init__(self) -> None:
-        checked_field(self, "standard_deviation", *NOT_NEGATIVE)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)

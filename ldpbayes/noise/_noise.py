@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ldpbayes._core.pytrees import check_fields
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.privacy import Tradeoff
@@ -63,6 +64,9 @@ class Noise(abc.ABC):
         missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in declared]
         if missing:
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @abc.abstractmethod
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import POSITIVE, SHARE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
+from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -33,20 +33,15 @@ class Staircase(Noise):
         γ, in (0, 1]: where the jump is in a step, as of `optimal_gamma`; γ → 0 is the law of γ = 1.
     """
 
-    step: Array
-    epsilon: Array
-    gamma: Array
+    step: Array = ruled(POSITIVE)
+    epsilon: Array = ruled(POSITIVE)
+    gamma: Array = ruled(SHARE)
 
     linear_tails: ClassVar[bool] = True  # from step to step
     kinks: ClassVar[tuple[float, ...]] = ()  # infinitely many, of which `breakpoints` takes those that matter
     norm: ClassVar[int] = 1  # of one column only
     period = property(lambda self: self.step)
     resolution: ClassVar[float] = math.inf
-
-    def __post_init__(self) -> None:
-        for name in ("step", "epsilon"):
-            checked_field(self, name, *POSITIVE)
-        checked_field(self, "gamma", *SHARE)
 
     def _shares(self) -> tuple[Array, Array, Array]:
         """exp(−ε), 1 − exp(−ε), and γ + exp(−ε)(1 − γ): a step's mass over its length and highest level."""

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import INSIDE_0_1
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
+from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -35,6 +35,7 @@ class Omitted(Noise):
             raise ValueError(
                 f"noise that may be left out must be a continuous one of ldpbayes.noise, got {self.noise!r}"
             )
+        super().__post_init__()
 
     @property
     @abc.abstractmethod
@@ -88,11 +89,7 @@ class ZeroInflated(Omitted):
         δ: that a record gets no noise, in (0, 1), else ValueError; a number, or one a record.
     """
 
-    probability: Array
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_field(self, "probability", *INSIDE_0_1)
+    probability: Array = ruled(INSIDE_0_1)
 
     @property
     def chance(self) -> Array:

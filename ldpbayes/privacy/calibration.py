@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
+from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, parameter
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -149,8 +150,8 @@ class GaussianWithResponseTradeoff(LogTradeoff):
     over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
     """
 
-    mu: Array = parameter(POSITIVE)
-    response_epsilon: Array = parameter(POSITIVE)
+    mu: Array = ruled(POSITIVE)
+    response_epsilon: Array = ruled(POSITIVE)
 
     def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
         log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)

@@ -10,18 +10,19 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import POSITIVE
+from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff, parameter
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = parameter(POSITIVE)
-    distance: Array = parameter(("a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))))
+    scale: Array = ruled(POSITIVE)
+    distance: Array = ruled(("a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -243,8 +244,8 @@ class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
     variance, for a τ² (about 2) at which these factors, of all columns together, are lost in rounding.
     """
 
-    scale: Array = parameter(POSITIVE)
-    distance: Array = parameter(("finite, at least 1", lambda a: (a >= 1) & (a < np.inf)))
+    scale: Array = ruled(POSITIVE)
+    distance: Array = ruled(("finite, at least 1", lambda a: (a >= 1) & (a < np.inf)))
     columns: int = 1
 
     def _curve(self, scale: float, distance: float) -> ParametricTradeoff:

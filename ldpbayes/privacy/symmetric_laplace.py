@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from ldpbayes._core.checks import ABOVE_0, is_integer
+from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
@@ -22,7 +23,6 @@ from ldpbayes.privacy.tradeoffs import (
     ParametricTradeoff,
     PureProtocolTradeoff,
     SeparateTradeoff,
-    parameter,
 )
 
 FAR = 2000.0  # distance at which both errors underflow
@@ -42,7 +42,7 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
     that of [LCQ] Theorem 3.3.
     """
 
-    distance: Array = parameter(ABOVE_0)
+    distance: Array = ruled(ABOVE_0)
     dimension: float = math.inf
 
     def __post_init__(self) -> None:

@@ -5,13 +5,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_0, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, Rule, checked
+from ldpbayes._core.checks import ABOVE_0, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
+from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.quadrature import find_root
 
@@ -41,15 +42,10 @@ class Tradeoff(abc.ABC):
         """Inverse of `delta`, in [0, 1]: the smallest epsilon, 0 where that is enough, infinite where none is."""
 
 
-def parameter(rule: Rule, name: str = "") -> Any:
-    """A field of a curve: what it may be, and its name in errors if that is not the field's."""
-    return dataclasses.field(metadata={"rule": rule, "name": name})
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParametricTradeoff(Tradeoff):
-    """A dataclass with a `parameter` or several, and formulas: functions of the argument and the parameters, which are
-    checked and broadcast against each other.
+    """A dataclass whose `ruled` fields are parameters, with formulas: functions of the argument and the parameters,
+    which are checked and broadcast against each other.
     """
 
     _type_ii_error: ClassVar[Formula]
@@ -57,9 +53,7 @@ class ParametricTradeoff(Tradeoff):
     _epsilon: ClassVar[Formula]
 
     def __post_init__(self) -> None:
-        for field in self._parameters():
-            name, value = field.metadata["name"] or field.name, getattr(self, field.name)
-            object.__setattr__(self, field.name, checked(name, value, *field.metadata["rule"]))
+        check_fields(self)
 
     def __call__(self, alpha: ArrayLike) -> Array:
         return self._at("_type_ii_error", checked("alpha", alpha, *PROBABILITY))
@@ -70,13 +64,13 @@ class ParametricTradeoff(Tradeoff):
     def epsilon(self, delta: ArrayLike) -> Array:
         return self._at("_epsilon", checked("delta", delta, *PROBABILITY))
 
-    def _parameters(self) -> list[dataclasses.Field]:
-        return [field for field in dataclasses.fields(self) if "rule" in field.metadata]
+    def _broadcast(self, argument: Array) -> tuple[np.ndarray, ...]:
+        """The argument and the parameters, in one shape."""
+        return np.broadcast_arrays(argument, *(getattr(self, field.name) for field in ruled_fields(self)))
 
     def _at(self, formula: str, argument: Array) -> Array:
-        parameters = (getattr(self, field.name) for field in self._parameters())
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return getattr(self, formula)(*np.broadcast_arrays(argument, *parameters))[()]
+            return getattr(self, formula)(*self._broadcast(argument))[()]
 
 
 class SeparateTradeoff(ParametricTradeoff):
@@ -85,8 +79,7 @@ class SeparateTradeoff(ParametricTradeoff):
     _curve: ClassVar[Callable[..., ParametricTradeoff]]
 
     def _at(self, formula: str, argument: Array) -> Array:
-        fields = (getattr(self, field.name) for field in self._parameters())
-        argument, *parameters = np.broadcast_arrays(argument, *fields)
+        argument, *parameters = self._broadcast(argument)
         result = np.empty(argument.shape)
         for values in set(zip(*(each.ravel().tolist() for each in parameters), strict=True)):
             here = np.all([each == value for each, value in zip(parameters, values, strict=True)], axis=0)
@@ -129,7 +122,7 @@ class LaplaceTradeoff(ParametricTradeoff):
     1 - exp((epsilon - budget) / 2) up to the budget; the test rejects beyond (epsilon + budget) / 2.
     """
 
-    budget: Array = parameter(POSITIVE, "epsilon")
+    budget: Array = ruled(POSITIVE, "epsilon")
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray) -> np.ndarray:
         log_alpha = np.log(alpha)
@@ -155,8 +148,8 @@ class PureProtocolTradeoff(ParametricTradeoff):
     of slopes -exp(budget), -1 and -exp(-budget).
     """
 
-    budget: Array = parameter(ABOVE_0, "epsilon")
-    separation: Array = parameter(SHARE)
+    budget: Array = ruled(ABOVE_0, "epsilon")
+    separation: Array = ruled(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
         steep = np.where(np.isinf(budget), 0.0, -np.expm1(np.minimum(budget + np.log(alpha), 0.0)))
@@ -178,7 +171,7 @@ class GaussianTradeoff(LogTradeoff):
     Delta is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation.
     """
 
-    mu: Array = parameter(POSITIVE)
+    mu: Array = ruled(POSITIVE)
 
     def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
         return special.ndtr(-special.ndtri(alpha) - mu)
@@ -303,7 +296,7 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
     """
 
     tradeoff: Tradeoff
-    zero_probability: Array = parameter(INSIDE_0_1)
+    zero_probability: Array = ruled(INSIDE_0_1)
 
     def _type_ii_error(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
         return (1 - share) * self.tradeoff(np.minimum(alpha / (1 - share), 1.0))
