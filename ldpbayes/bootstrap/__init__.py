@@ -1,7 +1,13 @@
 """Confidence intervals for private estimates: private estimators, their replicates, and intervals from these."""
 
-from ldpbayes.bootstrap._bootstrap import BiasCorrection, Matched, OneStep, parametric_bootstrap
-from ldpbayes.bootstrap._estimators import Estimated, FunctionEstimator, PrivateEstimator
+from ldpbayes.bootstrap._bootstrap import (
+    Estimated,
+    FunctionEstimator,
+    Matched,
+    OneStep,
+    PrivateEstimator,
+    parametric_bootstrap,
+)
 from ldpbayes.bootstrap._families import Multinomial, NormalVector, ParametricFamily
 from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
@@ -14,6 +20,8 @@ from ldpbayes.bootstrap._number_families import (
     GammaRate,
     Normal,
     NormalMean,
+    NumberFamily,
+    OneParameterFamily,
     Poisson,
 )
 from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
@@ -24,7 +32,6 @@ from ldpbayes.bootstrap.statistics import fisher, sufficient_statistics
 __all__ = [
     "Bernoulli",
     "Beta",
-    "BiasCorrection",
     "Binomial",
     "BootstrapEstimate",
     "BootstrapWarning",
@@ -39,6 +46,8 @@ __all__ = [
     "Normal",
     "NormalMean",
     "NormalVector",
+    "NumberFamily",
+    "OneParameterFamily",
     "OneStep",
     "ParametricFamily",
     "Percentile",

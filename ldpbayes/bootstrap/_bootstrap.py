@@ -1,30 +1,160 @@
-"""The parametric bootstrap: replicates of a private estimator at its own estimate, and corrections of bias."""
+"""Private estimators, their replicates, corrections of bias, and the parametric bootstrap."""
 
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import IdentityTransform, Transform
 
 from ldpbayes._core.checks import ONE_ABOVE_0, at_least, checked, warn
-from ldpbayes._core.types import Array, Key, PyTree
-from ldpbayes.bootstrap._estimators import AdaptedEstimator, Estimated, PrivateEstimator, Simulator, with_simulator
+from ldpbayes._core.pytrees import pytree_dataclass, static
+from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.bootstrap._intervals import Interval, interval_kind
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import names_of
+from ldpbayes.mechanisms import Mechanism
 
 BATCH_SIZE = 50  # replicates that run at once by default
 OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
 MAX_STEP = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
 FLAT = 1e-3  # no step in directions in which the replicates move by less than this share of the largest move
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
+Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
+Target = Callable[[PyTree], PyTree]  # of parameters
+Constraints = Mapping[str, Constraint]
+
+
+def _bijection(constraint: Constraint) -> Transform:
+    """NumPyro's, but for probabilities, which may be 0 and 1: there a logit would be infinite."""
+    edges = constraint is constraints.unit_interval or constraint is constraints.simplex
+    return IdentityTransform() if edges else biject_to(constraint)
+
+
+def free_vector(allowed: Constraints, params: Params) -> jax.Array:
+    """Parameters, a dict, as a vector (q,) in which any step is allowed."""
+    return ravel_pytree({k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in params.items()})[0]
+
+
+def params_of_free(allowed: Constraints, vector: Array, like: Params) -> Params:
+    """Inverse of `free_vector`, for parameters of the shapes of ``like``; probabilities are the nearest."""
+    free = {k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in like.items()}
+    params = {k: _bijection(allowed[k])(part) for k, part in ravel_pytree(free)[1](vector).items()}
+    for name, value in params.items():
+        if allowed[name] is constraints.unit_interval:
+            params[name] = jnp.clip(value, 0.0, 1.0)
+        if allowed[name] is constraints.simplex:
+            params[name] = nearest_probabilities(value)
+    return params
+
+
+def nearest_probabilities(shares: jax.Array) -> jax.Array:
+    """The nearest point of the simplex, by Euclidean distance ([WC])."""
+    falling = jnp.sort(shares)[::-1]
+    excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, len(shares) + 1)
+    probs = jnp.maximum(shares - excess[jnp.sum(falling > excess) - 1], 0.0)
+    return probs / jnp.sum(probs)
+
+
+class Estimated(NamedTuple):
+    """Parameters estimated from a release: all that a simulator needs, a pytree of arrays.
+
+    The ``standard_error`` (p,) is that of the flat `PrivateEstimator.target` by a formula; None where there is none.
+    ``outside`` () says whether the release was outside the domain of the estimator, which then did as it documents.
+    """
+
+    params: PyTree
+    standard_error: Array | None
+    outside: Array
+
+
+class PrivateEstimator(abc.ABC):
+    """An estimator of which `randomize` alone reads data; everything else is post-processing and costs no privacy.
+
+    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
+    replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
+    """
+
+    constraints: Constraints | None = None
+    """NumPyro's constraints of the parameters, which are a dict then; None where any numbers are parameters."""
+
+    @abc.abstractmethod
+    def randomize(self, key: Key, data: Array) -> PyTree:
+        """Values released of records (n, *event): with noise, and protected by the guarantee that `privacy` states."""
+
+    @abc.abstractmethod
+    def estimate(self, values: PyTree) -> Estimated:
+        """Parameters from released values, in the form in which `randomize` returns them."""
+
+    @abc.abstractmethod
+    def simulate_release(self, key: Key, params: PyTree) -> PyTree:
+        """Values as `randomize` returns them, of data that are drawn with these parameters."""
+
+    def target(self, params: PyTree) -> PyTree:
+        """The reported part or function of the parameters: by default all of them."""
+        return params
+
+    def nearest(self, target: PyTree) -> PyTree:
+        """The nearest allowed target, for one that a correction has moved; by default any is allowed."""
+        return target
+
+    def unconstrained(self, params: PyTree) -> jax.Array:
+        """Parameters as a vector (q,) in which any step is allowed."""
+        return ravel_pytree(params)[0] if self.constraints is None else free_vector(self.constraints, params)
+
+    def constrained(self, vector: Array, like: PyTree) -> PyTree:
+        """Inverse of `unconstrained`; ``like`` holds parameters of the wanted form."""
+        unflatten = ravel_pytree(like)[1]
+        return unflatten(vector) if self.constraints is None else params_of_free(self.constraints, vector, like)
+
+    def release_values(self, release: Release | PyTree) -> PyTree:
+        """The values for `estimate` in a user's release; ValueError if it is not a release of this estimator."""
+        return jax.tree.map(jnp.asarray, release)
+
+    @property
+    @abc.abstractmethod
+    def privacy(self) -> str:
+        """Statement of the guarantee for those whose records were read."""
+
+
+@pytree_dataclass
+class FunctionEstimator(PrivateEstimator):
+    """A function of a key and data that returns private parameters: the returned parameters are the release.
+
+    Parameters
+    ----------
+    function : callable
+        From (key, data) to parameters, a pytree of arrays, in JAX. It bounds what it takes from each record and adds
+        the noise itself. Arrays that it holds, such as a grid, are public.
+    statement : str
+        Its guarantee, for the result's privacy statement.
+    """
+
+    function: Callable[[Key, PyTree], PyTree] = static()
+    statement: str = static(default="privacy: as promised by the estimator that was given")
+
+    def randomize(self, key: Key, data: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.function(key, data))
+
+    def estimate(self, values: PyTree) -> Estimated:
+        return Estimated(values, None, jnp.zeros((), bool))
+
+    def simulate_release(self, key: Key, params: PyTree) -> PyTree:
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, params) -> data")
+
+    @property
+    def privacy(self) -> str:
+        return self.statement
 
 
 class Replicates(NamedTuple):
@@ -36,43 +166,60 @@ class Replicates(NamedTuple):
     outside: Array  # whether the release was outside the domain (draws,)
 
 
-@jax.jit
-def estimate_with_target(estimator: PrivateEstimator, values: PyTree) -> tuple[Estimated, PyTree]:
-    """The estimate from released values, and its reported part."""
+@functools.partial(jax.jit, static_argnames="target")
+def estimate_with_target(
+    estimator: PrivateEstimator, values: PyTree, target: Target | None = None
+) -> tuple[Estimated, PyTree]:
+    """The estimate from released values, and its reported part, or a user's target of the parameters."""
     estimate = estimator.estimate(values)
-    return estimate, estimator.target(estimate.params)
+    if target is None:
+        return estimate, estimator.target(estimate.params)
+    # standard errors by a formula are those of the estimator's own target
+    return estimate._replace(standard_error=None), target(estimate.params)
 
 
-@functools.partial(jax.jit, static_argnames="batch_size")
-def simulate_replicates(
-    estimator: PrivateEstimator, params: PyTree, keys: Key, batch_size: int = BATCH_SIZE
-) -> Replicates:
-    """Replicates at these parameters, one for each of the keys (draws,); ``batch_size`` of them run at once."""
+@pytree_dataclass
+class Replication:
+    """A private estimator with the keys (draws,) of its replicates; a user's simulator or target counts before its own.
 
-    def replicate(key: Key) -> Replicates:
-        estimate = estimator.estimate(estimator.simulate_release(key, params))
-        target = ravel_pytree(estimator.target(estimate.params))[0]
-        return Replicates(estimator.unconstrained(estimate.params), target, estimate.standard_error, estimate.outside)
+    ``batch_size`` replicates run at once.
+    """
 
-    draws = len(keys)
-    batches = -(-draws // batch_size)
-    size = -(-draws // batches)
-    # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
-    padded = keys[np.arange(batches * size) % draws].reshape(batches, size)
-    rows = lax.map(jax.vmap(replicate), padded)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
+    estimator: PrivateEstimator
+    keys: Key
+    simulator: Simulator | None = static(default=None)
+    target: Target | None = static(default=None)
+    batch_size: int = static(default=BATCH_SIZE)
+
+    def report(self, params: PyTree) -> PyTree:
+        """What is reported of parameters."""
+        return (self.target or self.estimator.target)(params)
+
+    @jax.jit
+    def replicates(self, params: PyTree) -> Replicates:
+        """Replicates at these parameters, with the same random numbers each time."""
+        estimator = self.estimator
+
+        def replicate(key: Key) -> Replicates:
+            if self.simulator is None:
+                values = estimator.simulate_release(key, params)
+            else:
+                keys = jax.random.split(key)
+                values = estimator.randomize(keys[1], self.simulator(keys[0], params))
+            estimate, reported = estimate_with_target(estimator, values, self.target)
+            flat = ravel_pytree(reported)[0]
+            return Replicates(estimator.unconstrained(estimate.params), flat, estimate.standard_error, estimate.outside)
+
+        draws = len(self.keys)
+        batches = -(-draws // self.batch_size)
+        size = -(-draws // batches)
+        # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
+        padded = self.keys[np.arange(batches * size) % draws].reshape(batches, size)
+        rows = lax.map(jax.vmap(replicate), padded)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
 
 
-ReplicatesAt = Callable[[PyTree], Replicates]  # at some parameters, with the same random numbers each time
-Corrected = tuple[np.ndarray, Replicates]  # a target (p,) with its replicates
-
-
-class BiasCorrection(abc.ABC):
-    """How an estimate is moved, and its replicates with it."""
-
-    @abc.abstractmethod
-    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
-        """The corrected target for estimated parameters, and its replicates."""
+Corrected = tuple[np.ndarray, Replicates]  # the corrected target (p,) of estimated parameters, with its replicates
 
 
 def _mean(array: Array) -> np.ndarray:
@@ -80,24 +227,25 @@ def _mean(array: Array) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class OneStep(BiasCorrection):
+class OneStep:
     """2τ̂ − mean(τ*): right to first order, and where the bias depends little on the parameters ([FWS] sec. 3.1).
 
     Where that is no parameter, such as a negative scale, it is the nearest.
     """
 
-    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
-        replicates = replicates_at(params)
-        flat, unravel = ravel_pytree(estimator.target(params))
+    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+        replicates, nearest = replication.replicates(params), replication.estimator.nearest
+        flat, unravel = ravel_pytree(replication.report(params))
         bias = _mean(replicates.target) - np.asarray(flat)
-        nearest = jax.vmap(lambda target: ravel_pytree(estimator.nearest(unravel(target)))[0])
         # replicates of the corrected estimate around it, of which the truth was τ̂ and is τ̂ − bias
-        target = np.asarray(nearest(jnp.concatenate([(flat - bias)[None], replicates.target - 2 * bias])))
-        return target[0], replicates._replace(target=target[1:], standard_error=None)
+        moved = jnp.concatenate([(flat - bias)[None], replicates.target - 2 * bias])
+        if replication.target is None:
+            moved = jax.vmap(lambda vector: ravel_pytree(nearest(unravel(vector)))[0])(moved)
+        return np.asarray(moved[0]), replicates._replace(target=moved[1:], standard_error=None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Matched(BiasCorrection):
+class Matched:
     """Parameters whose replicates have the estimate as their mean: the bootstrap iterated to its fixed point.
 
     That is the simulated method of moments with the private estimate as the moment ([GMR]). Differences give the
@@ -120,11 +268,13 @@ class Matched(BiasCorrection):
         at_least(1, "steps", self.steps)
         checked("tolerance", self.tolerance, *ONE_ABOVE_0)
 
-    def corrected(self, estimator: PrivateEstimator, params: PyTree, replicates_at: ReplicatesAt) -> Corrected:
+    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+        estimator = replication.estimator
+
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
             """The nearest vector that parameters have, and replicates there."""
             allowed = estimator.constrained(jnp.asarray(vector), params)
-            return np.asarray(estimator.unconstrained(allowed)), replicates_at(allowed)
+            return np.asarray(estimator.unconstrained(allowed)), replication.replicates(allowed)
 
         aim = np.asarray(estimator.unconstrained(params))
         here, replicates = evaluate(aim)
@@ -166,9 +316,9 @@ class Matched(BiasCorrection):
             )
         away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit
         moved = here + unit * (np.linalg.pinv(response(here), rcond=FLAT) @ away.T).T
-        report = jax.vmap(lambda vector: ravel_pytree(estimator.target(estimator.constrained(vector, params)))[0])
-        target = np.asarray(report(jnp.concatenate([here[None], moved])))
-        return target[0], replicates._replace(target=target[1:], standard_error=None)
+        report = jax.vmap(lambda vector: ravel_pytree(replication.report(estimator.constrained(vector, params)))[0])
+        targets = np.asarray(report(jnp.concatenate([here[None], moved])))
+        return targets[0], replicates._replace(target=targets[1:], standard_error=None)
 
 
 def parametric_bootstrap(
@@ -178,10 +328,10 @@ def parametric_bootstrap(
     *,
     draws: int = 1000,
     seed: int = 0,
-    target: Callable[[PyTree], PyTree] | None = None,
-    correction: BiasCorrection | None = None,
+    target: Target | None = None,
+    correction: OneStep | Matched | None = None,
     kind: str | Interval = "percentile",
-    batch_size: int | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> BootstrapEstimate:
     """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
@@ -204,12 +354,12 @@ def parametric_bootstrap(
         Number of replicates, and their seed.
     target : callable, optional
         From parameters to the quantity of interest, a pytree of arrays; by default the estimator's own.
-    correction : BiasCorrection, optional
+    correction : OneStep or Matched, optional
         `OneStep()`, or `Matched()` where clamping or noise biases more than a step removes. By default none.
     kind : str or Interval
         Of the result's intervals; see `BootstrapEstimate.interval`.
-    batch_size : int, optional
-        Number of replicates that run at once, by default 50; fewer take less memory. It changes no replicate.
+    batch_size : int
+        Number of replicates that run at once; fewer take less memory. It changes no replicate.
 
     Raises
     ------
@@ -218,24 +368,22 @@ def parametric_bootstrap(
         reads other data than its argument.
     """
     draws = at_least(2, "draws", draws)
-    batch_size = at_least(1, "batch_size", BATCH_SIZE if batch_size is None else batch_size)
+    batch_size = at_least(1, "batch_size", batch_size)
     interval_kind(kind)
-    if correction is not None and not isinstance(correction, BiasCorrection):
+    if correction is not None and not isinstance(correction, OneStep | Matched):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
     with jax.enable_x64(True):
-        private = with_simulator(estimator, simulator, release)
-        if target is not None:
-            private = AdaptedEstimator(private, target_function=target)
-        estimate, reported = estimate_with_target(private, private.release_values(release))
+        private = checked_estimator(estimator, simulator, release)
+        estimate, reported = estimate_with_target(private, private.release_values(release), target)
         reported = jax.tree.map(np.asarray, reported)
         vector, unravel = ravel_pytree(reported)
         uncorrected = np.asarray(vector, float)
         keys = jax.random.split(jax.random.key(seed), draws)
-        replicates_at = functools.partial(simulate_replicates, private, keys=keys, batch_size=batch_size)
+        replication = Replication(private, keys, simulator, target, batch_size)
         if correction is None:
-            params, replicates = uncorrected, replicates_at(estimate.params)
+            params, replicates = uncorrected, replication.replicates(estimate.params)
         else:
-            params, replicates = correction.corrected(private, estimate.params, replicates_at)
+            params, replicates = correction.corrected(replication, estimate.params)
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
         replicates = jax.tree.map(np.asarray, replicates)
     _warn(bool(estimate.outside), replicates)
@@ -258,3 +406,101 @@ def _warn(outside: bool, replicates: Replicates) -> None:
         problems.append(f"{lost} replicates are not finite, and are left out of the intervals")
     if problems:
         warn("; ".join(problems), BootstrapWarning)
+
+
+def checked_estimator(
+    estimator: PrivateEstimator | Callable, simulator: Simulator | None, release: Release | PyTree
+) -> PrivateEstimator:
+    """A user's estimator, after a check that it, the simulator and the release fit."""
+    if isinstance(estimator, PrivateEstimator) and not isinstance(estimator, FunctionEstimator):
+        if simulator is not None:
+            _check_count(estimator, simulator, release)
+        return estimator
+    if not isinstance(estimator, FunctionEstimator) and not callable(estimator):
+        kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
+        raise TypeError(f"estimator must be {kinds}, got {estimator!r}")
+    if simulator is None:
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
+    private = estimator if isinstance(estimator, FunctionEstimator) else FunctionEstimator(estimator)
+    _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
+    return private
+
+
+def values_released_by(mechanism: Mechanism, release: Release) -> Array:
+    """The values of a release; ValueError unless it has some, and they are of this mechanism."""
+    if not release.mechanism == mechanism:
+        raise ValueError(
+            f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: make the estimator "
+            "with this release, or with its bounds, budget and count"
+        )
+    if release.values is None:
+        raise ValueError("a release without values has nothing to estimate from")
+    return release.values
+
+
+def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyTree) -> None:
+    """ValueError where a simulator makes another number of records than its estimator is for."""
+    if (count := getattr(estimator, "count", None)) is None:
+        return
+    params = jax.eval_shape(lambda values: estimator.estimate(values).params, estimator.release_values(release))
+    data = jax.eval_shape(simulator, jax.random.key(0), params)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
+    if any(shape[:1] != (count,) for shape in shapes):
+        text = f"the estimator is for {count} records, those that it makes have shapes {shapes}"
+        raise ValueError(f"simulator does not fit: {text}")
+
+
+def _check_function(function: Callable, simulator: Simulator, params: PyTree, *, public: bool) -> None:
+    """ValueError where a simulator does not fit a function, or the function reads other data than its argument.
+
+    A replicate may depend on data through the released parameters alone. So the function's value has to depend on its
+    data, and unless ``public`` it must not hold arrays of as many rows as there are records.
+    """
+    key = jax.random.key(0)
+    try:
+        data = jax.eval_shape(simulator, key, params)
+        value = jax.eval_shape(function, key, data)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(
+            "simulator does not fit: the estimator cannot be run on what the simulator returns for the released "
+            f"parameters. {type(error).__name__}: {error}"
+        ) from error
+    released_shapes, simulated_shapes = (jax.tree.map(np.shape, tree) for tree in (params, value))
+    if released_shapes != simulated_shapes:
+        raise ValueError(
+            "simulator or release does not fit: of simulated data the estimator makes parameters of shapes "
+            f"{simulated_shapes}, those released have {released_shapes}"
+        )
+    closed = jax.make_jaxpr(function)(key, data)
+    if not _depends_on_inputs(closed.jaxpr, len(jax.tree.leaves(key))):
+        raise ValueError(
+            "the estimator does not depend on the data it is given: it would read other data in every replicate. Write "
+            "it as a function of (key, data)"
+        )
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
+    held = [const.shape for const in _constants(closed) if np.ndim(const) and np.shape(const)[0] in rows]
+    if held and not public:
+        raise ValueError(
+            f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
+            "every replicate: if that is data, it costs privacy anew each time. If all that the estimator holds is "
+            "public, such as a grid, say so by ldpbayes.bootstrap.FunctionEstimator(function)"
+        )
+
+
+def _depends_on_inputs(jaxpr: core.Jaxpr, first: int) -> bool:
+    """Whether every output depends on an input from position ``first`` on."""
+    reached = set(jaxpr.invars[first:])
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, core.Literal) and v in reached for v in eqn.invars):
+            reached.update(eqn.outvars)
+    return all(not isinstance(v, core.Literal) and v in reached for v in jaxpr.outvars)
+
+
+def _constants(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[Array]:
+    """Arrays that a traced function holds, and that functions which it calls hold."""
+    yield from getattr(jaxpr, "consts", ())
+    for eqn in jaxpr.eqns:
+        yield from (v.val for v in eqn.invars if isinstance(v, core.Literal) and np.ndim(v.val))
+        for parameter in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            if hasattr(parameter, "eqns"):
+                yield from _constants(parameter)

@@ -2,7 +2,8 @@
 
 import abc
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,15 @@ import numpyro.distributions as dist
 from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._clamped_sums import PointMasses
-from ldpbayes.bootstrap._estimators import (
+from ldpbayes.bootstrap._bootstrap import (
     Constraints,
     PrivateEstimator,
     free_vector,
     nearest_probabilities,
     params_of_free,
 )
+from ldpbayes.bootstrap._clamped_sums import PointMasses
+from ldpbayes.data import Release
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 
 LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
@@ -43,10 +45,19 @@ class ParametricFamily(abc.ABC):
     """NumPyro's law of a record before it is clamped, whose arguments are the `known` and the other parameters."""
     known: ClassVar[dict[str, str]] = {}
     """Known parameters, by NumPyro's names: the family's fields."""
+    event_shape: tuple[int, ...] = ()
+    """Shape of a record."""
+    record_range: tuple[float, float] = (-math.inf, math.inf)
+    """Interval in which the numbers of records are, whatever the parameters; bounds are inside it."""
+    record_name: ClassVar[str] = "finite numbers"
+    """What these numbers are, for error messages."""
+    lower: Array
+    upper: Array
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Law of a record before it is clamped."""
-        return self.base(**{name: getattr(self, field) for name, field in self.known.items()}, **params)
+        known = {name: getattr(self, field) for name, field in self.known.items()}
+        return self.base(**known, **params, validate_args=False)  # nodes may be at the end of the support
 
     @property
     def constraints(self) -> Constraints:
@@ -90,9 +101,31 @@ class ParametricFamily(abc.ABC):
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
         """Sum of the statistics of ``count`` records that are drawn, and clamped."""
 
-    @abc.abstractmethod
     def checked(self, data: Array) -> np.ndarray:
         """Records as an array (n, *event), or ValueError."""
+        x, (low, high) = np.asarray(data), self.record_range
+        if x.ndim == 0 or x.shape[1:] != self.event_shape or not x.size or x.dtype.kind not in "iufb":
+            takes = f"rows (n, {self.event_shape[0]}) of numbers" if self.event_shape else "an array of numbers (n,)"
+            got = f"shape {x.shape} of {x.dtype} (drop or impute missing records first)"
+            raise ValueError(f"{type(self).__name__} takes {takes}, got {got}")
+        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
+        if bad.any():
+            raise ValueError(
+                f"records must be {self.record_name} from {low:g} to {high:g}; {bad.sum()} are not, the first "
+                f"({x[bad][0]!r}) at {np.argwhere(bad)[0].tolist()}"
+            )
+        return x.astype(float)
+
+    def check_bounds(self, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
+        """ValueError unless there are fields ``lower`` and ``upper`` in order, as `checked_field` allows them."""
+        for name in ("lower", "upper"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs bounds to which records are clamped, chosen without looking at them: "
+                    f"{name} is missing, and without it one record could move the statistics by any amount"
+                )
+            checked_field(self, name, allowed, ok)
+        check_order(self.lower, self.upper)
 
     def unconstrained(self, params: Params) -> jax.Array:
         return free_vector(self.constraints, params)
@@ -120,8 +153,11 @@ class FamilyEstimator(PrivateEstimator):
     def constraints(self) -> Constraints:  # type: ignore[override]
         return self.family.constraints
 
-    def randomized(self, data: Array, seed: int) -> np.ndarray:
-        """Values released of records (n, *event); ValueError for data of another kind or number."""
+    def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
+        """Read records (n, *event), and release values of them; for simulation and studies.
+
+        To release real data use a cryptographically secure source of random numbers.
+        """
         records = self.family.checked(data)
         if len(records) != self.count:
             raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
@@ -137,16 +173,21 @@ class Multinomial(ParametricFamily):
 
     base: ClassVar = dist.CategoricalProbs
     lattice_step: ClassVar[float] = 1.0
+    record_name: ClassVar[str] = "codes"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
+
+    @property
+    def record_range(self) -> tuple[float, float]:  # type: ignore[override]
+        return 0, self.categories - 1
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"category {k}" for k in range(self.categories))
 
     def statistics(self, x: Array) -> jax.Array:
-        return jax.nn.one_hot(jnp.asarray(x), self.categories, dtype=float)
+        return jax.nn.one_hot(jnp.asarray(x).astype(int), self.categories, dtype=float)
 
     def sensitivity(self, order: int) -> float:
         return {1: 2.0, 2: math.sqrt(2.0)}[order]  # one count falls by one, another rises
@@ -166,14 +207,6 @@ class Multinomial(ParametricFamily):
 
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
         return PointMasses(jnp.arange(self.categories), params["probs"]).counts(key, count)
-
-    def checked(self, data: Array) -> np.ndarray:
-        x = np.asarray(data)
-        if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb" or not (x == np.round(x)).all():
-            raise ValueError(f"Multinomial takes an array of codes (n,), got shape {x.shape} of {x.dtype}")
-        if x.min() < 0 or x.max() >= self.categories:
-            raise ValueError(f"codes must be from 0 to {self.categories - 1}, got {x.min():g} to {x.max():g}")
-        return x.astype(int)
 
 
 @pytree_dataclass
@@ -196,17 +229,14 @@ class NormalVector(ParametricFamily):
     accounts_for_clamping: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"{type(self).__name__} needs bounds to which columns are clamped, chosen without looking at them: "
-                    f"{name} is missing"
-                )
-            checked_field(self, name, "finite numbers, one a column", np.isfinite)
-        if np.ndim(self.lower) != 1 or np.shape(self.lower) != np.shape(self.upper):
+        self.check_bounds("finite numbers, one a column", lambda a: np.isfinite(a) & (a.ndim == 1))
+        if np.shape(self.lower) != np.shape(self.upper):
             shapes = f"{np.shape(self.lower)} and {np.shape(self.upper)}"
             raise ValueError(f"lower and upper must be arrays, one a column; got shapes {shapes}")
-        check_order(self.lower, self.upper)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self.dimension,)
 
     @property
     def dimension(self) -> int:
@@ -249,15 +279,6 @@ class NormalVector(ParametricFamily):
         """First (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
-
-    def checked(self, data: Array) -> np.ndarray:
-        x = np.asarray(data)
-        if x.ndim != 2 or not len(x) or x.shape[1] != self.dimension or x.dtype.kind not in "iufb":
-            rows = f"rows (n, {self.dimension}) of numbers"
-            raise ValueError(f"{type(self).__name__} takes {rows}, got shape {x.shape} of {x.dtype}")
-        if not np.isfinite(x).all():
-            raise ValueError(f"records must be finite; {(~np.isfinite(x).all(axis=1)).sum()} rows are not")
-        return x.astype(float)
 
     def nearest(self, params: Params) -> Params:
         unit = jnp.outer(self.half, self.half)

@@ -16,8 +16,13 @@ from numpyro.infer import init_to_median
 
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
-from ldpbayes.bootstrap._bootstrap import estimate_with_target
-from ldpbayes.bootstrap._estimators import Estimated, PrivateEstimator, Simulator
+from ldpbayes.bootstrap._bootstrap import (
+    Estimated,
+    PrivateEstimator,
+    Simulator,
+    estimate_with_target,
+    values_released_by,
+)
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
@@ -32,22 +37,25 @@ Sites = dict[str, tuple[tuple[int, ...], bool]]  # shape of each sample site of 
 TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
 
 
-def _record_values(release: Any, mechanism: Mechanism, count: int) -> jax.Array:
-    """The values (n, *event) of a release; ValueError unless it is of this mechanism and number of records."""
-    if not isinstance(release, Release):
-        raise ValueError(f"the estimator is for a Release, got {type(release).__name__}")
-    if release.values is None:
-        raise ValueError("a release without values has nothing to estimate from")
-    if not release.mechanism == mechanism or release.count != count:
-        raise ValueError(
-            f"the release has {release.count} records by {release.mechanism!r}, the estimator is for {count} by "
-            f"{mechanism!r}: make the estimator with this release"
-        )
-    return jnp.asarray(release.values)
+class RecordsEstimator(PrivateEstimator):
+    """An estimator from a `Release` of ``count`` records, each with its own noise by a ``mechanism``."""
+
+    mechanism: Mechanism
+    count: int
+
+    def release_values(self, release: Release) -> PyTree:
+        if not isinstance(release, Release) or release.count != self.count:
+            kind = f"one of {release.count}" if isinstance(release, Release) else type(release).__name__
+            raise ValueError(f"the estimator is for a Release of {self.count} records, got {kind}")
+        return jnp.asarray(values_released_by(self.mechanism, release))
+
+    @property
+    def privacy(self) -> str:
+        return self.mechanism.guarantee.statement()
 
 
 @pytree_dataclass
-class LossEstimator(PrivateEstimator):
+class LossEstimator(RecordsEstimator):
     """An M-estimator from a release, with a simulator (key, parameters) → original records.
 
     ``estimator`` is compiled for a release of its kind; minimisations start at ``start`` (p,). Values are rows with a
@@ -62,9 +70,13 @@ class LossEstimator(PrivateEstimator):
     simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
 
+    @property
+    def mechanism(self) -> Mechanism:  # type: ignore[override]
+        return self.estimator.mechanism
+
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
         noise, own = jax.random.split(key)
-        return self._rows(self.estimator.mechanism.simulate(noise, data)), own
+        return _rows(self.mechanism.simulate(noise, data)), own
 
     def estimate(self, values: tuple[jax.Array, Key]) -> Estimated:
         """Standard errors by the sandwich formula; outside if not converged, or on the parameter space's boundary."""
@@ -84,15 +96,12 @@ class LossEstimator(PrivateEstimator):
         return self.unravel(self.estimator.space.project(vector))
 
     def release_values(self, release: Release) -> tuple[jax.Array, Key]:
-        return self._rows(_record_values(release, self.estimator.mechanism, self.count)), self.key
+        return _rows(super().release_values(release)), self.key
 
-    def _rows(self, values: Array) -> jax.Array:
-        values = jnp.asarray(values, float)
-        return values if values.ndim == 2 else values[:, None]
 
-    @property
-    def privacy(self) -> str:
-        return self.estimator.mechanism.guarantee.statement()
+def _rows(values: Array) -> jax.Array:
+    values = jnp.asarray(values, float)
+    return values if values.ndim == 2 else values[:, None]
 
 
 def m_estimator(
@@ -138,24 +147,32 @@ def m_estimator(
 
 
 @pytree_dataclass
-class MaximumLikelihoodEstimator(PrivateEstimator):
+class MaximumLikelihoodEstimator(RecordsEstimator):
     """Maximum likelihood of the latent sites of a model of one release; their priors play no role.
 
-    The ``plan`` is ``Release(None, mechanism, count)``, and the maximisation starts at ``start``, a value of each
-    latent site; unconstrained values are looked for in ``space``.
+    The maximisation starts at ``start``, a value of each latent site; unconstrained values are looked for in ``space``.
     """
 
     model: Model = static()
-    plan: Release
+    mechanism: Mechanism
     start: Params
     space: Box
+    count: int = static()
+
+    def density(self, values: Array = None) -> Density:
+        """The model of released values; by default for questions that do not depend on them."""
+        if values is None:
+            values = jnp.zeros((self.count, *self.mechanism.event_shape))
+        # the values were checked when the user made the release
+        release = unchecked(Release, values, self.mechanism, self.count, ())
+        return Density(seeded(self.model, jax.random.key(0)), (release,), {})
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
-        return self.plan.mechanism.simulate(key, data)
+        return self.mechanism.simulate(key, data)
 
     def log_likelihood(self, params: Mapping[str, Array], values: Array) -> jax.Array:
         """Log density of released values given the latent sites, without the priors."""
-        return Density(self.model, (self._release(values),), {}).log_likelihood(dict(params))
+        return self.density(values).log_likelihood(dict(params))
 
     def estimate(self, values: Array) -> Estimated:
         """Standard errors by the observed information, NaN where that gives none.
@@ -180,44 +197,25 @@ class MaximumLikelihoodEstimator(PrivateEstimator):
         return Estimated(params, error, ~settled | jnp.any(space.boundary(minimum.theta)))
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        return simulate_site(Density(self.model, (self.plan,), {}), None, key, params)
+        return ModelSimulator(Density(self.model, (Release(None, self.mechanism, self.count),), {}))(key, params)
 
     def nearest(self, target: Params) -> Params:
         """Values between the bounds of the sites' supports, where these are intervals."""
-        sites = self._density.trace(given(self._density.model, self.start))
-
-        def clip(name: str, value: Array) -> jax.Array:
+        density, near = self.density(), {}
+        sites = density.trace(given(density.model, self.start))
+        for name, value in target.items():
             support = sites[name]["fn"].support
             support = getattr(support, "base_constraint", support)
-            return jnp.clip(value, *(getattr(support, end, None) for end in ("lower_bound", "upper_bound")))
-
-        return {name: clip(name, value) for name, value in target.items()}
+            near[name] = jnp.clip(value, *(getattr(support, end, None) for end in ("lower_bound", "upper_bound")))
+        return near
 
     def unconstrained(self, params: Params) -> jax.Array:
-        return ravel_pytree(self._density.unconstrained(dict(params)))[0]
+        return ravel_pytree(self.density().unconstrained(dict(params)))[0]
 
     def constrained(self, vector: Array, like: Params | None = None) -> Params:
-        shapes = jax.eval_shape(self._density.unconstrained, dict(self.start))
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        values = self._density.constrained(ravel_pytree(zeros)[1](vector))
+        density = self.density()
+        values = density.constrained(ravel_pytree(density.unconstrained(dict(self.start)))[1](vector))
         return {name: values[name] for name in self.start}
-
-    def release_values(self, release: Release) -> jax.Array:
-        return _record_values(release, self.plan.mechanism, self.plan.count)
-
-    @property
-    def privacy(self) -> str:
-        return self.plan.mechanism.guarantee.statement()
-
-    def _release(self, values: Array) -> Release:
-        # the values were checked when the user made the release
-        return unchecked(Release, values, self.plan.mechanism, self.plan.count, ())
-
-    @property
-    def _density(self) -> Density:
-        """The model of a release, for questions that do not depend on its values."""
-        values = jnp.zeros((self.plan.count, *self.plan.mechanism.event_shape))
-        return Density(seeded(self.model, jax.random.key(0)), (self._release(values),), {})
 
 
 def maximum_likelihood(
@@ -258,16 +256,16 @@ def maximum_likelihood(
         elif set(start) != set(latent):
             raise ValueError(f"start must have a value of each of {', '.join(latent)}, got {', '.join(start)}")
         first = {name: jnp.asarray(start[name], float) for name in latent}
-        plan = Release(None, release.mechanism, release.count)
-        estimator = MaximumLikelihoodEstimator(model, plan, first, _search_space(density, first))
+        free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
+        space = _search_space(free, first)
+        estimator = MaximumLikelihoodEstimator(model, release.mechanism, first, space, release.count)
         fit, _ = estimate_with_target(estimator, estimator.release_values(release))
         # at the end of the space the likelihood is flat, and no place to start from
         return estimator if fit.outside else dataclasses.replace(estimator, start=fit.params)
 
 
-def _search_space(density: Density, start: Params) -> Box:
+def _search_space(free: Params, start: Params) -> Box:
     """The space of unconstrained values: wide where they are the parameters themselves, which may have any unit."""
-    free = dataclasses.replace(density, model=seeded(density.model, jax.random.key(0))).unconstrained(start)
     reach = {}
     for name, leaf in free.items():
         on_line = np.shape(leaf) == np.shape(start[name]) and bool(jnp.all(leaf == start[name]))
@@ -294,71 +292,72 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")
-    density = Density(model, args, kwargs).replace_data(_without_values)
-    if site is not None:
-        names = list(_sites(density))
-        if site not in names:
-            raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(names)}")
-    return functools.partial(simulate_site, density, site)
-
-
-def simulate_site(density: Density, site: str | None, key: Key, params: Mapping[str, Array]) -> Array:
-    """Values of one site (None: the only one that can be meant), given those of a model's other sites; traceable."""
-    name = _data_site(_sites(density), site, params)
-    return _sample_messages(density, key, params)[name]["value"]
+    simulator = ModelSimulator(Density(model, args, kwargs).replace_data(_without_values), site)
+    if site is not None and site not in (sites := simulator.sites()):
+        raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(sites)}")
+    return simulator
 
 
 def _without_values(data: Release | Sketch) -> Release:
-    """A release without values, of which a model simulates."""
     if isinstance(data, Sketch):
         raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
     return Release(None, data.mechanism, data.count)
 
 
-def _sample_messages(density: Density, key: Key, params: Mapping[str, Array]) -> dict[str, Message]:
-    """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
-    sites = density.trace(given(uncondition(seeded(density.model, key)), dict(params)))
-    samples = {name: message for name, message in sites.items() if message["type"] == "sample"}
-    return {name: message for name, message in samples.items() if not isinstance(message["fn"], dist.Unit)}  # factors
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelSimulator:
+    """Values of one site (None: the only one that can be meant), given those of a model's other sites; traceable."""
 
+    density: Density
+    site: str | None = None
 
-def _sites(density: Density) -> Sites:
-    """The model's sample sites, by abstract evaluation."""
-    sites: Sites = {}
+    def __call__(self, key: Key, params: Mapping[str, Array]) -> Array:
+        name = self._data_site(params)
+        return self._messages(key, params)[name]["value"]
 
-    def collect(key: Key) -> None:
-        for name, message in _sample_messages(density, key, {}).items():
-            sites[name] = np.shape(message["value"]), bool(message["infer"].get("was_observed", False))
+    def _messages(self, key: Key, params: Mapping[str, Array]) -> dict[str, Message]:
+        """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
+        sites = self.density.trace(given(uncondition(seeded(self.density.model, key)), dict(params)))
+        samples = {name: message for name, message in sites.items() if message["type"] == "sample"}
+        return {
+            name: message for name, message in samples.items() if not isinstance(message["fn"], dist.Unit)
+        }  # factors
 
-    jax.eval_shape(collect, jax.random.key(0))
-    return sites
+    def sites(self) -> Sites:
+        """The model's sample sites, by abstract evaluation."""
+        sites: Sites = {}
 
+        def collect(key: Key) -> None:
+            for name, message in self._messages(key, {}).items():
+                sites[name] = np.shape(message["value"]), bool(message["infer"].get("was_observed", False))
 
-def _data_site(sites: Sites, site: str | None, params: Mapping[str, Array]) -> str:
-    """The name of the site of the data; ValueError unless the parameters are those of all other sites."""
-    if not isinstance(params, Mapping):
-        raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
-    stray = [repr(name) for name in params if name not in sites]
-    if stray:
-        raise ValueError(
-            f"parameters {', '.join(stray)} are no sample sites of the model; its sites are {', '.join(sites)}"
-        )
-    if site is None:
-        observed = [name for name in sites if sites[name][1]]
-        candidates = observed or [name for name in sites if name not in params]
-        if len(candidates) != 1:
-            what = "are observed" if observed else "are not among the parameters"
+        jax.eval_shape(collect, jax.random.key(0))
+        return sites
+
+    def _data_site(self, params: Mapping[str, Array]) -> str:
+        """The name of the site of the data; ValueError unless the parameters are those of all other sites."""
+        if not isinstance(params, Mapping):
+            raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
+        sites, site = self.sites(), self.site
+        if stray := [repr(name) for name in params if name not in sites]:
             raise ValueError(
-                f"which site has the data? {len(candidates)} {what}: {', '.join(candidates) or 'none'}; give all "
-                "parameters that the model has, and site= where it has other sites"
+                f"parameters {', '.join(stray)} are no sample sites of the model; its sites are {', '.join(sites)}"
             )
-        site = candidates[0]
-    if site in params:
-        raise ValueError(f"site {site!r} is to be simulated, and is given as a parameter")
-    missing = [repr(name) for name in sites if name != site and name not in params]
-    if missing:
-        raise ValueError(f"parameters lack values of the model's sites {', '.join(missing)}")
-    for name, value in params.items():
-        if np.shape(value) != sites[name][0]:
-            raise ValueError(f"site {name!r} has shape {sites[name][0]}, the parameter has {np.shape(value)}")
-    return site
+        if site is None:
+            observed = [name for name in sites if sites[name][1]]
+            candidates = observed or [name for name in sites if name not in params]
+            if len(candidates) != 1:
+                what = "are observed" if observed else "are not among the parameters"
+                raise ValueError(
+                    f"which site has the data? {len(candidates)} {what}: {', '.join(candidates) or 'none'}; give all "
+                    "parameters that the model has, and site= where it has other sites"
+                )
+            site = candidates[0]
+        if site in params:
+            raise ValueError(f"site {site!r} is to be simulated, and is given as a parameter")
+        if missing := [repr(name) for name in sites if name != site and name not in params]:
+            raise ValueError(f"parameters lack values of the model's sites {', '.join(missing)}")
+        for name, value in params.items():
+            if np.shape(value) != sites[name][0]:
+                raise ValueError(f"site {name!r} has shape {sites[name][0]}, the parameter has {np.shape(value)}")
+        return site

@@ -1,14 +1,9 @@
-"""Families of numbers: successes, counts, waiting times, normal and beta records, clamped to bounds.
-
-A new family is a `NumberFamily` with its NumPyro law (`base`), its `ranges`, where its density is (`reach`, and the
-`density` itself where NumPyro's loses digits far out), its statistics and their mean; `OneParameter` has the last two
-where the statistic is the record.
-"""
+"""Families of numbers: successes, counts, waiting times, normal and beta records, clamped to bounds."""
 
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy import special
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least, check_order
+from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
@@ -32,22 +27,17 @@ NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
 SETTLED = 1e-6  # length of the last step, as a share of a parameter's range; Newton's method squares the error
 EDGE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
 NORMAL_REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
-
-
-class Range(NamedTuple):
-    """The interval in which a parameter is looked for; steps are in the logarithm of a positive parameter."""
-
-    lower: Array
-    upper: Array
+Range = tuple[Array, Array]  # the interval in which a parameter is looked for
 
 
 class NumberFamily(ParametricFamily):
-    """A family of numbers, clamped to ``lower`` and ``upper`` in their unit, whose clamped law has a rule of nodes."""
+    """A family of numbers, clamped to ``lower`` and ``upper`` in their unit.
 
-    lower: Array
-    upper: Array
-    record_range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-    """Interval in which records are, whatever the parameters; bounds are inside it."""
+    A subclass has its NumPyro law (`base`), the `ranges` of the parameters, statistics with their `sensitivity` and
+    `mean`, and says where the density is (`reach`; and the `density` itself, where NumPyro's loses digits far out).
+    All else follows from nodes of the clamped law.
+    """
+
     open_range: ClassVar[str | None] = None
     """In words, which bounds are allowed, if an end of the range of records is not; None if it is."""
     coordinate: ClassVar[tuple[Callable[[Array], Array], Callable[[Array], Array]]] = (lambda x: x, lambda y: y)
@@ -57,17 +47,11 @@ class NumberFamily(ParametricFamily):
         low, high = self.record_range
         for name in self.known.values():  # scales and shapes
             checked_field(self, name, *ONE_POSITIVE)
-        for name in ("lower", "upper"):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"{type(self).__name__} needs bounds to which records are clamped, chosen without looking at them: "
-                    f"{name} is missing, and without it one record could move the statistics by any amount"
-                )
-            allowed = "a finite number" + ("" if (low, high) == (-np.inf, np.inf) else f" from {low:g} to {high:g}")
-            checked_field(self, name, allowed, lambda a: (a.ndim == 0) & np.isfinite(a) & (a >= low) & (a <= high))
-            if self.open_range is not None:
+        allowed = "a finite number" + ("" if math.isinf(low) else f" from {low:g} to {high:g}")
+        self.check_bounds(allowed, lambda a: (a.ndim == 0) & np.isfinite(a) & (a >= low) & (a <= high))
+        if self.open_range is not None:
+            for name in ("lower", "upper"):
                 checked_field(self, name, self.open_range, lambda a: (a > low) & (a < high))
-        check_order(self.lower, self.upper)
 
     @property
     @abc.abstractmethod
@@ -146,23 +130,8 @@ class NumberFamily(ParametricFamily):
         nodes = jnp.append(backward(few.nodes), law.nodes[-2:])
         return PointMasses(nodes, jnp.append(inside * few.weights, law.weights[-2:]))
 
-    def checked(self, data: Array) -> np.ndarray:
-        x = np.asarray(data)
-        if x.ndim != 1 or not x.size or x.dtype.kind not in "iufb":
-            got = f"shape {x.shape} of {x.dtype} (drop or impute missing records first)"
-            raise ValueError(f"{type(self).__name__} takes an array of numbers (n,), got {got}")
-        low, high = self.record_range
-        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
-        if bad.any():
-            what = "whole numbers" if self.lattice_step is not None else "finite numbers"
-            raise ValueError(
-                f"records must be {what} from {low:g} to {high:g}; {bad.sum()} are not, the first "
-                f"({x[bad][0]!r}) at {np.argmax(bad)}"
-            )
-        return x.astype(float)
-
     def nearest(self, params: Params) -> Params:
-        return {name: jnp.clip(params[name], allowed.lower, allowed.upper) for name, allowed in self.ranges.items()}
+        return {name: jnp.clip(params[name], *allowed) for name, allowed in self.ranges.items()}
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters under which records that are not clamped have this expectation; most families have formulas."""
@@ -176,10 +145,9 @@ class NumberFamily(ParametricFamily):
     ) -> tuple[Params, jax.Array]:
         """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them.
 
-        (No `minimise`, for whose squares of the gap an eigendecomposition a step is several times slower.)
+        (`minimise` gives the same from squares of the gap, in 2.5 to 4 times the time and half as much code again.)
         """
-        ends = [{name: getattr(self.ranges[name], end) for name in self.ranges} for end in ("lower", "upper")]
-        low, high = (self.unconstrained(end) for end in ends)
+        low, high = (self.unconstrained({name: self.ranges[name][end] for name in self.ranges}) for end in (0, 1))
         positive = [self.constraints[name] is constraints.positive for name in sorted(self.ranges)]
         most = jnp.where(jnp.array(positive), 1.0, (high - low) / 8)
         target = jnp.atleast_1d(mean)
@@ -233,8 +201,11 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 # --- one parameter, whose statistic is the record itself -------------------------------------------------------------
 
 
-class OneParameter(NumberFamily):
-    """Families whose statistic is the record, and whose parameter is a monotone function of its mean."""
+class OneParameterFamily(NumberFamily):
+    """A family whose statistic is the record, and whose parameter is a monotone function of its mean.
+
+    A subclass has its NumPyro law (`base`), the `ranges` of the parameter, `of_mean` and `reach`.
+    """
 
     def statistics(self, x: Array) -> jax.Array:
         return self.clamp(x)
@@ -256,10 +227,11 @@ class OneParameter(NumberFamily):
         return {name: self.of_mean(within)}, within != mean
 
 
-class Counts(OneParameter):
+class Counts(OneParameterFamily):
     """Whole numbers from 0 to ``upper``, to which larger ones are clamped."""
 
-    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    record_range = (0.0, math.inf)
+    record_name: ClassVar[str] = "whole numbers"
     lattice_step: ClassVar[float] = 1.0
     lower = 0.0
 
@@ -277,6 +249,8 @@ class Binomial(Counts):
 
     base: ClassVar = dist.BinomialProbs
     known: ClassVar = {"total_count": "trials"}
+    record_name: ClassVar[str] = "numbers of successes"
+    ranges = {"probs": (0.0, 1.0)}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
@@ -286,8 +260,8 @@ class Binomial(Counts):
         return float(self.trials)
 
     @property
-    def ranges(self) -> dict[str, Range]:
-        return {"probs": Range(0.0, 1.0)}
+    def record_range(self) -> tuple[float, float]:  # type: ignore[override]
+        return 0.0, self.upper
 
     def of_mean(self, mean: Array) -> Array:
         return mean / self.trials
@@ -300,12 +274,6 @@ class Binomial(Counts):
         inside = jnp.clip(p, 1e-300, 1 - 1e-16)
         successes = jax.random.binomial(key, count * self.trials, inside, dtype=inside.dtype)
         return jnp.where(p > 0, jnp.where(p < 1, successes, count * self.trials), 0.0)
-
-    def checked(self, data: Array) -> np.ndarray:
-        x = super().checked(data)
-        if (x > self.trials).any():
-            raise ValueError(f"records are numbers of successes out of {self.trials}, got {x.max():g}")
-        return x
 
 
 @pytree_dataclass
@@ -335,19 +303,19 @@ class Poisson(Counts):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return {"rate": Range(1e-3 * self.upper, 3.0 * self.upper)}
+        return {"rate": (1e-3 * self.upper, 3.0 * self.upper)}
 
 
-class WaitingTimes(OneParameter):
+class WaitingTimes(OneParameterFamily):
     """Gamma records of a known field ``concentration``; the parameter is their ``rate``."""
 
     concentration: Array
-    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    record_range = (0.0, math.inf)
 
     @property
     def ranges(self) -> dict[str, Range]:
         c = self.concentration
-        return {"rate": Range(0.1 * c / self.upper, 1e3 * c / self.upper)}
+        return {"rate": (0.1 * c / self.upper, 1e3 * c / self.upper)}
 
     def of_mean(self, mean: Array) -> Array:
         return self.concentration / mean
@@ -374,7 +342,7 @@ class GammaLaw(NumberFamily):
     """The gamma law, whose density is smooth in the logarithm, falling by exp(−concentration) a unit."""
 
     base: ClassVar = dist.Gamma
-    record_range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    record_range = (0.0, math.inf)
     open_range: ClassVar[str | None] = "a positive number: its logarithm is a statistic"
     coordinate: ClassVar = (jnp.log, jnp.exp)
 
@@ -421,11 +389,11 @@ class NormalLaw(NumberFamily):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return {"loc": Range(self.lower - self.width, self.upper + self.width)}
+        return {"loc": (self.lower - self.width, self.upper + self.width)}
 
 
 @pytree_dataclass
-class NormalMean(OneParameter, NormalLaw):
+class NormalMean(OneParameterFamily, NormalLaw):
     """Normal records of known standard deviation; parameter ``loc``.
 
     The mean is looked for up to the distance of the bounds beyond them.
@@ -468,7 +436,7 @@ class Normal(NormalLaw):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return super().ranges | {"scale": Range(1e-3 * self.width, 10 * self.width)}
+        return super().ranges | {"scale": (1e-3 * self.width, 10 * self.width)}
 
     def _standardised(self, x: Array) -> Array:
         return (x - (self.lower + self.upper) / 2) / (self.width / 2)
@@ -490,11 +458,11 @@ class Normal(NormalLaw):
         return jnp.stack([loc, loc**2 + deviation**2])
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        half, scales = self.width / 2, self.ranges["scale"]
+        half, (narrowest, widest) = self.width / 2, self.ranges["scale"]
         loc = (self.lower + self.upper) / 2 + half * mean[0]
         variance = half**2 * (mean[1] - mean[0] ** 2)
         within = jnp.clip(loc, *self.ranges["loc"])
-        clipped = jnp.clip(variance, scales.lower**2, scales.upper**2)
+        clipped = jnp.clip(variance, narrowest**2, widest**2)
         return {"loc": within, "scale": jnp.sqrt(clipped)}, (within != loc) | (clipped != variance)
 
 
@@ -547,7 +515,7 @@ class Gamma(ScaledStatistics, GammaLaw):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return {"concentration": Range(0.01, 1e3), "rate": Range(1e-3 / self.upper, 1e3 / self.lower)}
+        return {"concentration": (0.01, 1e3), "rate": (1e-3 / self.upper, 1e3 / self.lower)}
 
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), x], axis=-1)
@@ -567,7 +535,7 @@ class Gamma(ScaledStatistics, GammaLaw):
         inside = jnp.clip(x, self.lower, self.upper)
         ks, rates = self.ranges["concentration"], self.ranges["rate"]
         gap = jnp.log(inside) - log_x
-        clipped = jnp.clip(gap, *(jnp.log(k) - special.digamma(k) for k in (ks.upper, ks.lower)))
+        clipped = jnp.clip(gap, *(jnp.log(k) - special.digamma(k) for k in ks[::-1]))
         k = (3 - clipped + jnp.sqrt((clipped - 3) ** 2 + 24 * clipped)) / (12 * clipped)
         for _ in range(5):  # each squares the relative error, which starts below 0.015 ([Minka])
             error = jnp.log(k) - special.digamma(k) - clipped
@@ -593,14 +561,11 @@ class Beta(ScaledStatistics):
     upper: Array = None
 
     base: ClassVar = dist.Beta
-    record_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    record_range = (0.0, 1.0)
     open_range: ClassVar[str | None] = "inside (0, 1): logarithms of x and 1 - x are the statistics"
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
     coordinate: ClassVar = (special.logit, special.expit)
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        return {name: Range(0.01, 1e3) for name in ("concentration0", "concentration1")}
+    ranges = {"concentration0": (0.01, 1e3), "concentration1": (0.01, 1e3)}
 
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), jnp.log1p(-x)], axis=-1)

@@ -17,7 +17,7 @@ from ldpbayes._core.checks import ONE_POSITIVE, check_order, checked
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._estimators import Estimated
+from ldpbayes.bootstrap._bootstrap import Estimated
 from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
 from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
@@ -120,11 +120,10 @@ CONJUGATES: dict[type[ParametricFamily], Conjugate] = {
 
 @functools.partial(jax.jit, static_argnames="law")
 def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> jax.Array:
-    """A draw of the parameter from a conjugate law between two ends; traceable.
+    """A draw of the parameter from a conjugate law between two ends, continuous in the law's numbers; traceable.
 
-    The density is tabulated on both sides of its largest value, as far as it is not below exp(−40) of that, at places
-    s² of the way for equidistant s; in s it is taken to be quadratic in each cell. Its cumulative distribution differs
-    from the law's by less than 4e-5 in double precision; the draw is continuous in the law's numbers.
+    The density is tabulated on both sides of its mode, down to exp(−40) of its value there, at places s² of the way for
+    equidistant s, and taken to be quadratic in s between them: its distribution function is off by less than 4e-5.
     """
     bijection = biject_to(law.support)
     low, high = bijection.inv(jnp.asarray(lower, float)), bijection.inv(jnp.asarray(upper, float))
@@ -166,24 +165,17 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 
 @pytree_dataclass
 class OnePosteriorSampleEstimator(FamilyEstimator):
-    """A draw from a tempered posterior, as the exponential mechanism.
+    """A draw from a tempered posterior, as the exponential mechanism; where ρ = 1 it spends less than ε, and says so.
 
     The release is θ itself, with density f(θ | S) ∝ π(θ) exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S
     the sum of clamped records, η the natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the
-    bounds of records. What log h(x) of the family is does not matter: f is normalised.
-
-    *Guarantee.* For the sums S and S' of neighbours,
+    bounds of records. For the sums S and S' of neighbours,
 
         log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
 
     The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference
-    is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. That is the exponential mechanism with the
-    utility η(θ) S − n A(θ): with η centred, its sensitivity is Δ = w (max η − min η)/2, and ρ = ε/(2Δ). The factor 2 is
-    needed: the first term alone can be Δρ, and the normalising constant as much again where f(θ' | S') is concentrated
-    at the end of the range opposite to θ. So it is, as n grows, where all records are at the bound of that end, and the
-    range of θ has no more than the means between the bounds: then no larger ρ would do.
-
-    Where ρ = 1 the release spends less than ε, and its statement says so.
+    is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. No larger ρ would do: as n grows, it is
+    reached where all records are at a bound, if the range of θ has no more than the means between the bounds.
     """
 
     family: ParametricFamily
@@ -240,13 +232,6 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     def sample(self, key: Key, total: Array) -> jax.Array:
         """A draw of the parameter, a number, given the sum of clamped records."""
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)
-
-    def release(self, data: Array, *, seed: int) -> np.ndarray:
-        """Read records (n,), and release a draw; for simulation and studies.
-
-        To release real data use a cryptographically secure source of random numbers.
-        """
-        return self.randomized(data, seed)
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.sample(key, self.family.statistics(data).sum(axis=0))

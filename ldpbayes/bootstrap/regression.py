@@ -13,8 +13,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
-from ldpbayes.bootstrap.statistics import StatisticEstimator, statistics_mechanism
-from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator, statistics_mechanism
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
 
@@ -71,33 +70,17 @@ class RegressionMoments(NormalVector):
 
 
 @pytree_dataclass
-class LeastSquaresEstimator(StatisticEstimator):
+class LeastSquaresEstimator(SufficientStatisticsEstimator):
     """Least squares from noisy sums of the first and second moments of rows (x, y).
 
-    In units in which half the distance of a column's bounds is one, the covariance matrix S of the regressors is what
-    was released, its eigenvalues raised to one standard deviation of the noise in a mean of squares (and to 4e-6: a
-    thousandth of the distance of the bounds, as a standard deviation). The coefficients are S⁻¹ s with the noisy
-    covariances s of the regressors and the response; without an intercept the matrix of second moments about 0 is
-    raised instead. The error variance is the residual sum of squares by the same noisy moments, divided by the number
-    of records less that of coefficients; where that is below 4e-6 it is replaced by it. No other quantity of the data
-    is used (the noise's scale is public), and each of these repairs is flagged as outside the domain.
-
     Parameters are ``coef`` (d,), ``intercept`` () where there is one, ``scale`` () of the errors, and, not reported,
-    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors. Each statistic is multiplied by one of the
-    ``weights`` before the noise is added, and divided by it after.
-
-    A replicate keeps the regressors' moments as they were estimated and draws what the errors add: Xᵀe normal with
-    covariance nσ²Q, eᵀe as the part of it that X explains and σ² χ²; then fresh noise on all statistics. Errors are
-    taken to be normal only in eᵀe. That rows are clamped is not replicated, since nothing is known of the law of x:
-    choose bounds of the response that hold nearly all of it.
-
-    Studentised and pivotal intervals of the scale cover too seldom, 0.30 to 0.78 in place of 0.95, where noise takes
-    many replicates outside the domain; percentile intervals do not.
+    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors. Moments are in units of half the distance of a
+    column's bounds. There eigenvalues of the regressors' covariance matrix (of their second moments where there is no
+    intercept) are raised to one standard deviation of the noise in a mean of squares, and they and the error variance
+    to 4e-6; each of these repairs is flagged as outside the domain.
     """
 
     family: RegressionMoments
-    mechanism: Additive
-    count: int = static()
     weights: Array = 1.0
     intercept: bool = static(default=True)
 
@@ -220,7 +203,11 @@ class LeastSquaresEstimator(StatisticEstimator):
         return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        """The hybrid bootstrap, with the moments of x kept."""
+        """The hybrid bootstrap: moments of x are kept as they were estimated, and what the errors e add is drawn.
+
+        That is Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X explains a part and the rest is σ² χ²: only there
+        errors are taken to be normal. Then all statistics get fresh noise. That rows are clamped is not replicated.
+        """
         d, n = self.family.regressors, self.count
         mean, root, slope, intercept, deviation = self._standardised(params)
         origin, _ = self._origin()
@@ -263,7 +250,8 @@ def least_squares(
     Parameters
     ----------
     lower, upper : array_like (d + 1,)
-        Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs.
+        Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs. Those of the
+        response should hold nearly all of it: replicates are not clamped, since nothing is known of the law of x.
     count : int
         Number of records, public; neighbouring data sets have the same number.
     epsilon, delta : float
@@ -280,4 +268,4 @@ def least_squares(
     weights = np.ones(len(rows.columns)) if split is None else rows.weights(split, order)
     sensitivity = rows.sensitivity(order) if split is None else 1.0
     mechanism = statistics_mechanism(epsilon, delta, rows.columns, sensitivity)
-    return LeastSquaresEstimator(rows, mechanism, count, weights, intercept)
+    return LeastSquaresEstimator(rows, mechanism, count, weights=weights, intercept=intercept)

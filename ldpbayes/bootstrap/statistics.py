@@ -1,6 +1,5 @@
 """Estimators from a released statistic: exponential families ([FWS] sec. 5), and Fisher intervals."""
 
-import abc
 import functools
 
 import jax
@@ -12,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.bootstrap._estimators import Estimated
+from ldpbayes.bootstrap._bootstrap import Estimated, values_released_by
 from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
 from ldpbayes.bootstrap._number_families import NumberFamily
 from ldpbayes.bootstrap._result import NormalEstimate
@@ -22,27 +21,22 @@ from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 
 
-class StatisticEstimator(FamilyEstimator):
-    """An estimator from a `Release` of one value: noise on sums of a family's statistics, times ``weights``.
+@pytree_dataclass
+class SufficientStatisticsEstimator(FamilyEstimator):
+    """Noise on the sums of a family's statistics, times ``weights``, and the parameters that fit them.
 
-    The ``mechanism`` has no bounds and at least the sensitivity of these sums.
+    The mechanism has no bounds and at least the sensitivity of these sums. With ``account_for_clamping`` the parameters
+    are those under which clamped records have the released mean statistics (the method of moments); else the likeliest
+    as if no record had been clamped, as in [FWS], which are biased where many are.
     """
 
+    family: ParametricFamily
     mechanism: Additive
-    weights: Array = 1.0
+    count: int = static()
+    account_for_clamping: bool = static(default=False)
+
+    weights = 1.0
     fewest = 2
-
-    @abc.abstractmethod
-    def sensitivity(self, order: int) -> float:
-        """Largest L1 (order 1) or L2 (order 2) change of the weighted sums if one record is replaced."""
-
-    @abc.abstractmethod
-    def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
-
-    @abc.abstractmethod
-    def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
-        """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Additive):
@@ -69,6 +63,9 @@ class StatisticEstimator(FamilyEstimator):
             if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
                 stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
                 raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
+        object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
+        if self.account_for_clamping and not self.family.accounts_for_clamping:
+            raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.mechanism.simulate(key, self.weights * self.family.statistics(data).sum(axis=0))
@@ -80,20 +77,12 @@ class StatisticEstimator(FamilyEstimator):
         return Estimated(params, error, outside)
 
     def release(self, data: Array, *, seed: int) -> Release:
-        """Read records (n, *event), and release their statistics with noise; for simulation and studies."""
-        return Release(self.randomized(data, seed)[None], self.mechanism)
+        return Release(np.asarray(super().release(data, seed=seed))[None], self.mechanism)
 
     def release_values(self, release: Release | Array) -> jax.Array:
         values, shape = release, self.mechanism.event_shape
         if isinstance(release, Release):
-            if not release.mechanism == self.mechanism:
-                raise ValueError(
-                    f"the release was made by {release.mechanism!r}, the estimator is for {self.mechanism!r}: make the "
-                    "estimator with the bounds, budget and count of the release"
-                )
-            if release.values is None:
-                raise ValueError("a release without values has nothing to estimate from")
-            values = release.values
+            values = values_released_by(self.mechanism, release)
         values = np.asarray(values, float)
         values = values[0] if values.shape == (1, *shape) else values
         if values.shape != shape:
@@ -109,43 +98,16 @@ class StatisticEstimator(FamilyEstimator):
     def privacy(self) -> str:
         return self.mechanism.guarantee.statement()
 
-
-def statistics_mechanism(
-    epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
-) -> Additive:
-    """Laplace noise of an L1 sensitivity, or Gaussian noise of an L2 sensitivity where delta is given."""
-    if delta is None:
-        return LaplaceMechanism(epsilon, columns=columns, sensitivity=sensitivity)
-    return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
-
-
-@pytree_dataclass
-class SufficientStatisticsEstimator(StatisticEstimator):
-    """Noise on the sums of a family's statistics, and the parameters that fit them.
-
-    With ``account_for_clamping`` the parameters are those under which clamped records have the released mean statistics
-    (the method of moments); else the likeliest as if no record had been clamped, as in [FWS], which are biased where
-    many are.
-    """
-
-    family: ParametricFamily
-    mechanism: Additive
-    count: int = static()
-    account_for_clamping: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
-        if self.account_for_clamping and not self.family.accounts_for_clamping:
-            raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
-
     def sensitivity(self, order: int) -> float:
+        """Largest L1 (order 1) or L2 (order 2) change of the weighted sums if one record is replaced."""
         return self.family.sensitivity(order)
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
+        """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
         return self.family.solve_clamped(mean) if self.account_for_clamping else self.family.solve(mean)
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
+        """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
         variance = self.mechanism.noise.variance if noise else 0.0
         return self.family.covariance(params, variance, self.count, clamped=self.account_for_clamping)
 
@@ -169,6 +131,15 @@ class SufficientStatisticsEstimator(StatisticEstimator):
         if self.family.columns is None:
             return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))
         return dist.MultivariateNormal(self.count * center, self.count * spread)
+
+
+def statistics_mechanism(
+    epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
+) -> Additive:
+    """Laplace noise of an L1 sensitivity, or Gaussian noise of an L2 sensitivity where delta is given."""
+    if delta is None:
+        return LaplaceMechanism(epsilon, columns=columns, sensitivity=sensitivity)
+    return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
 
 
 def sufficient_statistics(
@@ -200,7 +171,9 @@ def sufficient_statistics(
     return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
 
 
-def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bool = False) -> NormalEstimate:
+def fisher(
+    estimator: SufficientStatisticsEstimator, release: Release | Array, *, noise: bool = False
+) -> NormalEstimate:
     """Private Fisher intervals: normal, with the asymptotic covariance at the private estimate ([FWS] eq. 7).
 
     Parameters
@@ -213,7 +186,7 @@ def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bo
         Whether the noise for privacy counts. By default it is ignored, as in the paper: asymptotically it does not
         matter, but at moderate sizes such intervals are far too short.
     """
-    if not isinstance(estimator, StatisticEstimator):
+    if not isinstance(estimator, SufficientStatisticsEstimator):
         raise TypeError(
             "Fisher intervals are for sufficient_statistics and least_squares, whose asymptotic covariance is known; "
             f"got {estimator!r}"
@@ -231,7 +204,7 @@ def fisher(estimator: StatisticEstimator, release: Release | Array, *, noise: bo
 
 @functools.partial(jax.jit, static_argnames="noise")
 def _target_with_covariance(
-    estimator: StatisticEstimator, values: Array, noise: bool
+    estimator: SufficientStatisticsEstimator, values: Array, noise: bool
 ) -> tuple[PyTree, jax.Array | None]:
     params = estimator.estimate(values).params
     return estimator.target(params), estimator.covariance(params, noise=noise)

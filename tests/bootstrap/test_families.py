@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy import integrate, optimize, special, stats
 
@@ -162,6 +163,40 @@ def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
     np.testing.assert_allclose(spread, square - np.outer(value, value), rtol=1e-7, atol=1e-9)
 
 
+@noise.pytree
+@dataclasses.dataclass(frozen=True)
+class HalfNormal(bootstrap.OneParameterFamily):
+    """A family as an analyst would write it, of `docs/bootstrap.md`."""
+
+    upper: float = None
+
+    base = dist.HalfNormal
+    record_range = (0.0, np.inf)
+    lower = 0.0
+
+    @property
+    def ranges(self):
+        return {"scale": (1e-3 * self.upper, 10 * self.upper)}
+
+    def of_mean(self, mean):
+        return mean * np.sqrt(np.pi / 2)
+
+    def reach(self, record):
+        return 0.0, record.scale, 9 * record.scale
+
+
+def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
+    family, law = HalfNormal(2.0), stats.halfnorm(scale=1.5)
+    center, spread = moments_of(family, {"scale": 1.5})
+    first, second = (integrate.quad(lambda x, k=k: x**k * law.pdf(x), 0, 2)[0] + 2**k * law.sf(2) for k in (1, 2))
+    np.testing.assert_allclose([center[0], spread[0, 0]], [first, second - first**2], rtol=1e-8)  # quad's own tolerance
+    plain, clamped = solved(family, np.asarray(first))
+    assert float(plain[0]["scale"]) == pytest.approx(first * np.sqrt(np.pi / 2), rel=1e-12)
+    assert float(clamped[0]["scale"]) == pytest.approx(1.5, rel=1e-7)
+    with pytest.raises(ValueError, match="upper is missing"):
+        HalfNormal()
+
+
 OUTSIDE = {
     "gaussian": np.array([0.9, 0.5]),  # a second moment below the square of the first
     "gamma": np.array([0.9, 0.1]),  # log of the mean below the mean of the log
@@ -212,8 +247,8 @@ def test_statistics_that_no_records_have_give_parameters_in_the_ranges_and_are_f
     family = ON_THE_LINE[name][0]
     for found, outside in solved(family, OUTSIDE[name]):
         assert outside
-        for parameter, allowed in family.ranges.items():
-            assert float(allowed.lower) * (1 - 1e-9) <= float(found[parameter]) <= float(allowed.upper) * (1 + 1e-9)
+        for parameter, (least, most) in family.ranges.items():
+            assert float(least) * (1 - 1e-9) <= float(found[parameter]) <= float(most) * (1 + 1e-9)
 
 
 def test_shares_are_projected_onto_the_simplex():

@@ -101,7 +101,7 @@ def test_free_values_go_there_and_back():
         ldp.observe("z", dist.Bernoulli(numpyro.sample("theta", dist.Uniform(0, 1))), release)
 
     params = {"shares": jnp.array([0.2, 0.3, 0.5]), "scale": jnp.array(2.0), "theta": jnp.array(0.3)}
-    estimator = MaximumLikelihoodEstimator(model, ldp.Release(None, RESPONSE, N), params, None)
+    estimator = MaximumLikelihoodEstimator(model, RESPONSE, params, None, N)
     free = jax.jit(estimator.unconstrained)(params)
     assert free.shape == (4,)
     back = jax.jit(estimator.constrained)(free, params)

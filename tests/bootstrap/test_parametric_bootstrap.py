@@ -15,7 +15,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import bootstrap
-from ldpbayes.bootstrap._bootstrap import names_of, simulate_replicates
+from ldpbayes.bootstrap._bootstrap import Replication, names_of
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 from ldpbayes.estimation import Estimate
 
@@ -149,16 +149,16 @@ def test_estimators_are_arguments_of_compiled_functions(x64):
     @jax.jit
     def of_budget(epsilon):
         mechanism = ldp.LaplaceMechanism(epsilon, columns=family.columns, sensitivity=2.25)
-        return simulate_replicates(SufficientStatisticsEstimator(family, mechanism, COUNT), params, keys).target
+        return Replication(SufficientStatisticsEstimator(family, mechanism, COUNT), keys).replicates(params).target
 
     alone = [of_budget(epsilon) for epsilon in (0.5, 2.0)]
     together = jax.vmap(of_budget)(jnp.array([0.5, 2.0]))
     np.testing.assert_allclose(together, alone, rtol=1e-6)
-    compiled = simulate_replicates._cache_size()
+    compiled = Replication.replicates._cache_size()
     for epsilon in (0.3, 0.4):
         other = bootstrap.sufficient_statistics(bootstrap.NormalVector([-5.0], [3.0]), count=COUNT, epsilon=epsilon)
-        simulate_replicates(other, params, keys)
-    assert simulate_replicates._cache_size() <= compiled + 1
+        Replication(other, keys).replicates(params)
+    assert Replication.replicates._cache_size() <= compiled + 1
 
 
 # --- bias -----------------------------------------------------------------------------------------------------------

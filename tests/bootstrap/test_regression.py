@@ -10,7 +10,7 @@ import pytest
 import statsmodels.api as sm
 
 from ldpbayes.bootstrap import BootstrapWarning, least_squares, parametric_bootstrap
-from ldpbayes.bootstrap._bootstrap import simulate_replicates
+from ldpbayes.bootstrap._bootstrap import Replication
 from ldpbayes.bootstrap._families import LEAST_VARIANCE
 from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
 from ldpbayes.mechanisms import LaplaceMechanism
@@ -120,7 +120,7 @@ def test_without_noise_it_is_least_squares(intercept, split):
 def test_replicates_without_noise_have_the_law_of_least_squares_at_fixed_regressors():
     e = estimator(40, 1e10, delta=1e-6)
     params = estimated(e, e.release_values(e.release(regression_data(40), seed=0))).params
-    made = simulate_replicates(e, params, jax.random.split(jax.random.key(0), 20_000))
+    made = Replication(e, jax.random.split(jax.random.key(0), 20_000)).replicates(params)
     coefficients = np.asarray(made.target)[:, :3]
     truth = np.append(params["coef"], params["intercept"])
     covariance = np.asarray(covariance_of(e, params, noise=False))
@@ -142,7 +142,7 @@ def test_standard_errors_are_the_spread_of_replicates_where_the_noise_is_small(i
     params = {"coef": COEF, "scale": SCALE, "loc_x": np.array([1.0, 5.5]), "covariance_x": np.diag([1.3, 4.1])}
     params |= {"intercept": INTERCEPT} if intercept else {}
     params = jax.tree.map(jnp.asarray, params)
-    made = simulate_replicates(e, params, jax.random.split(jax.random.key(0), 10_000))
+    made = Replication(e, jax.random.split(jax.random.key(0), 10_000)).replicates(params)
     errors = np.sqrt(np.diagonal(covariance_of(e, params, noise=True)))
     # Laplace noise has kurtosis 6: the error of a standard deviation is below 1.2 %, four of them; and terms of the
     # second order in the noise, which is below 2 % of what it is added to
@@ -204,7 +204,7 @@ def test_percentile_intervals_cover(n):
     def one(rows, key):
         keys = jax.random.split(key)
         params = e.estimate(e.randomize(keys[0], rows)).params
-        return simulate_replicates(e, params, jax.random.split(keys[1], draws)).target
+        return Replication(e, jax.random.split(keys[1], draws)).replicates(params).target
 
     made = jax.jit(lambda *a: jax.lax.map(lambda at: one(*at), a, batch_size=50))(
         data, jax.random.split(jax.random.key(0), trials)

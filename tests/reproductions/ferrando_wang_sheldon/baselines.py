@@ -72,7 +72,7 @@ def gaussian_absolute_deviation(*, lower, upper, count, epsilon, share=0.5):
         mean = jnp.clip(centre + total * (upper - lower) / (share * count), lower, upper)
         weight = deviation_weights(mean, lower, upper, share)[1]
         deviation = (jnp.sum(jnp.abs(x - mean)) + noise[1] / weight) / count
-        return {"loc": mean, "scale": jnp.clip(math.sqrt(math.pi / 2) * deviation, scales.lower, scales.upper)}
+        return {"loc": mean, "scale": jnp.clip(math.sqrt(math.pi / 2) * deviation, *scales)}
 
     return FunctionEstimator(estimator, mechanism.guarantee.statement())
 

@@ -313,7 +313,8 @@ def _matched_trials(family, truth, count, draws, *, trials, seed):
         for key in jax.random.split(jax.random.key(seed), trials):
             params, keys = _first_estimate(estimator, truth, key, draws)
             run = functools.partial(_replicates, estimator, keys=keys)
-            estimate, replicates = Matched().corrected(estimator, params, run)
+            replication = types.SimpleNamespace(estimator=estimator, report=estimator.target, replicates=run)
+            estimate, replicates = Matched().corrected(replication, params)
             result = types.SimpleNamespace(draws=np.asarray(replicates.target), params=estimate)
             results.append((estimate, *(Percentile().end(result, tail) for tail in TAILS)))
     return Corrected(*map(np.stack, zip(*results, strict=True)))

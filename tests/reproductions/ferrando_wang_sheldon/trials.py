@@ -158,7 +158,7 @@ def _trial(estimator, truth, draws, release, key):
 
 
 class Replicates(NamedTuple):
-    """What a `BiasCorrection` reads of replicates, one a row."""
+    """What a bias correction reads of replicates, one a row."""
 
     unconstrained: Any
     target: Any
