@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -39,14 +39,15 @@ class _BoundsWord(str):
 
 
 BOUNDS = _BoundsWord("bounds")
+SIDES = "lower", "upper"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction(abc.ABC):
     """How the loss of original records is estimated from released ones: the base class of correction methods.
 
-    Subclasses are frozen dataclasses that define `takes` and `evidence`; a field that is neither a number nor an array
-    is declared with ``dataclasses.field(metadata={"static": True})``.
+    Subclasses are frozen dataclasses that define `takes`, and `terms` or `evidence`; a field that is neither a number
+    nor an array is declared with ``dataclasses.field(metadata={"static": True})``.
     """
 
     name: ClassVar[str]  # in tables and messages; by default the name of the class
@@ -68,15 +69,22 @@ class Correction(abc.ABC):
     def takes(self, noise: Noise, columns: int) -> bool:
         """Whether the method is right for a noise in so many perturbed columns."""
 
-    @abc.abstractmethod
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool
-    ) -> "EvidenceCorrection":
-        """The corrected losses of released rows (N, columns), or of original ones for a method that takes these.
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
+        """The corrected loss of released rows (N, columns), or of original ones for a method that takes these.
 
-        Traceable. The key is for noise of the analyst's own; `everywhere` says that the loss is finite outside the
-        support too. A mechanism has its ``noise``, and the ``index`` of the perturbed columns.
+        Traceable. The key is for noise of the analyst's own. A mechanism has its ``noise``, and the ``index`` of the
+        perturbed columns.
         """
+        raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
+
+    def evidence(
+        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
+    ) -> "EvidenceCorrection":
+        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable.
+
+        `everywhere` says that the loss is finite outside the support too.
+        """
+        return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
     def derivatives(self, columns: int) -> int:
         """Number of derivatives of the loss in the perturbed columns that the method uses."""
@@ -215,10 +223,8 @@ class Naive(Correction):
     def takes(self, noise: Noise, columns: int) -> bool:
         return True
 
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
-    ) -> EvidenceCorrection:
-        return EvidenceCorrection.of(Corrected((_released_points(rows),)))
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple[Points, ...]:
+        return (_released_points(rows),)
 
     def exact(self, mechanism: Additive) -> Array:
         return 1.0
@@ -256,6 +262,23 @@ class AveragedCorrection(Correction):
             raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
         return self
 
+    def noisier_points(self, mechanism: Additive, rows: jax.Array, key: Key, support: Bounds = None) -> Points:
+        """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less if S leads out of the support.
+
+        S is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ. One draw is random, more
+        draws are a randomly shifted low-discrepancy sequence, and "exact" integrates over S in one column.
+        """
+        index = mechanism.index
+        delta, deviation = chance_and_deviation(mechanism, rows)
+        part, deviation = rows[:, index], (jnp.sqrt(delta) * deviation)[0]
+        if isinstance(self.draws, str):
+            points, weights = _quadrature_points(part[:, 0], deviation, support, self.cuts)
+            points = points[..., None]
+        else:
+            points, weights = _random_points(part, deviation, key, self.draws, support)
+        spread = jnp.broadcast_to(rows, (points.shape[0], *rows.shape))
+        return Points(spread.at[..., index].set(points), weights)
+
 
 @pytree_dataclass(eq=False)
 class DoublyRandom(AveragedCorrection):
@@ -291,18 +314,15 @@ class DoublyRandom(AveragedCorrection):
     def settled(self, mechanism: Additive) -> Self:
         return dataclasses.replace(super().settled(mechanism), support=settled_support(self.support, mechanism))
 
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
-    ) -> EvidenceCorrection:
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple[Points, ...]:
         support = settled_support(self.support, mechanism)
         delta, _ = chance_and_deviation(mechanism, rows)
-        second = points_with_own_noise(mechanism, rows, key, self.draws, support, self.cuts)
+        second = self.noisier_points(mechanism, rows, key, support)
         weights = is_inside(rows[:, mechanism.index], support).astype(rows.dtype) / delta
         # Points outside get no weight and are clipped, because the loss need not be defined outside.
         first = rows if support is None else clipped_to(support, rows, mechanism.index)
         points = jnp.concatenate([first[None], second.rows])
-        weights = jnp.concatenate([weights, (1 - 1 / delta) * second.weights])
-        return EvidenceCorrection.of(Corrected((Points(points, weights),)))
+        return (Points(points, jnp.concatenate([weights, (1 - 1 / delta) * second.weights])),)
 
 
 @pytree_dataclass(eq=False)
@@ -325,37 +345,45 @@ class Combined(DoublyRandom):
         support = settled_support(self.support, mechanism)
         keys = jax.random.split(key)
         options: dict[str, Any] = {"draws": self.draws, "cuts": self.cuts}
-
-        def criterion(method: Correction, key: Key) -> Corrected:
-            return method.evidence(loss, mechanism, rows, key, everywhere=everywhere).criteria[0]
-
         # For one set of draws the smoothed doubly random, the doubly random and the symmetric Laplace correction of a
         # smooth loss are on one line: two of them say all.
-        methods: list[Correction] = [DoublyRandom(support=None, **options)]
-        if loss.smooth:
-            methods = [SmoothedDoublyRandom(**options), *methods]
-        whole = [criterion(method, keys[0]) for method in methods] if everywhere else []
+        methods: list[Correction] = [SmoothedDoublyRandom(**options)] if loss.smooth else []
+        methods += [DoublyRandom(support=None, **options)]
+        whole = [Corrected(method.terms(mechanism, rows, keys[0])) for method in methods] if everywhere else []
         if support is None:
             return EvidenceCorrection.of(*whole)
-        inner = criterion(DoublyRandom(support=support, **options), keys[1])
+        inner = Corrected(DoublyRandom(support=support, **options).terms(mechanism, rows, keys[1]))
         return EvidenceCorrection.of(inner, *whole, controls=support_controls(mechanism, rows, support))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LaplacianCorrection(AveragedCorrection):
-    """A method that uses the loss's Laplacian at points with the analyst's own noise."""
+@pytree_dataclass(eq=False)
+class SymmetricLaplaceCorrection(AveragedCorrection):
+    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
+
+    In one column Laplace noise is symmetric Laplace noise. Without zero inflation S is 0. Options are the `draws` and
+    `cuts` of `DoublyRandom`.
+    """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
     cuts: tuple[float, ...] = static(default=())
 
+    name: ClassVar[str] = "sl"
     only_smooth: ClassVar[bool] = True
+
+    def takes(self, noise: Noise, columns: int) -> bool:
+        return is_laplace(noise, SymmetricLaplace, columns)
 
     def derivatives(self, columns: int) -> int:
         return 2
 
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple[Points, ...]:
+        _, deviation = chance_and_deviation(mechanism, rows)
+        second = self.noisier_points(mechanism, rows, key)
+        return second, Laplacians(second.rows, -0.5 * deviation**2 * second.weights)
+
 
 @pytree_dataclass(eq=False)
-class SmoothedDoublyRandom(_LaplacianCorrection):
+class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
     """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
 
     Options are the `draws` and `cuts` of `DoublyRandom`.
@@ -364,37 +392,13 @@ class SmoothedDoublyRandom(_LaplacianCorrection):
     name: ClassVar[str] = "sdr"
 
     def takes(self, noise: Noise, columns: int) -> bool:
-        return isinstance(noise, ZeroInflated) and is_laplace(noise, SymmetricLaplace, columns)
+        return isinstance(noise, ZeroInflated) and super().takes(noise, columns)
 
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
-    ) -> EvidenceCorrection:
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple[Points, ...]:
         delta, deviation = chance_and_deviation(mechanism, rows)
-        second = points_with_own_noise(mechanism, rows, key, self.draws, None, self.cuts)
+        second = self.noisier_points(mechanism, rows, key)
         correction = Laplacians(second.rows, -0.5 * (1 - delta) * deviation**2 * second.weights)
-        return EvidenceCorrection.of(Corrected((_released_points(rows), correction)))
-
-
-@pytree_dataclass(eq=False)
-class SymmetricLaplaceCorrection(_LaplacianCorrection):
-    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
-
-    In one column Laplace noise is symmetric Laplace noise. Without zero inflation S is 0. Options are the `draws` and
-    `cuts` of `DoublyRandom`.
-    """
-
-    name: ClassVar[str] = "sl"
-
-    def takes(self, noise: Noise, columns: int) -> bool:
-        return is_laplace(noise, SymmetricLaplace, columns)
-
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
-    ) -> EvidenceCorrection:
-        _, deviation = chance_and_deviation(mechanism, rows)
-        second = points_with_own_noise(mechanism, rows, key, self.draws, None, self.cuts)
-        correction = Laplacians(second.rows, -0.5 * deviation**2 * second.weights)
-        return EvidenceCorrection.of(Corrected((second, correction)))
+        return _released_points(rows), correction
 
 
 @pytree_dataclass(eq=False)
@@ -410,12 +414,9 @@ class IndependentLaplaceCorrection(Correction):
     def derivatives(self, columns: int) -> int:
         return 2 * columns
 
-    def evidence(
-        self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
-    ) -> EvidenceCorrection:
-        ones = jnp.ones((1, len(rows)), rows.dtype)
-        deviation = jnp.asarray(mechanism.noise.standard_deviation, rows.dtype) * ones
-        return EvidenceCorrection.of(Corrected((Deconvolutions(rows[None], ones, deviation),)))
+    def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple[Points, ...]:
+        _, deviation = chance_and_deviation(mechanism, rows)
+        return (Deconvolutions(rows[None], jnp.ones_like(deviation), deviation),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -509,20 +510,14 @@ def _checked_support(support: Support) -> Support:
         return support
     if isinstance(support, str) and support == BOUNDS:
         return BOUNDS
-    try:
-        if isinstance(support, str):
-            raise TypeError
-        lower, upper = support
-    except (TypeError, ValueError):
-        raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}") from None
-    lower = checked("support's lower bound", lower, *FINITE)
-    upper = checked("support's upper bound", upper, *FINITE)
-    try:
-        disordered = np.any(np.greater_equal(lower, upper))
-    except ValueError:
-        shapes = f"{np.shape(lower)} and {np.shape(upper)}"
-        raise ValueError(f"the support's bounds must be of one length, got shapes {shapes}") from None
-    if disordered:
+    pair = tuple(support) if isinstance(support, Sequence | np.ndarray) and not isinstance(support, str) else ()
+    if len(pair) != 2:
+        raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
+    lower, upper = (checked(f"support's {name} bound", b, *FINITE) for name, b in zip(SIDES, pair, strict=True))
+    shapes = np.shape(lower), np.shape(upper)
+    if () not in shapes and shapes[0] != shapes[1]:
+        raise ValueError(f"the support's bounds must be of one length, got shapes {shapes[0]} and {shapes[1]}")
+    if np.any(np.greater_equal(lower, upper)):
         raise ValueError(f"the support's lower bound must be below its upper one, got {support!r}")
     return lower, upper
 
@@ -534,7 +529,7 @@ def settled_support(support: Support, mechanism: Additive) -> Bounds:
     if support is None:
         return None
     shape = (mechanism.dimension,)
-    for name, bound in zip(("lower", "upper"), support, strict=True):
+    for name, bound in zip(SIDES, support, strict=True):
         if np.shape(bound) not in ((), shape):
             allowed = f"a number, or one a perturbed column (here {shape[0]})"
             raise ValueError(f"the support's {name} bound must be {allowed}, got shape {np.shape(bound)}")
@@ -585,26 +580,6 @@ def chance_and_deviation(mechanism: Additive, rows: jax.Array) -> tuple[jax.Arra
 def _released_points(rows: jax.Array) -> Points:
     """One point with weight 1 for each released record."""
     return Points(rows[None], jnp.ones((1, len(rows)), rows.dtype))
-
-
-def points_with_own_noise(
-    mechanism: Additive, rows: jax.Array, key: Key, draws: int | str, support: Bounds, cuts: tuple[float, ...]
-) -> Points:
-    """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less where S leads out of the support.
-
-    S is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ. One draw is random, more draws
-    are a randomly shifted low-discrepancy sequence, and "exact" integrates over S in one column, cut at the kinks.
-    """
-    index = mechanism.index
-    delta, deviation = chance_and_deviation(mechanism, rows)
-    part, deviation = rows[:, index], (jnp.sqrt(delta) * deviation)[0]
-    if isinstance(draws, str):
-        points, weights = _quadrature_points(part[:, 0], deviation, support, cuts)
-        points = points[..., None]
-    else:
-        points, weights = _random_points(part, deviation, key, draws, support)
-    spread = jnp.broadcast_to(rows, (points.shape[0], *rows.shape))
-    return Points(spread.at[..., index].set(points), weights)
 
 
 def _random_points(

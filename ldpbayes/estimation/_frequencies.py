@@ -31,8 +31,8 @@ class Sample(NamedTuple):
     """Distinct released values (n, ...), with the number of records (n,) that have each."""
 
     mechanism: PureProtocol
-    nodes: jax.Array
-    weights: jax.Array
+    nodes: Array
+    weights: Array
 
 
 class Options(NamedTuple):
@@ -82,13 +82,12 @@ def frequencies(
 
     Notes
     -----
-    ``mle`` repeats EM steps θ_k ← θ_k g_k, where g_k is the mean of p(z_i | k)/p(z_i | θ), extrapolated by SQUAREM
-    ([VR]). EM approaches zeros of θ slowly; up to 4096 categories each iteration therefore ends with a Newton step over
-    θ ≥ 0, which sets them ([KCSA]). The log-likelihood of N records is concave and its maximum at most N (max g_k − 1)
-    above the present value ([Lindsay]): this `gap` ends the iterations. Standard errors come from the observed
-    information about the positive frequencies, with their sum held at one. There are none (NaN) for a frequency
-    estimated as 0, at the edge of the simplex, where normal theory fails and ``unbiased`` has one; they are enormous
-    where the released values do not tell categories apart.
+    ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), which approach zeros of θ slowly; up to 4096 categories
+    each iteration therefore ends with a Newton step over θ ≥ 0, which sets them ([KCSA]). The `gap`, a bound on the
+    distance of the log-likelihood from its maximum ([Lindsay]), ends the iterations. Standard errors come from the
+    observed information about the positive frequencies, with their sum held at one. There are none (NaN) for a
+    frequency estimated as 0, at the edge of the simplex, where normal theory fails and ``unbiased`` has one; they are
+    enormous where the released values do not tell categories apart.
     """
     estimator = _METHODS.get(method) if isinstance(method, str) else None
     if estimator is None:
@@ -155,8 +154,8 @@ class FrequencyEstimate(Estimate):
     Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
     further off than so many standard deviations. They hold where few records tell of a category, as with infinite
     budgets and many categories; then the standard error, at the estimate itself, does not. They may reach beyond
-    [0, 1]. Intervals of ``mle``, and of any sum of frequencies, are normal. A contrast's are too short where hardly any
-    record supports a category of the sum. ValueError for either if the estimate has no standard errors.
+    [0, 1]. Intervals of ``mle`` and contrasts are normal; those of a sum are too short where hardly any record supports
+    one of its categories. ValueError for both if the estimate has no standard errors.
 
     Attributes
     ----------
@@ -175,12 +174,13 @@ class FrequencyEstimate(Estimate):
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    _terms: "Terms | None" = None
-    _matrix: np.ndarray | None = None
+    _sample: Sample | None = None
+    _slope: Array = None
     _variance: LinearVariance | None = None
+    _matrix: np.ndarray | None = None
     _mechanisms: tuple[Mechanism, ...] = ()
 
-    @cached_property
+    @property
     def params(self) -> np.ndarray:
         return self.estimate
 
@@ -198,9 +198,10 @@ class FrequencyEstimate(Estimate):
         standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With several budgets
         they differ by sampling error, of which the covariance has more.
         """
-        return (
-            self._matrix if self._terms is None or len(self.estimate) > DENSE_CATEGORIES else self._terms.covariance()
-        )
+        if self._sample is None or len(self.estimate) > DENSE_CATEGORIES:
+            return self._matrix
+        with jax.enable_x64(True):
+            return np.asarray(_products(self._sample, *_terms(self._sample, self._slope, self.estimate)))
 
     @cached_property
     def privacy(self) -> str:
@@ -223,7 +224,10 @@ class FrequencyEstimate(Estimate):
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         self._check_errors()
-        return super()._variances(weights) if self._terms is None else self._terms.variances(weights)
+        if self._sample is None:
+            return super()._variances(weights)
+        with jax.enable_x64(True):
+            return np.asarray(_squares(self._sample, *_terms(self._sample, self._slope, self.estimate), weights))
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
@@ -239,8 +243,7 @@ class FrequencyEstimate(Estimate):
 def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
     estimate, slope, variance = _linear(sample)
     error = np.sqrt(variance(np.clip(estimate, 0, 1)))
-    terms = Terms.of(sample, slope, estimate)
-    return FrequencyEstimate("unbiased", estimate, error, _terms=terms, _variance=variance)
+    return FrequencyEstimate("unbiased", estimate, error, _sample=sample, _slope=slope, _variance=variance)
 
 
 def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
@@ -267,11 +270,8 @@ def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
     counts = np.asarray(weights)
     slope = precision / gain / np.sum(counts * precision)
     estimate = np.asarray(_supporters(mechanism, z, counts * slope)) - np.sum(counts * slope * q)
-
-    def total(each: Array) -> float:
-        return np.sum(counts * slope**2 * each)
-
-    return estimate, slope, LinearVariance(total(p * (1 - p)), total(q * (1 - q)), total(gain**2))
+    own, other, sampling = (np.sum(counts * slope**2 * each) for each in (p * (1 - p), q * (1 - q), gain**2))
+    return estimate, slope, LinearVariance(own, other, sampling)
 
 
 @jax.jit
@@ -281,56 +281,41 @@ def _supporters(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> ja
     return transpose(weights)[0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Terms:
-    """Terms of a linear estimate about their means: slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of record i.
+def _terms(sample: Sample, slope: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of an estimate, as extra_i 1[k ∈ S(z_i)] + low_i @ basis.
 
-    They are independent, so that the sum of their products estimates the covariance, whatever the protocol. `root` (n,)
-    is the slope of each value times the square root of the number of records that have it. `common` (n, 2) has −q_i and
-    −(p_i − q_i) times the root, the coefficients of `basis` (2, categories): ones, and the estimate θ.
+    They are independent with mean zero, so that the sum of their products estimates the covariance, whatever the
+    protocol. They have the square root of the number of records with the value as a factor.
     """
-
-    mechanism: PureProtocol
-    nodes: jax.Array
-    root: np.ndarray
-    common: np.ndarray
-    basis: np.ndarray
-
-    @classmethod
-    def of(cls, sample: Sample, slope: Array, estimate: np.ndarray) -> "Terms":
-        """Terms of the linear estimate (categories,) that a record of each value moves by `slope` (n,)."""
-        p, q = sample.mechanism.support_probabilities
-        root = slope * np.sqrt(np.asarray(sample.weights))
-        common = -np.stack(np.broadcast_arrays(root * q, root * (p - q)), axis=1)
-        basis = np.stack([np.ones_like(estimate), estimate])
-        return cls(sample.mechanism, sample.nodes, root, common, basis)
-
-    def covariance(self) -> np.ndarray:
-        """A matrix product over the released values."""
-        with jax.enable_x64(True):
-            return np.asarray(_products(self.mechanism, self.nodes, self.root, self.common, self.basis))
-
-    def variances(self, weights: np.ndarray) -> np.ndarray:
-        """A pass over the released values for each sum."""
-        with jax.enable_x64(True):
-            common = self.common @ (self.basis @ weights.T)
-            return np.asarray(_squares(self.mechanism, self.nodes, self.root, common, weights))
+    p, q = sample.mechanism.support_probabilities
+    extra = slope * np.sqrt(np.asarray(sample.weights))
+    low = -np.stack(np.broadcast_arrays(extra * q, extra * (p - q)), axis=1)
+    return extra, low, np.stack([np.ones_like(theta), theta])
 
 
 @jax.jit
-def _products(mechanism: PureProtocol, z: jax.Array, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
-    """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks.
+def _squares(sample: Sample, extra: Array, low: Array, basis: Array, weights: Array) -> jax.Array:
+    """Sums of squares of sums of terms with weights (m, categories), by a pass over the released values for each."""
 
-    `extra` is (n,), `low` (n, m) and `basis` (m, categories).
-    """
-    n, d = len(z), mechanism.categories
+    def square(row_and_column: tuple[jax.Array, jax.Array]) -> jax.Array:
+        row, column = row_and_column
+        terms = extra * supported_mass(sample.mechanism, sample.nodes, row) + column
+        return terms @ terms
+
+    return lax.map(square, (weights, (low @ (basis @ weights.T)).T))
+
+
+@jax.jit
+def _products(sample: Sample, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
+    """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks."""
+    n, d = len(sample.nodes), sample.mechanism.categories
     rows = min(n, max(1, CHUNK // d))
 
     def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
         part, low_here, extra_here = (
-            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (z, low, extra)
+            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (sample.nodes, low, extra)
         )
-        row = low_here @ basis + extra_here[:, None] * mechanism.membership(part)
+        row = low_here @ basis + extra_here[:, None] * sample.mechanism.membership(part)
         # the last chunk overlaps the one before, so that it has the shape of the others
         new = jnp.arange(rows) >= start - (n - rows)
         row = jnp.where(new[:, None], row, 0.0)
@@ -339,40 +324,28 @@ def _products(mechanism: PureProtocol, z: jax.Array, extra: jax.Array, low: jax.
     return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
 
-@jax.jit
-def _squares(mechanism: PureProtocol, z: Array, root: Array, common: Array, weights: Array) -> jax.Array:
-    """Sums of squares of weighted sums of terms, one a row of the weights."""
-
-    def square(row_and_column: tuple[jax.Array, jax.Array]) -> jax.Array:
-        row, column = row_and_column
-        terms = root * supported_mass(mechanism, z, row) + column
-        return terms @ terms
-
-    return lax.map(square, (weights, common.T))
-
-
 def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
-    mechanism, z, weights = sample
-    tolerance, max_iterations = options.tolerance, options.max_iterations
-    count, d = float(weights.sum()), mechanism.categories
+    count, d = float(sample.weights.sum()), sample.mechanism.categories
+    dense, (_, tolerance, max_iterations) = d <= DENSE_CATEGORIES, options
 
     def likelihood(theta: np.ndarray) -> Likelihood:
-        mean, gradient = _likelihood(mechanism, z, weights, theta)
+        mean, gradient = _likelihood(sample, theta)
         return float(mean), np.asarray(gradient)
 
     def information(theta: np.ndarray) -> np.ndarray:
-        return np.asarray(_information(mechanism, z, weights, theta))
+        return np.asarray(_information(sample, theta))
 
-    steps = information if d <= DENSE_CATEGORIES else None
-    theta, gap, iterations = likeliest_shares(likelihood, steps, d, count, tolerance, max_iterations)
+    theta, gap, iterations = likeliest_shares(
+        likelihood, information if dense else None, d, count, tolerance, max_iterations
+    )
     if gap > tolerance:
         warn(
             f"maximum likelihood has not converged in {max_iterations} iterations: the log-likelihood may be "
             f"{gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}",
             RuntimeWarning,
         )
-    error, covariance = _errors(theta, count, information(theta)) if d <= DENSE_CATEGORIES else (None, None)
+    error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
     return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, _matrix=covariance)
 
 
@@ -393,12 +366,10 @@ def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[n
     positive = theta > 0
     values, vectors = np.linalg.eigh(information[np.ix_(positive, positive)])
     values = np.maximum(values, np.finfo(float).eps * len(values) * values[-1])
-    error = np.full(len(theta), np.nan)
-    error[positive] = np.sqrt(np.maximum(np.sum(vectors**2 / values, axis=1) - theta[positive] ** 2, 0.0) / count)
-    covariance = np.full((len(theta), len(theta)), np.nan)
     inverse = (vectors / values) @ vectors.T
+    covariance = np.full((len(theta), len(theta)), np.nan)
     covariance[np.ix_(positive, positive)] = (inverse - np.outer(theta[positive], theta[positive])) / count
-    return error, covariance
+    return np.sqrt(np.maximum(np.diagonal(covariance), 0.0)), covariance
 
 
 def _kernel(mechanism: PureProtocol) -> tuple[jax.Array, jax.Array]:
@@ -407,25 +378,22 @@ def _kernel(mechanism: PureProtocol) -> tuple[jax.Array, jax.Array]:
     return jnp.exp(-epsilon), -jnp.expm1(-epsilon)
 
 
-def _mixed(mechanism: PureProtocol, z: jax.Array, theta: jax.Array) -> jax.Array:
+def _mixed(sample: Sample, theta: jax.Array) -> jax.Array:
     """K_i·θ for each node, for a θ that need not sum to one."""
-    low, extra = _kernel(mechanism)
-    return low * jnp.sum(theta) + extra * supported_mass(mechanism, z, theta)
+    low, extra = _kernel(sample.mechanism)
+    return low * jnp.sum(theta) + extra * supported_mass(sample.mechanism, sample.nodes, theta)
 
 
 @jax.jit
-def _likelihood(mechanism: PureProtocol, z: Array, weights: Array, theta: Array) -> tuple[jax.Array, jax.Array]:
+def _likelihood(sample: Sample, theta: Array) -> tuple[jax.Array, jax.Array]:
     """Mean log-likelihood up to a constant, and its gradient, the mean of K_i/(K_i·θ)."""
-
-    def mean(theta: jax.Array) -> jax.Array:
-        return weights @ jnp.log(_mixed(mechanism, z, theta)) / weights.sum()
-
-    return jax.value_and_grad(mean)(theta)
+    weights = sample.weights / sample.weights.sum()
+    return jax.value_and_grad(lambda at: weights @ jnp.log(_mixed(sample, at)))(theta)
 
 
 @jax.jit
-def _information(mechanism: PureProtocol, z: jax.Array, weights: jax.Array, theta: jax.Array) -> jax.Array:
+def _information(sample: Sample, theta: jax.Array) -> jax.Array:
     """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of the mean log-likelihood: (categories, categories)."""
-    root = jnp.sqrt(weights / weights.sum()) / _mixed(mechanism, z, theta)
-    low, extra = (root * part for part in _kernel(mechanism))
-    return _products(mechanism, z, extra, low[:, None], jnp.ones((1, len(theta))))
+    root = jnp.sqrt(sample.weights / sample.weights.sum()) / _mixed(sample, theta)
+    low, extra = (root * part for part in _kernel(sample.mechanism))
+    return _products(sample, extra, low[:, None], jnp.ones((1, len(theta))))

@@ -485,11 +485,16 @@ def test_a_loss_and_a_method_of_ones_own_are_added_as_the_page_says():
 
 def test_a_method_that_lacks_what_it_must_have_cannot_be_made():
     class Nothing(Correction):
+        pass
+
+    class Anything(Correction):
         def takes(self, noise, columns):
             return True
 
-    with pytest.raises(TypeError, match=r"abstract method '?evidence'?"):
+    with pytest.raises(TypeError, match=r"abstract method '?takes'?"):
         Nothing()
+    with pytest.raises(NotImplementedError, match="Anything defines neither terms nor evidence"):
+        ldp.m_estimate(MEAN, release(), Anything(), **PLACED)
 
 
 class Scaled(Correction):
