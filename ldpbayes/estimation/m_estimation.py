@@ -25,7 +25,7 @@ from ldpbayes.estimation._corrections import (
     correction_from,
 )
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of, sampled_rows
-from ldpbayes.estimation.estimates import Estimate
+from ldpbayes.estimation.estimates import Estimate, names_of
 from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.composition import statements
@@ -173,8 +173,21 @@ class MEstimationResult(Estimate):
         Unless the support was given, the support of the new records is between their own mechanism's bounds. ValueError
         for another kind of mechanism, other columns, or records that `m_estimate` would refuse.
         """
+        before = self._solver.estimator
         with jax.enable_x64(True):
-            solver, records = self._solver.for_release(release, self.params)
+            records = records_of(release, before.method)
+            pair = records.mechanism, before.mechanism
+            kinds = [(type(m), jax.tree.structure(m.noise), m.event_shape, m.index) for m in pair]
+            if kinds[0] != kinds[1]:
+                raise ValueError(f"an update needs records of a mechanism like {pair[1]}, got {pair[0]}")
+            if pair[0].names != pair[1].names:
+                wanted, columns = (", ".join(m.names) for m in reversed(pair))
+                raise ValueError(f"an update needs records with the columns {wanted}, in this order, got {columns}")
+            before.loss.check(records.rows, records.mechanism.index)
+            bounded = records.support is not None and not (before.method.beyond and before.everywhere)
+            check_finite(before.loss, self.params, records, bounded=bounded)
+            estimator = dataclasses.replace(before, mechanism=records.mechanism)
+            solver = dataclasses.replace(self._solver, estimator=estimator)
             return solver.solve(records, self.params, seed, self)
 
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
@@ -485,7 +498,7 @@ APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solver:
-    """All parts of an M-estimation but the records; its estimator's method is settled for each release anew."""
+    """All of an M-estimation but the records; its estimator's method is settled for each release anew."""
 
     estimator: Estimator
     unravel: Callable
@@ -500,23 +513,22 @@ class Solver:
         starts = jnp.concatenate([first[None], others])
         known = None if earlier is None else earlier._evidence
         evidence, ends, solution = _run(settled, keys[0], jnp.asarray(records.rows), starts, known)
-        params = np.asarray(solution.theta)
-        names = self.estimator.loss.names(self.estimator.mechanism.names)
+        estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
-            self.estimator.method.name,
-            jax.tree.map(np.asarray, self.unravel(solution.theta)),
-            params,
-            np.asarray(solution.covariance),
-            names or (["theta"] if params.size == 1 else [f"theta[{j}]" for j in range(params.size)]),
-            int(evidence.criteria[0].count),
-            self.estimator.space,
-            bool(solution.converged),
-            int(solution.iterations),
-            np.asarray(solution.boundary),
-            _distinct_minima(ends, self.estimator.units),
-            self,
-            evidence,
-            (*(() if earlier is None else earlier._mechanisms), self.estimator.mechanism),
+            method=self.estimator.method.name,
+            estimate=estimate,
+            params=np.asarray(solution.theta),
+            covariance=np.asarray(solution.covariance),
+            names=self.estimator.loss.names(self.estimator.mechanism.names) or names_of(estimate),
+            count=int(evidence.criteria[0].count),
+            space=self.estimator.space,
+            converged=bool(solution.converged),
+            iterations=int(solution.iterations),
+            boundary=np.asarray(solution.boundary),
+            minima=_distinct_minima(ends, self.estimator.units),
+            _solver=self,
+            _evidence=evidence,
+            _mechanisms=(*(() if earlier is None else earlier._mechanisms), self.estimator.mechanism),
         )
         if not result.converged:
             warn(f"the minimisation has not converged in {result.iterations} iterations", EstimationWarning)
@@ -527,28 +539,6 @@ class Solver:
         if len(result.minima) > 1:
             warn(f"{len(result.minima)} minima were found; the estimate is from the lowest", EstimationWarning)
         return result
-
-    def for_release(self, release: Release, theta: np.ndarray) -> tuple["Solver", Records]:
-        """The solver for another release of the same kind, and its records, whose loss must be finite at `theta`."""
-        before = self.estimator
-        records = records_of(release, before.method)
-        mechanism = records.mechanism
-        if _kind(mechanism) != _kind(before.mechanism):
-            raise ValueError(f"an update needs records of a mechanism like {before.mechanism}, got {mechanism}")
-        if mechanism.names != before.mechanism.names:
-            raise ValueError(
-                f"an update needs records with the columns {', '.join(before.mechanism.names)}, in this order, got "
-                + ", ".join(mechanism.names)
-            )
-        before.loss.check(records.rows, mechanism.index)
-        bounded = records.support is not None and not (before.method.beyond and before.everywhere)
-        check_finite(before.loss, theta, records, bounded=bounded)
-        estimator = dataclasses.replace(before, mechanism=mechanism)
-        return dataclasses.replace(self, estimator=estimator), records
-
-
-def _kind(mechanism: Additive) -> tuple:
-    return type(mechanism), jax.tree.structure(mechanism.noise), mechanism.event_shape, mechanism.index
 
 
 @quick_jit
