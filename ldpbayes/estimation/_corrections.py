@@ -170,17 +170,9 @@ class Corrected:
         """Gradient of the corrected loss of each record, shape (N, p)."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
-    def weighted(self, weights: jax.Array) -> "Corrected":
-        """The corrected loss with every record multiplied by its weight."""
-        return Corrected(tuple(dataclasses.replace(term, weights=term.weights * weights) for term in self.terms))
-
     @property
     def count(self) -> int:
         return self.terms[0].rows.shape[1]
-
-    def __add__(self, other: "Corrected") -> "Corrected":
-        """The records of both, those of the second after those of the first."""
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self, other)
 
 
 @pytree_dataclass
@@ -202,12 +194,13 @@ class EvidenceCorrection:
 
     def joined(self, other: "EvidenceCorrection") -> "EvidenceCorrection":
         """The evidence of both batches of records."""
-        criteria = tuple(a + b for a, b in zip(self.criteria, other.criteria, strict=True))
+        criteria = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self.criteria, other.criteria)
         return EvidenceCorrection(criteria, jnp.concatenate([self.controls, other.controls]))
 
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
         """The evidence with every record multiplied by its weight (N,)."""
-        return EvidenceCorrection(tuple(c.weighted(weights) for c in self.criteria), self.controls * weights[:, None])
+        terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
+        return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
 
 
 def _sum(arrays: Iterable[jax.Array]) -> jax.Array:

@@ -114,7 +114,7 @@ def sampled_rows(records: Records) -> np.ndarray:
 
 
 @functools.partial(quick_jit, static_argnames="loss")
-def natural_units(loss: Loss, rows: jax.Array, theta: jax.Array) -> jax.Array:
+def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half.
 
     If that never fails, as above all kinks, the shortest move downwards; for a loss that is linear in a parameter, one
@@ -173,7 +173,7 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     centre = records.rows.mean(axis=0)
     places = (records.rows, centre + 3 * (records.rows - centre))
     everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
-    units = np.asarray(natural_units(original, jnp.asarray(sampled_rows(records)), jnp.asarray(start)))
+    units = np.asarray(natural_units(original, sampled_rows(records), start))
     known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
     if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)

@@ -113,8 +113,7 @@ def m_estimate(
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
         problem = posed(loss, start, release, correction)
-        _check_space(space, problem.start, start)
-        first, space, units = _place(problem, space, keep_start=start is not None)
+        first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)
         return Solver(estimator, problem.unravel, int(starts)).solve(problem.records, first, seed)
@@ -319,8 +318,7 @@ class Estimator:
         first estimate, the projection is a constant: the first criterion is tilted by it and minimised again, twice.
         """
         base, *others = evidence.criteria
-        unit, index = self._unit(base), self.mechanism.index
-        final = self.loss if unit is None else self.loss.smoothed(_final_width(base.count) * unit)
+        final, index = self._rounded(base, _final_width(base.count)), self.mechanism.index
 
         def residual(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
             score = base.scores(self.loss, theta, index)
@@ -352,6 +350,11 @@ class Estimator:
     def _unit(self, criterion: Corrected) -> Array:
         """Unit of smoothing widths; None for a loss without kinks."""
         return self.loss.width(criterion.terms[0].rows[0]) if self.units is None else self.units
+
+    def _rounded(self, criterion: Corrected, width: Array) -> Loss:
+        """The loss rounded off over a width in units."""
+        unit = self._unit(criterion)
+        return self.loss if unit is None else self.loss.smoothed(width * unit)
 
     def _loss_for_curvature(self, criterion: Corrected, theta: jax.Array) -> Loss:
         """The loss rounded off over the width at which its curvature, a density of residuals, is estimated best."""
@@ -435,26 +438,22 @@ def _bootstrap_estimates(
 NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
 
 
-def _check_space(space: Box | Ball | None, start: np.ndarray, original_start: PyTree) -> None:
-    """ValueError for a space of another number of parameters, or if the user's start lies outside the space."""
-    if space is None:
-        return
-    if space.shape not in ((), (1,), (len(start),)):
-        raise ValueError(f"space is for {space.shape[0]} parameters, and this loss has {len(start)}")
-    if original_start is not None:
-        moved = np.abs(np.asarray(space.project(jnp.asarray(start))) - start)
-        if np.any(moved > 1e-9 * (1 + np.abs(start))):
-            raise ValueError(f"start lies outside the space: {original_start!r}")
-
-
 def _place(
-    problem: Problem, space: Box | Ball | None, *, keep_start: bool
+    problem: Problem, space: Box | Ball | None, original_start: PyTree
 ) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
     """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate.
 
     A function with kinks always starts from the naive estimate: rounded off, it shows its minimum only from nearby.
+    ValueError for a space of another number of parameters, or if the user's start lies outside the space.
     """
-    start, keep_start = problem.start, keep_start and not problem.rough
+    start = problem.start
+    if space is not None and space.shape not in ((), (1,), (len(start),)):
+        raise ValueError(f"space is for {space.shape[0]} parameters, and this loss has {len(start)}")
+    if space is not None and original_start is not None:
+        moved = np.abs(np.asarray(space.project(jnp.asarray(start))) - start)
+        if np.any(moved > 1e-9 * (1 + np.abs(start))):
+            raise ValueError(f"start lies outside the space: {original_start!r}")
+    keep_start = original_start is not None and not problem.rough
     if space is not None and keep_start:
         return start, space, None
     naive, units = _naive_estimate(problem, space)
@@ -466,29 +465,25 @@ def _place(
 
 def _naive_estimate(problem: Problem, space: Box | Ball | None) -> tuple[np.ndarray, np.ndarray]:
     """The minimiser of the uncorrected loss, in a space so wide that it only keeps numbers finite, and units there."""
-    records, start, units = problem.records, problem.start, problem.units
-    rows, sample, naive = (
-        jnp.asarray(records.inside(records.rows)),
-        jnp.asarray(sampled_rows(records)),
-        jnp.asarray(start),
-    )
+    records, naive, units = problem.records, problem.start, problem.units
     if space is None:
-        reach = 1e4 * (1 + units + np.abs(start))
-        space = Box(start - reach, start + reach)
+        reach = 1e4 * (1 + units + np.abs(naive))
+        space = Box(naive - reach, naive + reach)
+    rows, sample = records.inside(records.rows), sampled_rows(records)
     for _ in range(NAIVE_ROUNDS):
         # The estimator holds nothing that `Naive` does not use, so that methods and draws share a compiled function.
         rounding = units if problem.rough else None
         estimator = Estimator(problem.loss, records.mechanism, Naive(), space, units=rounding)
-        naive, before = _minimiser(estimator, rows, naive), units
+        naive, before = np.asarray(_minimiser(estimator, rows, naive)), units
         units = np.asarray(natural_units(problem.loss, sample, naive))
         # A loss that was rounded off over too much is minimised once more.
         if not problem.rough or np.all(np.abs(np.log2(units / before)) < 1):
             break
-    return np.asarray(naive), units
+    return naive, units
 
 
 @quick_jit
-def _minimiser(estimator: Estimator, rows: jax.Array, start: jax.Array) -> jax.Array:
+def _minimiser(estimator: Estimator, rows: Array, start: Array) -> jax.Array:
     """Minimiser of the criterion of an estimator whose method draws nothing."""
     return estimator.minimum(estimator.evidence(jax.random.key(0), rows), start).theta
 

@@ -275,60 +275,49 @@ def likeliest_shares(
     count (max g_k − 1) above the present value ([Lindsay]): this gap ends the iterations.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
+
+    def squarem(theta: np.ndarray, mean: float, gradient: np.ndarray) -> tuple[np.ndarray, Likelihood]:
+        """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3)."""
+        first = theta * gradient
+        second = first * likelihood(first)[1]
+        step = first - theta
+        bend = second - first - step
+        if np.linalg.norm(step) > np.linalg.norm(bend) > 0:
+            length = np.linalg.norm(step) / np.linalg.norm(bend)
+            ahead = theta + 2 * length * step + length**2 * bend
+            ahead = np.where(ahead > 0, ahead, second)
+            ahead /= ahead.sum()
+            there = likelihood(ahead)
+            if there[0] >= mean - slack:
+                return ahead, there
+        second /= second.sum()
+        return second, likelihood(second)
+
+    def newton(theta: np.ndarray, mean: float, gradient: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, Likelihood]:
+        """A step to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases ([KCSA]).
+
+        The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one: no constraint is needed.
+        """
+        diagonal = np.diag(bend)
+        damped = bend + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
+        root = scipy.linalg.cholesky(damped, lower=True)
+        aim = scipy.linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
+        target, _ = scipy.optimize.nnls(root.T, aim, maxiter=10 * len(theta))
+        if target.any():
+            target /= target.sum()
+            for fraction in 0.5 ** np.arange(10):
+                ahead = theta + fraction * (target - theta)
+                there = likelihood(ahead)
+                if there[0] >= mean - slack:
+                    return ahead, there
+        return theta, (mean, gradient)
+
     theta = np.full(categories, 1 / categories)
     at = likelihood(theta)
     gap, iterations = math.inf, 0
     while gap > tolerance and iterations < max_iterations:
-        theta, at = _squarem(theta, at, likelihood, slack)
+        theta, at = squarem(theta, *at)
         if information is not None:
-            theta, at = _newton_on_simplex(theta, at, likelihood, information(theta), slack)
+            theta, at = newton(theta, *at, information(theta))
         gap, iterations = max(count * (float(at[1].max()) - 1), 0.0), iterations + 1
     return LikeliestShares(theta, gap, iterations)
-
-
-def _squarem(
-    theta: np.ndarray, at: Likelihood, likelihood: Callable[[np.ndarray], Likelihood], slack: float
-) -> tuple[np.ndarray, Likelihood]:
-    """Two EM steps, extrapolated if that does not make the log-likelihood smaller ([VR], scheme S3)."""
-    mean, gradient = at
-    first = theta * gradient
-    second = first * likelihood(first)[1]
-    step = first - theta
-    bend = second - first - step
-    if np.linalg.norm(step) > np.linalg.norm(bend) > 0:
-        length = np.linalg.norm(step) / np.linalg.norm(bend)
-        ahead = theta + 2 * length * step + length**2 * bend
-        ahead = np.where(ahead > 0, ahead, second)
-        ahead /= ahead.sum()
-        there = likelihood(ahead)
-        if there[0] >= mean - slack:
-            return ahead, there
-    second /= second.sum()
-    return second, likelihood(second)
-
-
-def _newton_on_simplex(
-    theta: np.ndarray,
-    at: Likelihood,
-    likelihood: Callable[[np.ndarray], Likelihood],
-    information: np.ndarray,
-    slack: float,
-) -> tuple[np.ndarray, Likelihood]:
-    """A step to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases ([KCSA]).
-
-    The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one, so that no constraint is needed.
-    """
-    mean, gradient = at
-    diagonal = np.diag(information)
-    damped = information + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
-    root = scipy.linalg.cholesky(damped, lower=True)
-    aim = scipy.linalg.solve_triangular(root, damped @ theta + gradient - 1, lower=True)
-    target, _ = scipy.optimize.nnls(root.T, aim, maxiter=10 * len(theta))
-    if target.any():
-        target /= target.sum()
-        for fraction in 0.5 ** np.arange(10):
-            ahead = theta + fraction * (target - theta)
-            there = likelihood(ahead)
-            if there[0] >= mean - slack:
-                return ahead, there
-    return theta, at

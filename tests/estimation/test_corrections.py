@@ -287,12 +287,12 @@ def test_a_truncated_loss_is_never_looked_at_outside_the_support():
 def test_batches_add_up():
     mechanism, z = rows_mechanism(), jnp.asarray(X)
     parts = [evidence_of(DoublyRandom(2, None), mechanism, z[i : i + 1], jax.random.key(i)) for i in range(3)]
-    together = parts[0] + parts[1] + parts[2]
-    loss = losses.logistic()
+    evidence = functools.reduce(EvidenceCorrection.joined, map(EvidenceCorrection.of, parts))
+    (together,), loss = evidence.criteria, losses.logistic()
     want = np.concatenate([values_of(part, loss, THETA, (0, 1)) for part in parts])
     np.testing.assert_allclose(values_of(together, loss, THETA, (0, 1)), want)
     assert together.count == 3
-    doubled = values_of(together.weighted(jnp.array([2.0, 1.0, 0.0])), loss, THETA, (0, 1))
+    doubled = values_of(evidence.weighted(jnp.array([2.0, 1.0, 0.0])).criteria[0], loss, THETA, (0, 1))
     np.testing.assert_allclose(doubled, want * [2, 1, 0])
 
 

@@ -20,9 +20,9 @@ class Loss(abc.ABC):
     """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number.
 
     Subclasses define `values`. A loss is a static argument of compiled functions, so it must be hashable: a frozen
-    dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters
-    that Laplacians and their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two,
-    and two more for each perturbed column. If it is None, `m_estimate` searches for jumps.
+    dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters that Laplacians and
+    their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two, and two more for each
+    perturbed column. If it is None, `m_estimate` searches for jumps.
     """
 
     smooth: bool | None = None
@@ -90,10 +90,7 @@ def as_loss(
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """A user's function of one record and a parameter, which is flat here.
-
-    `rough` says that the function has kinks in the parameter: it is then rounded off over lengths of the parameter.
-    """
+    """A user's function of one record and a flat parameter; `rough` if it has kinks in it, and is to be rounded off."""
 
     function: Callable
     scalar: bool
@@ -155,11 +152,11 @@ FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero
 
 
 def has_kinks(loss: Loss, rows: ArrayLike, thetas: ArrayLike, order: int) -> bool:
-    """Whether the loss or one of its derivatives below the `order`-th jumps, on some lines.
+    """Whether the loss or a derivative below the `order`-th jumps, between rows[0] (lines, columns) and rows[1].
 
-    The lines go from rows[0] (lines, columns) to rows[1] and from thetas[0] (lines, p) to thetas[1]. Each is searched
-    by zooming in, always to the panel where most of a change is not the derivative's integral. At a jump that part
-    stays as large as it is, while a curve, however steep, straightens; so units do not matter.
+    Parameters go from thetas[0] (lines, p) to thetas[1]. Each line is searched by zooming in, always to the panel where
+    most of a change is not the derivative's integral. At a jump that part stays as large as it is, while a curve,
+    however steep, straightens; so units do not matter.
     """
     with jax.enable_x64(True):
         return bool(jnp.any(_jumps(loss, jnp.asarray(rows), jnp.asarray(thetas), order)))
@@ -175,7 +172,7 @@ def _jumps(loss: Loss, rows: jax.Array, thetas: jax.Array, order: int) -> jax.Ar
         def value(s: jax.Array) -> jax.Array:
             return loss.values(rows[0] + s * (rows[1] - rows[0]), thetas[0] + s * (thetas[1] - thetas[0]))
 
-        derivatives = jax.vmap(_derivatives(value, order))
+        derivatives = jax.vmap(derivatives_up_to(order, value))
 
         def zoomed(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             def zoom(place: Array, width: Array) -> tuple[Array, tuple]:
@@ -201,11 +198,11 @@ def _jumps(loss: Loss, rows: jax.Array, thetas: jax.Array, order: int) -> jax.Ar
     return missing > UNEXPLAINED * change + ROUNDING * sizes + FAINT * jnp.max(sizes, axis=0)
 
 
-def _derivatives(function: Callable, order: int) -> Callable:
-    """The function of a number with its derivatives up to an order, as a tuple."""
+def derivatives_up_to(order: int, function: Callable) -> Callable:
+    """An elementwise function with its derivatives up to an order, as a tuple."""
     if order == 0:
         return lambda s: (function(s),)
-    lower = _derivatives(function, order - 1)
+    lower = derivatives_up_to(order - 1, function)
 
     def derivatives(s: Array) -> tuple:
         values, slopes = jax.jvp(lower, (s,), (jnp.ones_like(s),))

@@ -12,7 +12,7 @@ from scipy import special
 from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
-from ldpbayes.estimation.losses._loss import Loss
+from ldpbayes.estimation.losses._loss import Loss, derivatives_up_to
 from ldpbayes.numerics.minimise import Derivatives
 
 Columns = Sequence[int | str]  # positions or names
@@ -285,16 +285,12 @@ def _position(column: int | str, columns: tuple[str, ...]) -> int:
 
 
 def _derivative(kernel: Callable, argument: int, order: int) -> Callable:
-    """Elementwise derivative of a kernel (η, y) in one of its arguments, by forward passes with a tangent of ones."""
-    if order == 0:
-        return kernel
-    lower = _derivative(kernel, argument, order - 1)
+    """Elementwise derivative of a kernel (η, y) in one of its arguments."""
 
     def derivative(eta: jax.Array, y: jax.Array) -> jax.Array:
         eta, y = jnp.broadcast_arrays(eta, y)
-        if argument == 0:
-            return jax.jvp(lambda v: lower(v, y), (eta,), (jnp.ones_like(eta),))[1]
-        return jax.jvp(lambda v: lower(eta, v), (y,), (jnp.ones_like(y),))[1]
+        along, at = ((lambda v: kernel(v, y)), eta) if argument == 0 else ((lambda v: kernel(eta, v)), y)
+        return derivatives_up_to(order, along)(at)[-1]
 
     return derivative
 
