@@ -1,7 +1,6 @@
 """Sketches of numbers: panels with Legendre moments."""
 
 import dataclasses
-import itertools
 import math
 from functools import cached_property
 from typing import Any
@@ -138,13 +137,17 @@ class PanelSketch(Sketch):
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
-        cuts = _bends(self.mechanism, self.edges[0], self.edges[-1])
-        keep = _edges_to_keep(np.asarray(self.edges), panels, lattice, cuts)
-        grid = min(grid, self.channel_panels)
-        if self.chosen or (len(keep) == len(self.edges) and grid == self.channel_panels):
+        edges, grid = np.asarray(self.edges), min(grid, self.channel_panels)
+        whole = edges == np.rint(edges)
+        if lattice is None:
+            lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
+        cuts = [edges[0], *_bends(self.mechanism, edges[0], edges[-1]), edges[-1]]
+        targets = _split(edges[whole & lattice | np.isin(edges, cuts)], panels)
+        keep = np.unique(np.argmin(np.abs(edges - targets[:, None]), axis=1))
+        if self.chosen or (len(keep) == len(edges) and grid == self.channel_panels):
             return self
-        edges = tuple(self.edges[i] for i in keep)
-        return dataclasses.replace(self, moments=_merged(self.moments, self.edges, keep), edges=edges, grid=grid)
+        kept = tuple(edges[keep].tolist())
+        return dataclasses.replace(self, moments=_merged(self.moments, edges, keep), edges=kept, grid=grid)
 
     @property
     def thinned(self) -> "PanelSketch":
@@ -219,10 +222,7 @@ def panel_edges(
         lattice = linear and mechanism.period is None and last - first < MAX_LATTICE
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
     cells = np.unique(np.concatenate([[low], cuts, _bends(mechanism, low, high), [high]]))
-    width = (high - low) / panels
-    pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
-    starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
-    return np.concatenate([*starts, [high]]), None
+    return _split(cells, panels), None
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
@@ -246,21 +246,12 @@ def _bends(mechanism: Any, low: float, high: float) -> np.ndarray:
     return points[np.diff(points, prepend=low) > apart]
 
 
-def _edges_to_keep(edges: np.ndarray, panels: int, lattice: bool | None, always: np.ndarray) -> np.ndarray:
-    """Indices of edges for fewer panels, as equally wide as may be: both ends, edges in `always`, and those at integers
-    with a lattice are among them, so that there are somewhat more panels.
-    """
-    whole = edges == np.rint(edges)
-    if lattice is None:
-        lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
-    fixed = np.flatnonzero(whole & lattice | np.isin(edges, np.concatenate([edges[[0, -1]], always])))
-    width = (edges[-1] - edges[0]) / panels
-    keep = []
-    for first, last in itertools.pairwise(fixed):
-        pieces = max(1, math.ceil((edges[last] - edges[first]) / width - 1e-9))
-        targets = np.linspace(edges[first], edges[last], pieces + 1)
-        keep.append(first + np.argmin(np.abs(edges[first : last + 1] - targets[:, None]), axis=1))
-    return np.unique(np.concatenate(keep))
+def _split(cells: np.ndarray, panels: int) -> np.ndarray:
+    """Edges of cells that are cut into pieces of equal width, not wider than so many panels in the range of all."""
+    width = (cells[-1] - cells[0]) / panels
+    pieces = np.maximum(1, np.ceil(np.diff(cells) / width - 1e-9).astype(int))
+    starts = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cells[:-1], cells[1:], pieces, strict=True)]
+    return np.concatenate([*starts, cells[-1:]])
 
 
 def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -310,11 +301,10 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
     return moments.T.copy(), tails, atoms
 
 
-def _merged(moments: Array, edges: Any, keep: np.ndarray) -> np.ndarray:
+def _merged(moments: Array, edges: np.ndarray, keep: np.ndarray) -> np.ndarray:
     """Legendre moments (new, MOMENTS) on the panels between the edges that are kept, from those on all of them: on a
     part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n.
     """
-    edges = np.asarray(edges)
     t, w = np.polynomial.legendre.leggauss(MOMENTS)
     whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
     start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
