@@ -211,6 +211,10 @@ def test_expansions_of_groups_are_one_site():
     want, together, mixed = map(float, densities(parts, parts[1].exact))
     assert together == pytest.approx(want, rel=1e-12)
     assert mixed == pytest.approx(want, abs=1.0)
+    joined, points = category_records.joined_sketch(parts), np.random.default_rng(1).dirichlet(np.full(6, 20.0), (4, 3))
+    apart = sum(part.log_likelihood(points[:, j]) for j, part in enumerate(parts))
+    np.testing.assert_allclose(joined.log_likelihood(points), apart, rtol=1e-12)
+    assert joined.exact.law_shape == (3,) and joined.exact.size == 900
 
 
 def test_counts_stay_where_they_pay_and_where_the_posterior_is_wide():
