@@ -1,14 +1,14 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree_dataclass
+from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import array_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -16,6 +16,7 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Holding):
     """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
 
@@ -25,11 +26,17 @@ class Sketch(Holding):
     """
 
     mechanism: Any
-    nodes: Any
-    weights: Any
-    doubts: tuple[str, ...]
-    added: tuple[Any, ...]
-    num_groups: int | None = None
+    _: dataclasses.KW_ONLY
+    num_groups: int | None = static(default=None)
+    doubts: tuple[str, ...] = host(default=())
+    added: tuple[Any, ...] = host(default=())
+
+    if TYPE_CHECKING:  # fields or properties of a subclass
+
+        @property
+        def nodes(self) -> Any: ...
+        @property
+        def weights(self) -> Any: ...
 
     @property
     def size(self) -> Any:
@@ -79,11 +86,8 @@ class MomentSketch(Sketch):
     all of the same weight. Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
     """
 
-    mechanism: Any
     nodes: Any  # (2D, D)
     weights: Any  # (2D,)
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
@@ -125,11 +129,8 @@ class TotalSketch(Sketch):
     with a weight (1,) of one.
     """
 
-    mechanism: Any
     nodes: Any
     weights: Any
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.mechanisms import PureProtocol
@@ -31,19 +31,16 @@ class CountSketch(Sketch):
     records of equal budgets are counted together: the mechanism has one budget, or one a node.
     """
 
-    mechanism: Any
     nodes: Any
     weights: Any
     groups: Any = None  # of each node (nodes,), from 0 to num_groups - 1, in a sketch made with ``by=``
-    num_groups: int | None = static(default=None)
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
         """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
         array = np.asarray(values)
-        return cls(mechanism, array, np.ones(len(array)), *_group_numbers(by, len(array)))._compressed()
+        groups, num_groups = _group_numbers(by, len(array))
+        return cls(mechanism, array, np.ones(len(array)), groups, num_groups=num_groups)._compressed()
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
@@ -59,7 +56,7 @@ class CountSketch(Sketch):
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
         groups = None if self.groups is None else np.concatenate([self.groups, other.groups])
         num_groups = max(self.law_shape + other.law_shape, default=None)
-        return CountSketch(mechanism, nodes, weights, groups, num_groups)._compressed()
+        return CountSketch(mechanism, nodes, weights, groups, num_groups=num_groups)._compressed()
 
     def _compressed(self) -> "CountSketch":
         """One node of each kind, budget and group, found in each chunk of nodes and then among those of all chunks."""
@@ -73,7 +70,8 @@ class CountSketch(Sketch):
             first = first[rows]
         nodes = self.nodes if len(first) == n else self.nodes[first]
         groups = None if self.groups is None else self.groups[first]
-        return CountSketch(self.mechanism.of_records((n,), first), nodes, weights, groups, self.num_groups)
+        mechanism = self.mechanism.of_records((n,), first)
+        return dataclasses.replace(self, mechanism=mechanism, nodes=nodes, weights=weights, groups=groups)
 
     def _words(self, rows: Any) -> np.ndarray:
         """Rows of 64-bit words that are equal for nodes of one kind, budget and group."""
@@ -134,13 +132,9 @@ class ExpandedSketch(Sketch):
     budget, or one a record; the polynomial is of the shares (d,), or for groups, of ``by=``, of those (G, d) of each.
     """
 
-    mechanism: Any
     polynomial: Polynomial
     count: Any
-    num_groups: int | None = static(default=None)
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
 
     @classmethod
     def of(
@@ -173,10 +167,10 @@ class ExpandedSketch(Sketch):
             order = at.polynomial.order
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
         polynomial = records.expansion(frame, order)
-        return cls(mechanism, polynomial, len(array), num_groups, (records,) if keep_records else None)
+        return cls(mechanism, polynomial, len(array), (records,) if keep_records else None, num_groups=num_groups)
 
     @property
-    def nodes(self) -> Any:  # type: ignore[override]
+    def nodes(self) -> Any:
         """AttributeError, which says what has nodes and weights."""
         raise AttributeError(
             "an expansion has no nodes and weights; release.sketch(expand=False) counts released values instead, or "
@@ -215,7 +209,8 @@ class ExpandedSketch(Sketch):
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         records = None if self.records is None or other.records is None else self.records + other.records
         polynomial = self.polynomial.plus(other.polynomial)
-        return ExpandedSketch(mechanism, polynomial, self.count + other.count, self.num_groups, records)
+        count = self.count + other.count
+        return ExpandedSketch(mechanism, polynomial, count, records, num_groups=self.num_groups)
 
 
 def expansion_pays(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> bool:
@@ -442,11 +437,9 @@ def _tangent(d: int) -> np.ndarray:
 class SideBySide(Sketch):
     """Sketches of several groups: weights (nodes, G), and nodes (nodes, G), or (nodes, 1) if the groups share them."""
 
-    mechanism: Any
     nodes: Any
     weights: Any
     sketches: tuple[Any, ...]
-    num_groups: int | None = None
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
@@ -464,17 +457,17 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
             pairs = [(group, each) for group, part in enumerate(sketches) for each in part.records]
             records = tuple(dataclasses.replace(each, by=np.broadcast_to(g, len(each))) for g, each in pairs)
         count = sum(part.count for part in sketches)
-        return ExpandedSketch(sketches[0].mechanism, stacked, count, len(sketches), records)
+        return ExpandedSketch(sketches[0].mechanism, stacked, count, records, num_groups=len(sketches))
     nodes, weights = [part.nodes for part in sketches], [part.weights for part in sketches]
     if mechanisms[0].support.is_discrete:
         sizes = [len(part) for part in nodes]
         mechanism, groups = joined_mechanism(mechanisms, sizes), np.repeat(np.arange(len(sketches)), sizes)
         nodes, weights = ((np if is_concrete(parts) else jnp).concatenate(parts) for parts in (nodes, weights))
-        return CountSketch(mechanism, nodes, weights, groups, len(sketches))
+        return CountSketch(mechanism, nodes, weights, groups, num_groups=len(sketches))
     # A group with fewer nodes than others has its last one repeated, with weight 0.
     nodes, weights = _padded_columns(nodes, "edge"), _padded_columns(weights, "constant")
     nodes = nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
-    return SideBySide(joined_mechanism(mechanisms), nodes, weights, tuple(sketches), len(sketches))
+    return SideBySide(joined_mechanism(mechanisms), nodes, weights, tuple(sketches), num_groups=len(sketches))
 
 
 def _padded_columns(parts: Sequence[Any], padding: str) -> Any:

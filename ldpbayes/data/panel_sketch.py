@@ -40,7 +40,6 @@ class PanelSketch(Sketch):
     it is empty if all values have noise.
     """
 
-    mechanism: Any
     moments: Any
     tails: Any
     atoms: Any
@@ -50,8 +49,6 @@ class PanelSketch(Sketch):
     chosen: bool = static(default=False)  # whether its maker asked for so many panels, which `coarser` then keeps
     records: tuple | None = host(default=None)  # the released values, with which it can refine itself
     probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
-    doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
 
@@ -87,7 +84,7 @@ class PanelSketch(Sketch):
         return self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum()
 
     @cached_property
-    def nodes(self) -> np.ndarray:  # type: ignore[override]
+    def nodes(self) -> np.ndarray:
         """Node values (panels × order + 4 + places,), which do not depend on records, so that weights can be stacked.
 
         Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
@@ -112,7 +109,7 @@ class PanelSketch(Sketch):
         return _atom_places(self.mechanism, self.edges)
 
     @cached_property
-    def weights(self) -> Any:  # type: ignore[override]
+    def weights(self) -> Any:
         """Node weights (nodes,); they sum to the number of records."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)

@@ -13,7 +13,6 @@ from ldpbayes.data import PanelSketch, Sketch
 from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
 from ldpbayes.inference.density import Density
 from ldpbayes.likelihood.nodes import method_at_nodes
-from ldpbayes.mechanisms import Mechanism
 
 Measure: TypeAlias = Callable[[Density, Params], Array]
 DRAWS = 64  # posterior draws at which densities are compared
@@ -85,12 +84,6 @@ class _Reweighted(Sketch):
     nodes: Array
     weights: Array
 
-    law_shape = ()
-
-    @property
-    def mechanism(self) -> Mechanism:  # type: ignore[override]
-        return self.original.mechanism
-
 
 @method_at_nodes.register
 def _(sketch: _Reweighted, base_dist: dist.Distribution) -> dict[str, Any]:
@@ -98,7 +91,7 @@ def _(sketch: _Reweighted, base_dist: dist.Distribution) -> dict[str, Any]:
 
 
 def _reweight(density: Density, sketches: list[PanelSketch], nodes: list[Array], weights: list[Array]) -> Density:
-    parts = iter(map(_Reweighted, sketches, nodes, weights))
+    parts = iter(map(_Reweighted, [sketch.mechanism for sketch in sketches], sketches, nodes, weights))
     return replace_sketches(density, lambda _: next(parts))
 
 

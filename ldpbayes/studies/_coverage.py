@@ -229,8 +229,7 @@ class ReplicatedFit:
             keys = jax.random.split(key, len(releases))
             first, sources, names = releases[0], releases, ["values"]
             if isinstance(first, (MomentSketch, TotalSketch)):
-                fields = {field.name for field in dataclasses.fields(first)}
-                names = sorted(fields - {"mechanism", "doubts", "added"})
+                names = ["nodes", "weights"]
             elif self._sketched and not first.mechanism.record_shape:
                 sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
                 if isinstance(sketches[0], PanelSketch):
