@@ -244,10 +244,9 @@ PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CategoryRecords:
-    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ.
-
-    Values (N, *event), of which a NumPy memory map stays one; a pure protocol of finite budgets, one or one a record;
-    optionally the group of each record (N,). A batch is () below, or (G,) with groups.
+    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ. Values
+    (N, *event) can be a memory map; budgets are finite, one or one a record; `by` has the group of each record (N,). A
+    batch is () below, or (G,) with groups.
     """
 
     values: Any
@@ -388,7 +387,6 @@ def _frame_at_mode(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
 
 def _mode(records: CategoryRecords, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there.
-
     Each pass maximises, for the log-likelihood's expansion of second order, the whole objective.
     """
     best, kept = -np.inf, theta
@@ -443,10 +441,8 @@ class SideBySide(Sketch):
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
-    """One sketch of several groups' records, of a law a group, from sketches of one group each.
-
-    All are panel sketches, or count sketches, or expansions of one order; the tree structures of their mechanisms are
-    equal, while budgets, bounds and panels may differ.
+    """One sketch of several groups' records, of a law a group, from sketches of one group each. These are of one kind,
+    their mechanisms of one tree structure and expansions of one order; budgets, bounds and panels may differ.
     """
     mechanisms = [part.mechanism for part in sketches]
     if isinstance(sketches[0], ExpandedSketch):

@@ -86,7 +86,6 @@ class PanelSketch(Sketch):
     @cached_property
     def nodes(self) -> np.ndarray:
         """Node values (panels × order + 4 + places,), which do not depend on records, so that weights can be stacked.
-
         Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
         atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
         """
@@ -127,10 +126,9 @@ class PanelSketch(Sketch):
         return self.grid or len(self.edges) - 1
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The sketch on fewer panels in z and in x (`grid`), exactly as a sketch of the records would be there.
-
-        There are somewhat more where edges at integers are kept, by default if all integers between the ends are edges.
-        A sketch whose maker chose the panels, or that has no more, is returned as it is.
+        """The sketch on fewer panels in z and in x (`grid`), exactly as a sketch of the records would be there; there
+        are somewhat more where edges at integers are kept, by default if all integers between the ends are edges. A
+        sketch whose maker chose the panels, or that has no more, is returned as it is.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)

@@ -1,7 +1,6 @@
 """The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters. On
 each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx is
-integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base
-distribution and any mechanism, at the price of one small matrix product.
+integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base.
 """
 
 import functools
@@ -72,10 +71,9 @@ def _product(density: Array, matrix: Array) -> jax.Array:
 
 
 def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panels: int | None = None) -> Channel:
-    """The channel of a mechanism for a base distribution's support, at released values z; `panels` of `latent_nodes`.
-    Where z, the mechanism and the support are concrete (the usual case inside a NumPyro model), it is computed once in
-    NumPy and double precision; otherwise as part of the traced function. ValueError if the matrix would be larger than
-    a gigabyte.
+    """The channel of a mechanism for a base's support, at released values z; `panels` of `latent_nodes`. Where all are
+    concrete (the usual case inside a NumPyro model), it is computed once in NumPy and double precision; otherwise as
+    part of the traced function. ValueError if the matrix would be larger than a gigabyte.
     """
     grid = latent_nodes(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2

@@ -1,7 +1,5 @@
-"""Normal records: numbers, and rows.
-
-Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1). So a normal row plus such noise is a mixture of
-normals over W, an integral in one dimension however long the row is.
+"""Normal records: numbers, and rows. Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1), so that a
+normal row plus such noise is a mixture of normals over W, an integral in one dimension however long the row is.
 """
 
 import itertools
@@ -174,10 +172,9 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
 
 def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
     """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w. The
-    double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12. A Gauss-Laguerre rule has none
-    below 0.02, where the mixture is decided if the records vary much less than the noise. With `narrowest`, the
-    smallest variance of the records in any direction over that of the noise, where f has its finest features, the rule
-    has points at that scale too, and 36 will do where it is 1/100.
+    double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12, a Gauss-Laguerre rule none
+    below 0.02. With `narrowest`, the smallest variance of the records in any direction over that of the noise, the rule
+    has points at that scale, where f has its finest features; 36 will do where it is 1/100.
     """
     xp = np if is_concrete(narrowest) else jnp
     if narrowest is None:

@@ -35,9 +35,7 @@ class ChebyshevExpansion:
     """Expansion of the sigmoid in Chebyshev polynomials, whose mean over a normal predictor is a polynomial.
 
     Its mean is clipped to [0, 1], and where responses are released as they are, to [`floor`, 1 − `floor`], with no
-    gradient where it is. Of the second order it is a straight line, since the sigmoid less 1/2 is odd.
-
-    Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
+    gradient where it is. Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
 
     Parameters
     ----------
@@ -110,9 +108,8 @@ class RegressionRows(dist.Distribution):
     -----
     Of a row whose log density is L below the largest, L from 12 to 40, the rule over W has an error of about
     2 exp(−2π²/(L h²)), with h = (6.7 − 0.7 log s)/(scales − 1) and s the smallest principal variance of the covariates
-    over that of the noise, at most 1: the integrand is nearly normal in log W, with the variance 1/L. By 36 scales at
-    s = 1/100 that is 1e-5 at L = 20 and 5e-4 at 30, by 72 less than 1e-7 up to there. Beyond 40, where the rule ends
-    before the integrand does, densities are too small. A response whose probability is below exp(−20) is exact to 1e-4.
+    over that of the noise, at most 1. By 36 scales at s = 1/100 that is 1e-5 at L = 20 and 5e-4 at 30, by 72 less than
+    1e-7. Beyond 40 densities are too small. A response whose probability is below exp(−20) is exact to 1e-4.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -163,11 +160,9 @@ class RegressionRows(dist.Distribution):
 
     def parts(self, value: Array) -> tuple[Array, Array]:
         """Covariates (*batch, d) and responses (*batch) of rows, as NumPy arrays where the rows are one."""
-        before, after = value[..., : self.place], value[..., self.place + 1 :]
-        if not before.shape[-1] or not after.shape[-1]:  # nothing need be copied
-            return before if before.shape[-1] else after, value[..., self.place]
+        sides = [side for side in (value[..., : self.place], value[..., self.place + 1 :]) if side.shape[-1]]
         xp = np if isinstance(value, np.ndarray) else jnp
-        return xp.concatenate([before, after], axis=-1), value[..., self.place]
+        return sides[0] if len(sides) == 1 else xp.concatenate(sides, axis=-1), value[..., self.place]
 
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
@@ -264,9 +259,8 @@ def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) ->
 def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor: float | None = None) -> jax.Array:
     """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be. Shapes: y (*batch), t (q,
     *batch) and v (q,), or t (*batch) and v (). Responses with finitely many values are tabulated (`smoothed_log`),
-    unless the law depends on traced parameters besides the predictor: the table has no derivatives in these. Others are
-    integrated by ``base.nodes`` Gauss-Hermite nodes. `floor` is the least probability by an expansion, by default the
-    expansion's own.
+    unless the law depends on traced parameters besides the predictor, in which the table has no derivatives. `floor` is
+    the least probability by an expansion, by default the expansion's own.
     """
     if base.expansion is not None:
         p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))

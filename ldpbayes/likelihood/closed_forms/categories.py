@@ -39,7 +39,10 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     if groups is not None:
         own = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
         return own(rows, jnp.asarray(groups)).reshape(batch)
-    if _use_bit_product(mechanism, len(rows), theta):
+    many = mechanism.categories >= FEWEST and len(rows) * mechanism.categories > 2 * CHUNK
+    # bit_product has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest
+    precise = is_concrete(mechanism.epsilon) and np.max(mechanism.epsilon) <= 7
+    if many and pays() and theta.dtype == jnp.float64 and precise:
         mass = by_rows(lambda z: bit_product(bits(z), theta), BIT_CHUNK // mechanism.categories)
     else:
         mass = by_rows(lambda z: bits(z).astype(theta.dtype) @ theta, CHUNK // mechanism.categories)
@@ -57,15 +60,6 @@ def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups:
     batch = jnp.broadcast_shapes(z.shape, theta.shape[:-1])
     theta, z = jnp.broadcast_to(theta, (*batch, theta.shape[-1])), jnp.broadcast_to(z, batch)
     return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
-
-
-def _use_bit_product(mechanism: PureProtocol, count: int, theta: jax.Array) -> bool:
-    """Whether `bit_product` is faster for a count of released values, and accurate enough. It has absolute precision,
-    which is enough if p(z | theta) is at least exp(-7) of its largest.
-    """
-    many = mechanism.categories >= FEWEST and count * mechanism.categories > 2 * CHUNK
-    fast = many and pays() and theta.dtype == jnp.float64
-    return fast and is_concrete(mechanism.epsilon) and bool(np.max(mechanism.epsilon) <= 7)
 
 
 @register_closed_form(dist.Distribution, PureProtocol)
