@@ -353,27 +353,31 @@ def _begun(
         if given is not None:  # around another place, or of other records
             return _begun(split, sampler, records, None)
         return records(str(reason), split.report())
-    if given is not None and of_shards:
+    if given is None:
+        expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
+        return ExpandedRecords(split, sampler, records, expansion, mode)
+    if of_shards:
         return ExpandedShards(split, given, mode)
-    expansion = split.expansion(split.coordinates(split.normal_draws(mode))) if given is None else given
-    return ExpandedRecords(split, sampler, records, given, expansion, mode)
+    # Where this fails, another one around the mode is tried.
+    return ExpandedRecords(split, sampler, lambda *_: _begun(split, sampler, records, None), given, mode, given=True)
 
 
 @dataclasses.dataclass(eq=False)
 class ExpandedRecords(Expanded):
-    """An expansion at draws of the one before it, with the records as the reference."""
+    """An expansion of the records, which are its reference, the first one or one at draws of the one before."""
 
     split: SplitModel
     sampler: Sampler
     records: Callable[..., Surrogate]
-    given: Expansion | None  # by the user, with which expansions began
     expansion: Expansion
     mode: Mode
+    given: bool = False  # by the user
     number: int = 0  # of expansions before
 
     def __post_init__(self) -> None:
         self.density = self.split.expanded(self.expansion, self.mode)
         self.key = jax.random.fold_in(self.sampler.key, 2)
+        self.name = f"an expansion of order {self.expansion.order}"
         self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
 
     def report(self) -> Report:
@@ -392,29 +396,25 @@ class ExpandedRecords(Expanded):
         return -potentials, -gradients, values - self.expansion.polynomial.values(x)
 
     def refined(self, comparison: Comparison) -> Surrogate | None:
-        draws, errors, order, why = comparison.draws, comparison.errors, self.expansion.order, comparison.why
-        if not comparison.final:
-            sd, frame = np.std(errors), Frame.of_draws(draws)
-            next_order = order + (order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES)
-            # Reweighting takes a pass a draw, but no slopes and no other chains.
-            passes, reweighting = 3 * passes_for(frame, next_order), self.sampler.num_samples * self.sampler.num_chains
-            tolerable = MODERATE_SD if next_order == order or passes > reweighting else NEGLIGIBLE_SD
-            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
-            if not sd <= HOPELESS_SD and (self.expansion is self.given or not self._may_repeat):
-                why = f"an expansion of order {order} is off by {sd:.2g} nats (standard deviation) at posterior draws"
-            elif self._may_repeat and not sd <= tolerable:
-                return self._at(draws, next_order)
-        elif why is not None and comparison.weights is not None and self._may_repeat:
+        draws, errors, order, sd = comparison.draws, comparison.errors, self.expansion.order, np.std(comparison.errors)
+        uneven = comparison.why is not None and comparison.weights is not None
+        # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+        replaced = self.given and not comparison.final and not sd <= HOPELESS_SD
+        if not self._may_repeat or replaced or (comparison.final and not uneven):
+            return super().refined(comparison)
+        if comparison.final:
             worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
             return self._at(draws, order, draws[worst])
-        if why is None:
-            return None
-        if self.given is not None:
-            return _begun(self.split, self.sampler, self.records, None)
-        return self.records(why, comparison.report)
+        frame = Frame.of_draws(draws)
+        next_order = order + (order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES)
+        # Reweighting takes a pass a draw, but no slopes and no other chains.
+        passes, reweighting = 3 * passes_for(frame, next_order), self.sampler.num_samples * self.sampler.num_chains
+        tolerable = MODERATE_SD if next_order == order or passes > reweighting else NEGLIGIBLE_SD
+        return None if sd <= tolerable else self._at(draws, next_order)
 
     def _at(self, draws: np.ndarray, *options: Any) -> Surrogate:
-        return dataclasses.replace(self, expansion=self.split.expansion(draws, *options), number=self.number + 1)
+        expansion = self.split.expansion(draws, *options)
+        return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
 
 
 @dataclasses.dataclass(eq=False)

@@ -234,6 +234,7 @@ class Expanded(Surrogate):
 
     least_warmup: float = CHECKED_DRAWS
     records: Callable[..., Surrogate]  # the data as they are, from why an expansion is given up and its report
+    name: str  # in words
     report: Callable[[], Report]  # what is sampled, and after how many passes over the records
     coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
     errors: Callable[[np.ndarray], np.ndarray]  # log-likelihoods of the records less those sampled, at coordinates
@@ -267,6 +268,12 @@ class Expanded(Surrogate):
                 why = f"importance weights are too uneven (Pareto k {k:.2f}, {share:.0%} of the draws)"
         return Comparison(report, x, final, errors, weights, why)
 
+    def refined(self, comparison: Comparison) -> Surrogate | None:
+        why = comparison.why
+        if not comparison.final and not (sd := np.std(comparison.errors)) <= HOPELESS_SD:
+            why = f"{self.name} is off by {sd:.2g} nats (standard deviation) at posterior draws"
+        return None if why is None else self.records(why, comparison.report)
+
 
 @dataclass(eq=False)
 class ExpandedCategories(Expanded):
@@ -275,6 +282,7 @@ class ExpandedCategories(Expanded):
     density: Density
     sampler: Sampler
     records: Callable[..., Surrogate]
+    name = "a sketch"
 
     def __post_init__(self) -> None:
         kept = [data.records is not None for data in self.density.data if isinstance(data, ExpandedSketch)]
@@ -323,9 +331,3 @@ class ExpandedCategories(Expanded):
         doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
         report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
         return Comparison(dataclasses.replace(report, doubt=doubt if share > 0 else None), rows)
-
-    def refined(self, comparison: Comparison) -> Surrogate | None:
-        why = comparison.why
-        if not comparison.final and not np.std(comparison.errors) <= HOPELESS_SD:
-            why = f"a sketch is off by {np.std(comparison.errors):.2g} nats (standard deviation) at posterior draws"
-        return None if why is None else self.records(why, comparison.report)

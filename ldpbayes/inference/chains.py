@@ -23,9 +23,8 @@ from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.data import Release, Sketch
-from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
-from ldpbayes.inference.density import RUNNING, Density, Site, leaves
+from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
+from ldpbayes.inference.density import RUNNING, Density, Site
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most
@@ -138,7 +137,9 @@ class Chains:
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in jax.tree.leaves(self.example))
         self._rows = max(1, min(MAX_ITERATIONS, MAX_BYTES // (8 * (dimensions + len(STATISTICS)))))
-        algorithm = self._starting.key, self._gradient.key, kernel._algo, kernel._kinetic_fn, _hashable(options)
+        # Arrays are equal as text where all numbers are; a function, whose text has its address, equals itself only.
+        described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
+        algorithm = self._starting.key, self._gradient.key, kernel._algo, kernel._kinetic_fn, described
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
         self._begin, self._advance = PROGRAMS.get(
             (*algorithm, num_warmup, self._rows, *spread), functools.partial(self._compiled, options)
@@ -213,13 +214,12 @@ class Chains:
         devices = jax.devices()
         while len(self._keys) % len(devices):  # each device gets the same number of chains
             devices = devices[:-1]
-        mesh = jax.sharding.Mesh(np.array(devices), ("chains",))
-        by_chain = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("chains"))
-        if len(self._arrays) > 1:
-            stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *self._arrays)
-            return jax.device_put(self._keys, by_chain), jax.device_put(stacked, by_chain)
-        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        return jax.device_put(self._keys, by_chain), jax.device_put(self._arrays[0], replicated)
+        mesh, spec = jax.sharding.Mesh(np.array(devices), ("chains",)), jax.sharding.PartitionSpec
+        by_chain, replicated = (jax.sharding.NamedSharding(mesh, each) for each in (spec("chains"), spec()))
+        keys = jax.device_put(self._keys, by_chain)
+        if len(self._arrays) == 1:
+            return keys, jax.device_put(self._arrays[0], replicated)
+        return keys, jax.device_put(jax.tree.map(lambda *parts: jnp.stack(parts), *self._arrays), by_chain)
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...), of further iterations."""
@@ -260,13 +260,11 @@ class Chains:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
         flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example))
 
-        def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
-            value, gradient = self._gradient(arrays, unravel(row))
+        def slope(row: Array) -> tuple[Array, Array]:
+            value, gradient = self._gradient(self._arrays[0][1], unravel(row))
             return value, ravel_pytree(gradient)[0]
 
-        arrays = self._arrays[0][1]
-        program = PROGRAMS.get(("slopes", self._gradient.key), lambda: Program(slope, arrays, flat))
-        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
+        values, gradients = zip(*map(program_of("slopes", slope, flat), rows), strict=True)
         return np.array(values), np.stack(gradients)
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
@@ -330,14 +328,19 @@ class NumpyroChains:
         """Samples by site and statistics by name, (chains, iterations, ...)."""
         sampler, density = self._sampler, self._density
         kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
-        large, rebuild = _large_arrays((args, kwargs))
+        parts, structure = jax.tree.flatten((args, kwargs))
+        ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
+        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: list[Array]) -> Any:
-                positional, named = rebuild(arrays)
+                replaced = parts.copy()
+                for i, array in zip(large, arrays, strict=True):
+                    replaced[i] = array
+                positional, named = jax.tree.unflatten(structure, replaced)
                 return density.model(*positional, **named)
 
-            model, args, kwargs = model_of_arrays, (large,), {}
+            model, args, kwargs = model_of_arrays, ([parts[i] for i in large],), {}
         if callable(kernel):
             kernel = kernel(model)
         # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without a starting point.
@@ -358,19 +361,6 @@ class NumpyroChains:
 
     def constrained(self, positions: Params) -> Params:
         return positions
-
-
-def _large_arrays(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:
-    """Arrays of releases and sketches that take more than `MAX_CONSTANT` bytes, and a function that replaces them."""
-    parts, structure = jax.tree.flatten(tree)
-    ours = {id(leaf) for data in leaves(tree) if isinstance(data, (Release, Sketch)) for leaf in jax.tree.leaves(data)}
-    large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
-
-    def rebuild(arrays: list[Array]) -> PyTree:
-        replaced = dict(zip(large, arrays, strict=True))
-        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(parts)])
-
-    return [parts[i] for i in large], rebuild
 
 
 @dataclass(frozen=True)
@@ -422,17 +412,6 @@ def _hmc_options(kernel: Any, example: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(options["dense_mass"], (list, tuple)):  # one block of all parameters or none, as kernels read it
         options["dense_mass"] = [tuple(sorted(example))] if options["dense_mass"] else []
     return options
-
-
-def _hashable(value: Any) -> Any:
-    """A hashable value that is equal for equal options; an option without ``==`` stands for itself."""
-    if isinstance(value, dict):
-        return tuple((name, _hashable(part)) for name, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_hashable, value))
-    if isinstance(value, (np.ndarray, jax.Array)):
-        return np.asarray(value).tobytes(), value.shape, str(value.dtype)
-    return value
 
 
 def _potential(gradient: Callable, arrays: PyTree) -> Callable:
