@@ -165,11 +165,12 @@ def fit(
             groups[name], numbers[name] = generate(jax.random.fold_in(key, place), draws.samples)
         result = inference_data(groups, *axes, numbers)
     problems = convergence_problems(result)
-    expansions = [report.entries() for report in draws.reports if not report.panels]
+    certificates = [{"error_nats": each.error_nats, "panels": each.panels} for each in draws.reports if each.panels]
+    expansions = [each.entries() for each in draws.reports if not each.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
-        certificates=json.dumps([report.entries() for report in draws.reports if report.panels]),
+        certificates=json.dumps(certificates),
         expansion=json.dumps(expansions[0] if expansions else None),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
