@@ -5,8 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -156,15 +155,15 @@ class Corrected:
 
     terms: tuple[Points, ...]
 
-    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
+    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
         """Corrected loss of each record, shape (N,); `index` has the perturbed columns."""
         values = (term.weights * term.operated(loss, index).values(term.rows, theta) for term in self.terms)
-        return _sum(jnp.sum(part, axis=0) for part in values)
+        return sum(jnp.sum(part, axis=0) for part in values)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
         """Mean of the corrected losses, with its gradient and Hessian."""
         totals = [term.operated(loss, index).total(term.rows, term.weights, theta) for term in self.terms]
-        return Derivatives(*(_sum(parts) / self.count for parts in zip(*totals, strict=True)))
+        return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         """Gradient of the corrected loss of each record, shape (N, p)."""
@@ -201,10 +200,6 @@ class EvidenceCorrection:
         """The evidence with every record multiplied by its weight (N,)."""
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
         return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
-
-
-def _sum(arrays: Iterable[jax.Array]) -> jax.Array:
-    return functools.reduce(operator.add, arrays)
 
 
 @pytree_dataclass(eq=False)

@@ -157,15 +157,9 @@ class FrequencyEstimate(Estimate):
     [0, 1]. Intervals of ``mle`` and contrasts are normal; those of a sum are too short where hardly any record supports
     one of its categories. ValueError for both if the estimate has no standard errors.
 
-    Attributes
-    ----------
-    method : str
-    estimate, standard_error : array (categories,)
-        There are no errors (None) after thresholding or projecting, and for ``mle`` with more than 4096 categories.
-    converged, iterations : bool, int
-        Of ``mle``, which has converged if its `gap` is within the tolerance; other methods are exact.
-    gap : float or None
-        Upper bound on the distance of the log-likelihood of ``mle`` from its maximum, in nats.
+    There are no errors (``standard_error`` is None) after thresholding or projecting, and for ``mle`` with more than
+    4096 categories. ``gap`` is an upper bound on the distance of the log-likelihood of ``mle`` from its maximum, in
+    nats; ``mle`` has ``converged`` if it is within the tolerance.
     """
 
     method: str

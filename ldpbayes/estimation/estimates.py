@@ -168,7 +168,7 @@ def names_of(tree: PyTree) -> list[str]:
     """Names of the numbers in a pytree, in the order of its flat array: ``loc``, ``probs[2]``, ``cov[0,1]``."""
     names = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        stem = ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
+        stem = jax.tree_util.keystr(path, simple=True, separator=".")
         index = [",".join(map(str, at)) for at in np.ndindex(np.shape(leaf))]
         names += [f"{stem or 'theta'}[{at}]" for at in index] if np.shape(leaf) else [stem or "theta"]
     return names

@@ -123,19 +123,11 @@ def m_estimate(
 class MEstimationResult(Estimate):
     """An M-estimate with its covariance, for sampling and perturbation together.
 
-    Attributes
-    ----------
-    method, count : str, int
-        Name of the correction, and number of records.
-    estimate, params
-        The estimate in the form of the start, and flat (p,), with the `names` of its entries.
-    covariance : array (p, p)
-        NaN for parameters that ended on the `boundary` of the `space`, bool (p,).
-    converged, iterations : bool, int
-        Of the minimisation.
-    minima : list of (array (p,), float)
-        Distinct minima that were found from the starts, with the criterion there, lowest first; the first is the
-        estimate, but for ``combined``, whose second step starts there.
+    ``method`` is the name of the correction, and ``count`` the number of records. The ``estimate`` has the form of the
+    start, ``params`` (p,) is flat. Its ``covariance`` is NaN for parameters on the ``boundary``, bool (p,), of the
+    ``space``. ``converged`` and ``iterations`` are of the minimisation. ``minima`` has the distinct ones found from the
+    starts, (parameters, criterion) each, lowest first; the first is the estimate, but for ``combined``, whose second
+    step starts there.
     """
 
     method: str
@@ -221,22 +213,10 @@ LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimat
 class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
-    It is a pytree, so that a compiled function of an estimator serves all mechanisms and spaces of a kind.
-
-    Parameters
-    ----------
-    loss : Loss
-        Of a flat parameter, and with positions for columns.
-    mechanism : Additive
-        Mechanism of the release.
-    method : Correction
-        Such as ``DoublyRandom(draws=4)``; ValueError if it is not for the mechanism.
-    space : Box or Ball
-        The compact set of parameters.
-    everywhere : bool
-        Whether the loss is finite outside the support too, so that a method may evaluate it there.
-    units : array (p,), optional
-        Units of the parameters, for a user's loss with kinks in them.
+    It is a pytree, so that a compiled function of an estimator serves all mechanisms and spaces of a kind. The ``loss``
+    is of a flat parameter in the compact ``space``, with positions for columns. The ``method`` is a `Correction` for
+    the ``mechanism`` of the release (else ValueError). It may evaluate the loss outside the support too if that is
+    finite ``everywhere``. ``units`` (p,) are the parameters', for a user's loss with kinks in them.
     """
 
     loss: Loss = static()

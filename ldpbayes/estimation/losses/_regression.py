@@ -135,8 +135,8 @@ class RegressionLoss(Loss):
 
     @staticmethod
     def _weighted_total(kernel: Callable, design: Array, eta: Array, y: Array, weights: Array) -> Derivatives:
-        slope, bend = (weights * _derivative(kernel, 0, order)(eta, y) for order in (1, 2))
-        return Derivatives(jnp.sum(weights * kernel(eta, y)), slope @ design, design.T @ (bend[:, None] * design))
+        value, slope, bend = (weights * each for each in derivatives_up_to(2, lambda at: kernel(at, y))(eta))
+        return Derivatives(jnp.sum(value), slope @ design, design.T @ (bend[:, None] * design))
 
     def _flat(self, rows: Array, weights: Array, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Design (points, p), linear predictor, response and weights, one axis for all points."""
