@@ -97,6 +97,8 @@ def test_it_is_an_estimate_like_all_others():
     assert found.names == ["loc", "scale"]
     np.testing.assert_allclose(found.params, [found.estimate["loc"], found.estimate["scale"]])
     np.testing.assert_allclose(found.standard_error, found.draws.std(axis=0, ddof=1))
+    spread = (found.draws @ [1.0, -1.0]).std(ddof=1)
+    assert found.contrast({"loc": 1, "scale": -1}).standard_error == pytest.approx(spread)
     np.testing.assert_allclose(found.bias, found.draws.mean(axis=0) - found.params)
     assert found.privacy == release.mechanism.guarantee.statement()
     text = found.summary()

@@ -108,6 +108,8 @@ def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
     )
     assert "MarginalLikelihood of 400 released labels, penalty 1" in fitted.summary()
     lower, upper = fitted.interval(0.9)
+    np.testing.assert_allclose(fitted.interval(0.95, side="lower"), [lower, np.full(5, np.inf)])
+    assert fitted.contrast({"x[0]": 1}).standard_error == pytest.approx(fitted.standard_error[1])
     assert np.all(lower < fitted.params) and np.all(fitted.params < upper) and lower[-1] >= 0
 
 

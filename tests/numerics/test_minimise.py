@@ -8,7 +8,7 @@ from scipy import optimize
 
 from ldpbayes.estimation import Ball, Box
 from ldpbayes.numerics import minimise as minimisation
-from ldpbayes.numerics.minimise import minimise, value_gradient_hessian
+from ldpbayes.numerics.minimise import likeliest_shares, minimise, minimise_on_host, value_gradient_hessian
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -128,6 +128,33 @@ def test_the_units_of_parameters_and_of_the_criterion_do_not_matter(rng):
         assert found.converged and found.iterations == alone.iterations
         # a last step of 1e-6, of Newton's method: what is left is its square
         np.testing.assert_allclose(found.theta * np.array(unit), alone.theta, rtol=1e-9)
+
+
+def test_a_function_of_the_host_is_minimised_from_a_saddle_to_scipys_minimum():
+    def criterion(theta):
+        return jax.tree.map(np.asarray, value_gradient_hessian(rosenbrock, jnp.asarray(theta)))
+
+    found = minimise_on_host(criterion, [-1.2, 1.0, 0.3], 1e-12)
+    assert found.converged and found.at.value < 1e-12
+    np.testing.assert_allclose(found.theta, 1.0, rtol=1e-6)
+    found = minimise_on_host(derivatives(lambda theta: theta[1] ** 2 + (theta[0] ** 2 - 1) ** 2), [1e-3, 0.7], 1e-12)
+    assert found.converged and float(found.at.value) < 1e-12  # the minima are at (±1, 0)
+
+
+def test_shares_are_those_of_a_table_and_zero_where_nothing_was_seen():
+    counts = np.array([5.0, 0.0, 15.0])
+
+    def likelihood(theta):
+        seen = counts > 0
+        return counts[seen] @ np.log(theta[seen]) / 20, np.divide(counts, 20 * theta, where=seen, out=np.zeros(3))
+
+    def information(theta):
+        return np.diag(np.divide(counts, 20 * theta**2, where=counts > 0, out=np.zeros(3)))
+
+    for steps in (information, None):
+        found = likeliest_shares(likelihood, steps, 3, 20.0, 1e-9, 100)
+        assert found.gap <= 1e-9
+        np.testing.assert_allclose(found.theta, [0.25, 0, 0.75], atol=1e-6)
 
 
 def test_not_converging_is_said(monkeypatch):
