@@ -3,11 +3,12 @@
 import contextlib
 import csv
 import difflib
-import io
+import itertools
 import math
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
 MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
 QUOTED = '"[^"]*"'
+HEAD = 1 << 20  # characters of a file that tell how its cells are divided
 ROW = f'([^"\r\n]*(?:{QUOTED}[^"\r\n]*)*)'
 
 
@@ -39,7 +41,7 @@ def guess(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """A CSV file in UTF-8 whose first line names the columns; the columns are read by the methods.
+    """A CSV file in UTF-8 whose first line names the columns; those that are needed are read by `read`.
 
     Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second. A `headless`
     file may begin with numbers: then the columns are called ``x[0]``, ``x[1]``, ... Bad files raise `BadInput`.
@@ -49,35 +51,28 @@ class Table:
         self.path = path
         if not path.is_file():
             raise BadInput(f"no file {path}")
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                text = file.read()
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
-        # Strict: else a quote that nothing closes would take all lines below it into its cell.
-        lines, delimiter = io.StringIO(text, newline=""), self._delimiter(text)
-        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
-        try:
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
-        except csv.Error as error:
-            raise BadInput(f"{path} is not a CSV file: {error}, in line {reader.line_num}") from None
-        self.names = rows[0][1] if rows else []
+        with self._opened() as file:
+            self.delimiter = self._delimiter(file.read(HEAD))
+        self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
         if not any(self.names) or (numbers and not headless):
             problem = "holds numbers" if any(self.names) else "is empty"
             raise BadInput(f"{path}: the first line must be the names of the columns, and it {problem}")
+        self._heads = int(not numbers)
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
-        records = self._records(rows if numbers else rows[1:])
-        self._lines = [line for line, _ in records]
-        self._cells = dict(zip(self.names, zip(*(row for _, row in records), strict=True), strict=True))
 
-    def __len__(self) -> int:
-        return len(self._lines)
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[TextIO]:
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig") as file:
+                yield file
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
 
-    def _delimiter(self, text: str) -> str:
+    def _delimiter(self, head: str) -> str:
         """The character that divides the cells; BadInput where two divide the first two rows alike."""
-        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", text)
+        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", head)
         first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
@@ -86,21 +81,31 @@ class Table:
             raise BadInput(f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; {advice}")
         return fitting[0] if fitting else max(DELIMITERS, key=first.count)
 
-    def _records(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-        """Line and cells of each record; empty lines may only be at the end: elsewhere they may be missing values."""
-        while rows and not rows[-1][1]:
-            rows.pop()
-        if not rows:
-            raise BadInput(f"{self.path} has no records below the names of its columns")
-        for line, row in rows:
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Each row with the number of the line on which it ends."""
+        with self._opened() as file:
+            # Strict: else a quote that nothing closes would take all lines below it into its cell.
+            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+            try:
+                for row in reader:
+                    yield reader.line_num, row
+            except csv.Error as error:
+                raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Rows below the names; empty lines may be at the end only, since elsewhere they may be missing values."""
+        width, empty = len(self.names), None
+        for line, row in itertools.islice(self._rows(), self._heads, None):
             if not row:
-                raise BadInput(f"{self.path}, line {line}: the line is empty, and others follow")
-            if len(row) != len(self.names):
-                counts = ((len(row), "cell"), (len(self.names), "name"))
-                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts)
+                empty = empty or line
+                continue
+            if empty is not None:
+                raise BadInput(f"{self.path}, line {empty}: the line is empty, and others follow")
+            if len(row) != width:
+                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
                 text = f"it has {cells}, and the first line {names} of columns"
                 raise BadInput(f"{self.path}, line {line}: {text}")
-        return rows
+            yield line, row
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -115,9 +120,22 @@ class Table:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
 
+    def read(self, names: Sequence[str]) -> None:
+        """Read the cells of existing columns, all at once, for the methods below."""
+        self._cells: dict[str, list[str]] = {name: [] for name in names}
+        places = [(column.append, self.names.index(name)) for name, column in self._cells.items()]
+        for _, row in self._records():
+            for append, j in places:
+                append(row[j])
+        if not len(self):
+            raise BadInput(f"{self.path} has no records below the names of its columns")
+
+    def __len__(self) -> int:
+        return len(next(iter(self._cells.values())))
+
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """For each word in a column, in the order of the file, the records that have it."""
-        words = np.array(self._cells[name])
+        words = np.array([cell.strip() for cell in self._cells[name]])
         self._refuse_missing(name, np.flatnonzero(words == ""))
         different, first, counts = np.unique(words, return_index=True, return_counts=True)
         records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
@@ -130,12 +148,12 @@ class Table:
         """
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
-        values = np.array([codes.get(cell, math.nan) if codes else _number(cell) for cell in cells])
+        values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
         wrong = np.flatnonzero(np.isnan(values))
         if not len(wrong):
             return values
-        self._refuse_missing(name, [record for record in wrong if cells[record].lower() in MISSING])
-        text = cells[wrong[0]]
+        self._refuse_missing(name, [record for record in wrong if cells[record].strip().lower() in MISSING])
+        text = cells[wrong[0]].strip()
         problem = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
         if not codes and not math.isnan(_number(text.replace(",", "."))):
             problem = "which is no number: decimals are written with a point"
@@ -147,7 +165,7 @@ class Table:
 
     def line(self, record: int) -> int:
         """Number of the line on which a record ends; `record` counts from 0."""
-        return self._lines[record]
+        return next(itertools.islice(self._records(), record, None))[0]
 
     def _refuse_missing(self, name: str, records: ArrayLike) -> None:
         missing = np.ravel(records)

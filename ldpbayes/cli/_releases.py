@@ -82,20 +82,21 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
         for name, value in args.parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
-    by = table.columns([args.by])[0] if args.by else None
-    others = [name for name in table.names if name not in {*personal.values(), by}]
+    by = table.columns([args.by] if args.by else [])
+    others = [name for name in table.names if name not in {*personal.values(), *by}]
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, columns)
+    table.read([*columns, *personal.values(), *by])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
-    groups: dict[str, Any] = table.groups(by) if by else {path.stem: slice(None)}
+    groups: dict[str, Any] = table.groups(by[0]) if by else {path.stem: slice(None)}
     single = sum(np.size(which) == 1 for which in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
     if by and 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & args.parameters.keys():
         counts = f"{len(groups):,} groups of {len(table):,} records, most with a single one"
-        raise BadInput(f"--by {by} makes {counts}: it must name a column of groups")
+        raise BadInput(f"--by {args.by} makes {counts}: it must name a column of groups")
     mechanisms = {}
     for word, which in groups.items():
         own = {name: array[which] for name, array in arrays.items()}
@@ -115,7 +116,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     values = values if mechanism.event_shape else values[:, 0]
     releases = []
     for word, which in groups.items():
-        name = f"{path}, {by} {word}" if by else str(path)
+        name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
             releases.append(Named(name, word, Release(values[which], mechanisms[word])))
     return releases
@@ -183,6 +184,7 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
         table = Table(args.release[0])
         names = table.columns([str(path)])
+        table.read(names)
         matrix = table.matrix(names)
     elif not path.is_file():
         raise BadInput(f"--features: no file {path}")
@@ -200,6 +202,7 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
             raise BadInput(f"--features: column {table.names.index('') + 1} of {path} has no name: {advice}")
         names = table.columns(table.names)
+        table.read(names)
         matrix = table.matrix(names)
     features = matrix.view(NamedMatrix)
     features.columns = names
