@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -225,9 +225,27 @@ PATIENCE = 2  # a search ends after so many penalties in a row that do worse tha
 class Penalty(abc.ABC):
     """A way to choose the precision of the normal prior of standardised features' coefficients."""
 
+    grid: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        grid = np.atleast_1d(checked("grid", self.grid, "finite numbers, 0 or more", NOT_NEGATIVE[1]))
+        object.__setattr__(self, "grid", tuple(np.sort(grid).tolist()))
+
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         """The penalty, for a criterion without one, of one chunk of labels; fits begin at `start` (p,)."""
+
+    def _best(self, criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
+        """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps."""
+        information = criterion.information(start)
+        if not information:  # all features are constant
+            return 0.0
+        scores: dict[float, float] = {}
+        for penalty in (np.array(self.grid)[::-1] * information).tolist():
+            scores[penalty] = score(penalty)
+            if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
+                break
+        return min(scores, key=lambda penalty: scores[penalty])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,8 +268,8 @@ class CrossValidation(Penalty):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(2, "folds", self.folds)
-        object.__setattr__(self, "grid", _checked_grid(self.grid))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         (rows,) = criterion.chunks
@@ -270,7 +288,7 @@ class CrossValidation(Penalty):
                 points[k] = minimise_on_host(penalised, points[k], ROUGH_TOLERANCE).theta
             return float(np.sum([each.losses(theta).value for each, theta in zip(held_out, points, strict=True)]))
 
-        return _best(self.grid, criterion, start, loss)
+        return self._best(criterion, start, loss)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,9 +301,6 @@ class Evidence(Penalty):
 
     grid: tuple[float, ...] = GRID
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "grid", _checked_grid(self.grid))
-
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         theta = start
 
@@ -296,22 +311,4 @@ class Evidence(Penalty):
             theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
             return float(minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty))
 
-        return _best(self.grid, criterion, start, nats)
-
-
-def _checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
-    array = np.atleast_1d(checked("grid", grid, "finite numbers, 0 or more", NOT_NEGATIVE[1]))
-    return tuple(float(multiple) for multiple in np.sort(array))
-
-
-def _best(grid: tuple[float, ...], criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
-    """The penalty with the smallest score, from fits without coefficients on to those that overfit, while it helps."""
-    information = criterion.information(start)
-    if not information:  # all features are constant
-        return 0.0
-    scores: dict[float, float] = {}
-    for penalty in (np.array(grid)[::-1] * information).tolist():
-        scores[penalty] = score(penalty)
-        if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
-            break
-    return min(scores, key=lambda penalty: scores[penalty])
+        return self._best(criterion, start, nats)
