@@ -176,10 +176,10 @@ class SplitModel:
         return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
 
     def compile(self, passes: bool = True) -> None:
-        """Begin to compile what is above the cut, and passes with slopes. Searches for the mode run in threads, and
-        would each begin by themselves.
+        """Begin to compile what is above the cut, and passes. (Searches for the mode, which run in threads, would each
+        begin by themselves.)
         """
-        cut, unravel = self.cut, self.unravel
+        cut, unravel = self.cut, ravel_pytree(self._first)[1]
 
         def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
             """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
@@ -195,12 +195,10 @@ class SplitModel:
         if passes:
             program = PROGRAMS.get(("pass", self._pass.key), lambda: Program(self._pass, self._arrays, self._point))
             self._slopes = functools.partial(program, self._arrays)
+            self._values = program_of("pass", cut.likelihood, self._point)
+        self.unravel: Callable[[Array], Params] = unravel
         self._coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
         self._tilted = program_of("tilted", tilted, row, self._point)
-
-    @functools.cached_property
-    def _values(self) -> Callable:
-        return program_of("pass", self.cut.likelihood, self._point)
 
     def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each."""
@@ -223,10 +221,6 @@ class SplitModel:
             return [at(x[0])]
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
             return list(pool.map(at, x))
-
-    @functools.cached_property
-    def unravel(self) -> Callable[[Array], Params]:
-        return ravel_pytree(self._first)[1]
 
     def flat(self, positions: Params) -> np.ndarray:
         return flat_rows(positions, self._first)
@@ -377,14 +371,11 @@ class ExpandedRecords(Expanded):
     def __post_init__(self) -> None:
         self.density = self.split.expanded(self.expansion, self.mode)
         self.key = jax.random.fold_in(self.sampler.key, 2)
-        self.name = f"an expansion of order {self.expansion.order}"
+        self.name, self.coordinates = f"an expansion of order {self.expansion.order}", self.split.coordinates
         self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
 
     def report(self) -> Report:
         return self.split.report("expansion", self.expansion.order)
-
-    def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        return self.split.coordinates(rows)
 
     def errors(self, x: np.ndarray) -> np.ndarray:
         return self.split.values(x) - self.expansion.polynomial.values(x)
