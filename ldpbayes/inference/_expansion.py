@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import unconstrain_fn
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
@@ -30,8 +29,8 @@ from ldpbayes.inference._surrogates import (
     Surrogate,
 )
 from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
-from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
-from ldpbayes.inference.density import RUNNING, Density, Site, density_of, sites_of
+from ldpbayes.inference.compiled_programs import program_of, trace
+from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.sketch_certificate import panel_sketches
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
 
@@ -193,7 +192,7 @@ class SplitModel:
 
         row = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float)
         if passes:
-            program = PROGRAMS.get(("pass", self._pass.key), lambda: Program(self._pass, self._arrays, self._point))
+            program = self._pass.program("pass", self._pass, self._arrays, self._point)
             self._slopes = functools.partial(program, self._arrays)
             self._values = program_of("pass", cut.likelihood, self._point)
         self.unravel: Callable[[Array], Params] = unravel
@@ -251,7 +250,7 @@ class SplitModel:
 
     def posterior_draws(self, posterior: Any) -> np.ndarray:
         """Parameters at draws of a posterior."""
-        density, names = self.cut.density, sorted(self._first)
+        names = sorted(self._first)
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
         except (KeyError, TypeError):
@@ -259,12 +258,7 @@ class SplitModel:
                 f"at must be an expansion, or a posterior with draws of {', '.join(names)}; got {posterior!r}"
             ) from None
         draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
-
-        def unconstrained(values: Params) -> Params:
-            with RUNNING:
-                return unconstrain_fn(density.model, density.args, density.kwargs, values)
-
-        return self.flat(jax.jit(jax.vmap(unconstrained))(draws))
+        return self.flat(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws))
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""

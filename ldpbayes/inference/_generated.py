@@ -15,7 +15,7 @@ from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, Sketch
 from ldpbayes.inference.chains import evenly_spaced
-from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
+from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, given, sample_sites
 
 MAX_BYTES = 1 << 28  # bytes of a generated group
@@ -55,8 +55,8 @@ class Generated:
         def at_all_draws(arrays: PyTree, keys: Key, values: Params) -> Params:
             return jax.lax.map(lambda each: traced(arrays, *each), (keys, values))
 
-        program = PROGRAMS.get(("generated", traced.key, count), lambda: Program(at_all_draws, arrays, keys, flat))
-        results = program(arrays, keys, jax.tree.map(jnp.asarray, flat))
+        inputs = arrays, keys, jax.tree.map(jnp.asarray, flat)
+        results = traced.program("generated", at_all_draws, *inputs)(*inputs)
         return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, numbers
 
 

@@ -23,7 +23,7 @@ from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import PROGRAMS, Program, program_of, trace
+from ldpbayes.inference.compiled_programs import Program, kept, program_of, trace
 from ldpbayes.inference.density import RUNNING, Density, Site
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
@@ -141,7 +141,7 @@ class Chains:
         described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
         algorithm = self._starting.key, self._gradient.key, kernel._algo, kernel._kinetic_fn, described
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
-        self._begin, self._advance = PROGRAMS.get(
+        self._begin, self._advance = kept(
             (*algorithm, num_warmup, self._rows, *spread), functools.partial(self._compiled, options)
         )
 
@@ -150,10 +150,8 @@ class Chains:
 
         constraining, self._constants = trace(constrain, self.example, data=data)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
-        self._constrained = PROGRAMS.get(
-            ("constrained", constraining.key, num_samples),
-            lambda: Program(jax.vmap(constraining, (None, 0)), self._constants[0], draws),
-        )
+        vectorized = jax.vmap(constraining, (None, 0))
+        self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:

@@ -1,7 +1,7 @@
 """Compiled programs, kept by the structure of the computation, so that they serve other data.
 
-`trace` takes the arrays out of a function, `program_of` compiles and keeps a function of its arguments, and `PROGRAMS`
-keeps anything else under a key; `inputs_in_use` says what a function depends on.
+`trace` takes the arrays out of a function, `program_of` compiles a function of its arguments, and `kept` keeps what is
+compiled under a key; `inputs_in_use` says what a function depends on.
 """
 
 # What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function. A model makes its functions
@@ -34,7 +34,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,11 @@ class Traced:
     def work(self) -> int:
         return _work(self._jaxpr)
 
+    def program(self, name: str, function: Callable, *examples: PyTree) -> "Program":
+        """A function that calls this one, compiled for arguments like the examples and kept under a name."""
+        shapes = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in jax.tree.leaves(examples))
+        return kept((name, self.key, shapes), lambda: Program(function, *examples))
+
     def __call__(self, arrays: Iterable[Any], *args: Any) -> Any:
         results = jaxpr_as_fun(ClosedJaxpr(self._jaxpr, list(arrays)))(*jax.tree.leaves(args))
         return jax.tree.unflatten(self._tree, results)
@@ -158,7 +163,7 @@ def trace(
         used = _used(late, jaxpr.outvars)
         computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
         before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
-        program = PROGRAMS.get(("before", before.key), lambda: Program(before, needed[0]))
+        program = before.program("before", before, needed[0])
         pairs = zip(arrays, needed, strict=True)
         arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
@@ -267,49 +272,42 @@ class Program:
 
     def __init__(self, function: Callable, *examples: PyTree, **options: Any) -> None:
         lowered = jax.jit(function, **options).lower(*examples)
-        self._done: Future[Callable] = Future()
-        threading.Thread(target=self._compile, args=(lowered,), name="ldpbayes-compile").start()
+        thread = ThreadPoolExecutor(1, "ldpbayes-compile")
+        self._compiled = thread.submit(self._compile, lowered)
+        thread.shutdown(wait=False)
 
-    def _compile(self, lowered: Any) -> None:
-        try:
-            with jax.enable_x64(True):
-                self._done.set_result(compiled(lowered))
-        except BaseException as error:
-            self._done.set_exception(error)
+    def _compile(self, lowered: Any) -> Callable:
+        with jax.enable_x64(True):
+            return compiled(lowered)
 
     def ready(self) -> bool:
-        return self._done.done()
+        return self._compiled.done()
 
     def __call__(self, *args: PyTree) -> Any:
-        return self._done.result()(*args)
+        return self._compiled.result()(*args)
 
 
 def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
     """A function, compiled for arguments like the examples and kept under a name and its structure."""
     traced, (arrays,) = trace(lambda _, *args: function(*args), *examples)
-    return functools.partial(PROGRAMS.get((name, traced.key), lambda: Program(traced, arrays, *examples)), arrays)
+    return functools.partial(traced.program(name, traced, arrays, *examples), arrays)
 
 
-class Programs:
-    """Programs by key, of which the ``limit`` last used are kept."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._lock = limit, threading.Lock()
-        self._kept: OrderedDict[tuple, Any] = OrderedDict()
-
-    def get(self, key: tuple, build: Callable[[], Any]) -> Any:
-        """The program of a key, built by ``build()`` the first time, or when settings of JAX have changed."""
-        key = (*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS))
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        program = build()  # outside the lock; where two threads build at once, the first one's program is kept
-        with self._lock:
-            program = self._kept.setdefault(key, program)
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-            return program
+LIMIT = 64  # programs that are kept, those last used
+_kept: OrderedDict[tuple, Any] = OrderedDict()
+_lock = threading.Lock()
 
 
-PROGRAMS = Programs(64)  # of this process
+def kept(key: tuple, build: Callable[[], Any]) -> Any:
+    """What ``build()`` returned when it was called first for this key and under these settings of JAX."""
+    key = (*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS))
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    program = build()  # outside the lock; where two threads build at once, the first one's program is kept
+    with _lock:
+        program = _kept.setdefault(key, program)
+        while len(_kept) > LIMIT:
+            _kept.popitem(last=False)
+        return program

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import PanelSketch, Sketch
-from ldpbayes.inference.compiled_programs import PROGRAMS, Program, trace
+from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.likelihood.nodes import method_at_nodes
 
@@ -44,9 +44,7 @@ class Certificate:
         traced, (self._arrays,) = trace(difference, first, example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((DRAWS, *leaf.shape), leaf.dtype), example)
         mapped = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
-        self._program = PROGRAMS.get(
-            ("certificate", traced.key, self._probed), lambda: Program(mapped, self._arrays, self._weights, draws)
-        )
+        self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
 
     def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:
         """Weights of the nodes of each sketch, for both sides, a row a comparison: of all records, and of the probes.
