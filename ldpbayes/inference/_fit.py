@@ -17,7 +17,7 @@ from ldpbayes._core.checks import at_least, checked, warn
 from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import ExpandedSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import Expansion, expanded_records
-from ldpbayes.inference._generated import Generated, log_likelihoods, released, replicates
+from ldpbayes.inference._generated import generator, log_likelihoods, released, replicates
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference._surrogates import ExpandedCategories, ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.inference.chains import Sampler, can_run
@@ -145,7 +145,7 @@ def fit(
         mechanisms, axes = mechanisms_of(model, (args, kwargs), sites), labels(dims, coords, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
-        generated = {name: Generated(name, function(density), density) for name, function in requested.items()}
+        generated = {name: generator(name, function(density), density) for name, function in requested.items()}
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
         outside = None if can_run(made, sites) else factory
         if outside is not None and expand:

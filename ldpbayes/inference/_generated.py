@@ -24,40 +24,35 @@ MAX_BYTES = 1 << 28  # bytes of a generated group
 _Generate: TypeAlias = Callable[[Key, Params], Params]
 
 
-class Generated:
-    """A function of every draw of a posterior, or of evenly spaced ones if all would take more than `MAX_BYTES`."""
+def generator(name: str, function: _Generate, density: Density) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
+    """A function of a key and samples (chains, draws, ...), which returns the values of ``function`` by site, and the
+    numbers of its draws: all, or evenly spaced ones if all would take more than `MAX_BYTES`.
+    """
+    example = jax.eval_shape(density.values, jax.random.key(0))
+    shapes = jax.eval_shape(function, jax.random.key(0), example)
+    if not shapes:
+        raise ValueError(f"{name} is of data, and the model observes none")
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
+    if size > MAX_BYTES:
+        raise ValueError(f"{name} would take {size / 2**30:.1f} GiB a draw; give the model part of the records")
 
-    def __init__(self, name: str, function: _Generate, density: Density) -> None:
-        self._function = function
-        key = jax.random.key(0)
-        example = jax.eval_shape(density.values, key)
-        shapes = jax.eval_shape(function, key, example)
-        if not shapes:
-            raise ValueError(f"{name} is of data, and the model observes none")
-        self._names = sorted(example)
-        self._bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
-        if self._bytes > MAX_BYTES:
-            raise ValueError(
-                f"{name} would take {self._bytes / 2**30:.1f} GiB a draw; give the model part of the records"
-            )
-
-    def __call__(self, key: Key, samples: Params) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Values of the function (chains, some draws, ...) by site, and numbers of these draws."""
-        values = {name: samples[name] for name in self._names}
+    def at_draws(key: Key, samples: Params) -> tuple[Params, np.ndarray]:
+        values = {name: samples[name] for name in sorted(example)}
         chains, draws = next(iter(values.values())).shape[:2]
-        numbers = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES / self._bytes / chains)))
+        numbers = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES / size / chains)))
         count = chains * len(numbers)
         flat = {name: each[:, numbers].reshape(count, *each.shape[2:]) for name, each in values.items()}
         keys = jax.random.split(key, count)
-        first = jax.tree.map(lambda leaf: leaf[0], (keys, flat))
-        traced, (arrays,) = trace(lambda _, key, values: self._function(key, values), *first)
+        traced, (arrays,) = trace(lambda _, *draw: function(*draw), *jax.tree.map(lambda leaf: leaf[0], (keys, flat)))
 
-        def at_all_draws(arrays: PyTree, keys: Key, values: Params) -> Params:
+        def at_all(arrays: PyTree, keys: Key, values: Params) -> Params:
             return jax.lax.map(lambda each: traced(arrays, *each), (keys, values))
 
         inputs = arrays, keys, jax.tree.map(jnp.asarray, flat)
-        results = traced.program("generated", at_all_draws, *inputs)(*inputs)
+        results = traced.program("generated", at_all, *inputs)(*inputs)
         return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, numbers
+
+    return at_draws
 
 
 def replicates(density: Density) -> _Generate:

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs
-from ldpbayes.inference._generated import Generated, log_likelihoods
+from ldpbayes.inference._generated import generator, log_likelihoods
 from ldpbayes.inference.compiled_programs import Program, kept, trace
 from ldpbayes.inference.density import density_of
 from ldpbayes.inference.sketch_certificate import Certificate
@@ -145,14 +145,14 @@ def test_models_that_differ_by_the_name_of_a_site_have_programs_of_their_own(x64
     def of(name):
         return lambda data: ldp.observe("z", dist.Normal(numpyro.sample(name, dist.Normal(0, 1)), 1.0), data)
 
-    errors, generated = [], []
+    errors, likelihoods = [], []
     for name in ("mu", "centre"):
         at = {name: np.linspace(-1, 1, 8).reshape(1, 8)}
         coarse, whole = (density_of(of(name), (data,), {}) for data in (sketch, release))
         errors.append(Certificate(coarse, coarse, {name: jax.ShapeDtypeStruct((), float)}).error(at))
-        generated.append(Generated("log_likelihood", log_likelihoods(whole), whole)(KEY, at)[0]["z"])
+        likelihoods.append(generator("log_likelihood", log_likelihoods(whole), whole)(KEY, at)[0]["z"])
     assert errors[0] == errors[1] > 0
-    np.testing.assert_array_equal(*generated)
+    np.testing.assert_array_equal(*likelihoods)
 
 
 def test_the_same_function_within_may_occur_again_with_other_variables():
