@@ -66,53 +66,36 @@ _SETTINGS = (
 _LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze")
 
 
-class _Description:
-    """A jaxpr without the names of its variables: as text, and as objects where text cannot tell them apart."""
+def _key(jaxpr: Any, *trees: Any) -> tuple:
+    """A jaxpr without the names of its variables: a digest of its text, and objects that text cannot tell apart."""
+    lines, names, objects = list[str](), dict[Any, int](), dict[Any, int]()
+    numbers = itertools.count()  # an inner jaxpr that occurs twice gets other numbers the second time
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._names: dict[Any, int] = {}
-        self._objects: dict[Any, int] = {}
-        self._numbers = itertools.count()  # an inner jaxpr that occurs twice gets other numbers the second time
+    def add(*parts: Any) -> None:
+        lines.append(" ".join(map(str, parts)))
 
-    def key(self) -> tuple:
-        return hashlib.sha256("\n".join(self._lines).encode()).hexdigest(), *self._objects
-
-    def add_line(self, *parts: Any) -> None:
-        self._lines.append(" ".join(map(str, parts)))
-
-    def add_jaxpr(self, jaxpr: Any) -> None:
-        self._define((*jaxpr.constvars, *jaxpr.invars))
-        for equation in jaxpr.eqns:
-            named = [(name, value) for name, value in sorted(equation.params.items()) if name not in _RULES]
-            parameters = [f"{name}={self._value(value)}" for name, value in named]
-            context = (getattr(equation.ctx, name, None) for name in _CONTEXT)
-            self.add_line(equation.primitive, *parameters, *map(self._atom, equation.invars), *context)
-            self._define(equation.outvars)
-        self.add_line("returns", *map(self._atom, jaxpr.outvars))
-
-    def _define(self, variables: Iterable[Any]) -> None:
+    def define(variables: Iterable[Any]) -> None:
         for var in variables:
-            self._names[var] = next(self._numbers)
-            self.add_line(var.aval, getattr(var.aval, "weak_type", ""))
+            names[var] = next(numbers)
+            add(var.aval, getattr(var.aval, "weak_type", ""))
 
-    def _atom(self, atom: Any) -> str:
-        return f"{atom.aval} {self._value(atom.val)}" if isinstance(atom, Literal) else str(self._names[atom])
+    def name(atom: Any) -> str:
+        return f"{atom.aval} {text(atom.val)}" if isinstance(atom, Literal) else str(names[atom])
 
-    def _value(self, value: Any) -> str:
-        """A parameter of an equation as text, different for different values."""
+    def text(value: Any) -> str:
+        """A parameter of an equation, different for different values."""
         if isinstance(value, (ClosedJaxpr, Jaxpr)):
-            self.add_line("{", *map(self._value, getattr(value, "consts", ())))
-            self.add_jaxpr(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
+            add("{", *map(text, getattr(value, "consts", ())))
+            describe(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
             return "}"
         if isinstance(value, (tuple, list)):
-            return f"{type(value).__name__}({','.join(map(self._value, value))})"
+            return f"{type(value).__name__}({','.join(map(text, value))})"
         if isinstance(value, dict):
-            return f"dict({','.join(f'{self._value(k)}:{self._value(v)}' for k, v in value.items())})"
+            return f"dict({','.join(f'{text(k)}:{text(v)}' for k, v in value.items())})"
         if type(value) in _SCALARS or isinstance(value, (np.dtype, type)):
             return f"{type(value).__qualname__} {value!r}"
         if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return f"{value.dtype} {self._value(jax.random.key_data(value))}"
+            return f"{value.dtype} {text(jax.random.key_data(value))}"
         if isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
             array = np.asarray(value)
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
@@ -120,7 +103,21 @@ class _Description:
             hash(value)
         except TypeError:  # an unhashable object is taken to equal nothing, so that its program is compiled each time
             value = object()
-        return f"object {self._objects.setdefault(value, len(self._objects))}"
+        return f"object {objects.setdefault(value, len(objects))}"
+
+    def describe(jaxpr: Any) -> None:
+        define((*jaxpr.constvars, *jaxpr.invars))
+        for equation in jaxpr.eqns:
+            named = [(key, value) for key, value in sorted(equation.params.items()) if key not in _RULES]
+            parameters = [f"{key}={text(value)}" for key, value in named]
+            context = (getattr(equation.ctx, setting, None) for setting in _CONTEXT)
+            add(equation.primitive, *parameters, *map(name, equation.invars), *context)
+            define(equation.outvars)
+        add("returns", *map(name, jaxpr.outvars))
+
+    describe(jaxpr)
+    add(*trees)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest(), *objects
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +186,6 @@ def _extract(
     if hasattr(jaxpr, "consts"):  # since JAX 0.12 open and closed jaxprs are of one class
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
-    description = _Description()
-    description.add_jaxpr(jaxpr)
-    description.add_line(*trees)
     shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data share is copied once
 
     def placed(array: Any) -> jax.Array:
@@ -201,7 +195,7 @@ def _extract(
 
     needed_arrays = [tuple(placed(each[var]) for var in constants) for each in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
-    return Traced((*description.key(), devices), jaxpr, trees[1]), needed_arrays
+    return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
 
 
 def _work(jaxpr: Any) -> int:
