@@ -74,14 +74,10 @@ def observe(
         raise TypeError(
             f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {type(data).__name__}"
         )
-    try:
-        fits = _has_records(lax.broadcast_shapes(base_dist.batch_shape, (data.count,)), data.count)
-    except ValueError:
-        fits = False
-    if not fits:
+    shape = base_dist.batch_shape
+    if shape[-1:] not in ((), (1,), (data.count,)) or not _has_records((*shape[:-1], data.count), data.count):
         raise ValueError(
-            f"site {name!r}: the base distribution has batch shape {base_dist.batch_shape}, "
-            f"but the release has {data.count} records"
+            f"site {name!r}: the base distribution has batch shape {shape}, but the release has {data.count} records"
         )
     return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
 
