@@ -69,20 +69,16 @@ _ERFCX_SLOPE = (
 )  # fmt: skip
 
 
-def _expansion(coefficients: Sequence[float], x: Any) -> Any:
-    """Horner's rule in t."""
-    t = 1.0 - 7.5 / (x + 3.75)
-    total = coefficients[0] * t + coefficients[1]
-    for coefficient in coefficients[2:]:
-        total = total * t + coefficient
-    return total
+def horner(coefficients: Sequence[float], x: Any) -> Any:
+    """The polynomial whose coefficients these are, that of the highest power first."""
+    return functools.reduce(lambda total, coefficient: total * x + coefficient, coefficients)
 
 
 @jax.custom_jvp
 @jax.jit
 def erfcx(x: Any) -> jax.Array:
     """exp(x²)·erfc(x) for x ≥ 0, to a relative error of a few units in the last place, in the derivative too."""
-    return _expansion(_ERFCX, x) / (1.0 + 2.0 * x)
+    return horner(_ERFCX, 1.0 - 7.5 / (x + 3.75)) / (1.0 + 2.0 * x)
 
 
 @jax.custom_jvp
@@ -90,7 +86,7 @@ def erfcx(x: Any) -> jax.Array:
 def _erfcx_slope(x: Any) -> jax.Array:
     """Derivative of `erfcx`, by itself: in 2 x erfcx(x) − 2/√π all digits are lost far out."""
     scale = 1.0 / (1.0 + 2.0 * x)
-    return _expansion(_ERFCX_SLOPE, x) * scale * scale
+    return horner(_ERFCX_SLOPE, 1.0 - 7.5 / (x + 3.75)) * scale * scale
 
 
 erfcx.defjvps(lambda dx, value, x: _erfcx_slope(x) * dx)

@@ -15,7 +15,7 @@ from jax import lax
 from jax.scipy import special
 from jax.typing import ArrayLike
 
-from ldpbayes.numerics.special import INVERSE_SQRT_2PI, SQRT_HALF, log1mexp, log_sum, student_t_cdf
+from ldpbayes.numerics.special import INVERSE_SQRT_2PI, SQRT_HALF, horner, log1mexp, log_sum, student_t_cdf
 
 
 def _sides(x: Any, smaller: jax.Array) -> jax.Array:
@@ -113,9 +113,7 @@ def _stirling_error(x: Any) -> jax.Array:
     """Log Γ(x + 1) − (x + ½) log x + x − ½ log 2π for x > 0."""
     far = x > 16.0
     inverse = 1.0 / jnp.where(far, x, 16.0)
-    square, series = inverse * inverse, jnp.zeros_like(inverse)
-    for coefficient in reversed(_STIRLING):
-        series = series * square + coefficient
+    series = horner(_STIRLING[::-1], inverse * inverse)
     near = jnp.where(far, 1.0, x)
     direct = lax.lgamma(near + 1.0) - (near + 0.5) * jnp.log(near) + near - 0.5 * math.log(2 * math.pi)
     return jnp.where(far, series * inverse, direct)
@@ -127,10 +125,9 @@ def _deviance(x: Any, excess: Any, log_ratio: Any) -> jax.Array:
     near = jnp.abs(relative) < 0.1
     r = jnp.where(near, relative, 0.0)
     h = r / (2.0 + r)
-    square, series = h * h, jnp.zeros_like(h)
+    square = h * h
     # r − log(1 + r) = 2 h²/(1 − h) − 2 (h³/3 + h⁵/5 + ...)
-    for odd in (15, 13, 11, 9, 7, 5, 3):
-        series = series * square + 1.0 / odd
+    series = horner([1.0 / odd for odd in (15, 13, 11, 9, 7, 5, 3)], square)
     return x * jnp.where(near, 2.0 * square * (1.0 / (1.0 - h) - h * series), relative - log_ratio)
 
 
