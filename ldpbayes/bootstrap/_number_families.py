@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jax.scipy import special
+from numpy.polynomial.legendre import leggauss
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least
@@ -19,7 +20,6 @@ from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.bootstrap._families import ParametricFamily
 from ldpbayes.likelihood.families import family_of
-from ldpbayes.numerics.quadrature import gauss_legendre
 
 COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
 FEW_INSIDE = 64  # so many records between the bounds, or fewer, are drawn one by one
@@ -79,7 +79,7 @@ class NumberFamily(ParametricFamily):
         bounds = jnp.stack([jnp.asarray(bound, float) for bound in (self.lower, self.upper)])
         low, high = forward(bounds)
         cuts = jnp.stack([jnp.asarray(cut, float) for cut in self.reach(record)])
-        t, w = gauss_legendre(PANEL_NODES)
+        t, w = leggauss(PANEL_NODES)
 
         def rule(points: jax.Array) -> tuple[jax.Array, jax.Array]:
             half = jnp.diff(points)[:, None] / 2

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.numerics.arrays import snapped
-from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
+from ldpbayes.numerics.quadrature import lagrange_from_legendre
 
 PANELS = 40
 ORDER = 8  # nodes a panel
@@ -90,7 +91,7 @@ class PanelSketch(Sketch):
         atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
         """
         edges = np.asarray(self.edges)
-        t, _ = gauss_legendre(self.order)
+        t, _ = leggauss(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
         low, high, span = edges[0], edges[-1], edges[-1] - edges[0]
         near = int(self.mechanism.has_atoms)

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.likelihood._masses import aligned
 from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.numerics.quadrature import gauss_legendre, lagrange_from_legendre
+from ldpbayes.numerics.quadrature import lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
@@ -166,7 +167,7 @@ class _Kernel:
 
     def log_at_gauss_points(self, left: Array, right: Array) -> Array:
         """Logs, (panels, 12, *z), at the nodes of a rule that integrates it over panels (panels, *z) without kinks."""
-        t, _ = gauss_legendre(INTEGRATION_ORDER)
+        t, _ = leggauss(INTEGRATION_ORDER)
         return self.log(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1))))
 
     def integrals(self, log_values: Array, log_scale: Array, left: Array, right: Array, holders: list) -> Array:
@@ -175,7 +176,7 @@ class _Kernel:
         in, if any.
         """
         # every panel by one Gauss rule whose nodes all released values share ...
-        t, w = gauss_legendre(INTEGRATION_ORDER)
+        t, w = leggauss(INTEGRATION_ORDER)
         panels, batch = len(left), log_values.shape[2:]
         legendre = np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1)
         basis = (legendre @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
@@ -192,7 +193,7 @@ class _Kernel:
         """Integrals of one panel's Lagrange basis, cut at the kinks, shape (8, *z)."""
         xp = self.xp
         bounds = xp.concatenate([start[None], xp.clip(self.cuts, start, stop), stop[None]])  # (m + 2, *z)
-        t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in gauss_legendre(INTEGRATION_ORDER))
+        t, w = (array.reshape((-1,) + (1,) * bounds.ndim) for array in leggauss(INTEGRATION_ORDER))
         half = 0.5 * (bounds[1:] - bounds[:-1])
         x = bounds[:-1] + half * (1 + t)  # (order, m + 1, *z)
         values = xp.exp(self.log(x) - log_scale) * (w * half)

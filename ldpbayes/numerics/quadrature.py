@@ -4,20 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.polynomial.legendre import leggauss, legvander
 
 from ldpbayes._core.types import Array
 
 
-def gauss_legendre(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights (order,) of the Gauss-Legendre rule on [−1, 1]."""
-    return np.polynomial.legendre.leggauss(order)
-
-
 def lagrange_from_legendre(order: int) -> np.ndarray:
     """Matrix C that turns Legendre moments into weights at Gauss-Legendre nodes: ℓ_k(t) = Σ_n C[n, k] P_n(t)."""
-    t, w = gauss_legendre(order)
+    t, w = leggauss(order)
     n = np.arange(order)
-    return (n[:, None] + 0.5) * np.polynomial.legendre.legvander(t, order - 1).T * w
+    return (n[:, None] + 0.5) * legvander(t, order - 1).T * w
 
 
 def find_root(function: Callable, bracket: tuple[Array, Array], *, args: tuple[Array, ...]) -> Any:
