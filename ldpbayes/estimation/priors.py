@@ -89,6 +89,11 @@ class _Cells(NamedTuple):
     channel: np.ndarray
     counts: np.ndarray
 
+    def likelihood(self, theta: np.ndarray) -> Likelihood:
+        """Mean log-likelihood of probabilities (k,) of the bins, and its gradient."""
+        expected, total = self.channel @ theta, self.counts.sum()
+        return float(self.counts @ np.log(expected) / total), self.channel.T @ (self.counts / expected) / total
+
 
 def _count_labels(release: Release, bins: int) -> _Cells:
     """Counts of released labels in narrow cells between the bounds, and in one cell on each side.
@@ -123,22 +128,17 @@ def _likeliest_histogram(cells: _Cells) -> Histogram:
     nodes, channel, counts = cells
     total = counts.sum()
 
-    def likelihood(theta: np.ndarray) -> Likelihood:
-        expected = channel @ theta
-        return float(counts @ np.log(expected) / total), channel.T @ (counts / expected) / total
-
     def information(theta: np.ndarray) -> np.ndarray:
         scaled = channel * (np.sqrt(counts / total) / (channel @ theta))[:, None]
         return scaled.T @ scaled
 
-    shares = likeliest_shares(likelihood, information, len(nodes) - 1, total, TOLERANCE, MAX_ITERATIONS).theta
+    shares = likeliest_shares(cells.likelihood, information, len(nodes) - 1, total, TOLERANCE, MAX_ITERATIONS).theta
     return Histogram(nodes, shares / shares.sum() / np.diff(nodes))
 
 
 def _smooth(cells: _Cells) -> Histogram:
     """The most likely polynomial log-density, of the degree with the least Bayesian information criterion."""
-    nodes, channel, counts = cells
-    total, bins = counts.sum(), len(nodes) - 1
+    total, bins = cells.counts.sum(), len(cells.nodes) - 1
     middle = (2 * np.arange(bins) + 1) / bins - 1
     basis = legendre.legvander(middle, DEGREES)[:, 1:] * np.sqrt(2 * np.arange(1, DEGREES + 1) + 1)
 
@@ -149,11 +149,10 @@ def _smooth(cells: _Cells) -> Histogram:
 
     def loss(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
         theta = law(coefficients)
-        expected = channel @ theta
-        gradient = theta * (channel.T @ (counts / expected) / total - 1)
+        mean, slope = cells.likelihood(theta)
         penalty = coefficients / SPREAD**2 / total
-        value = float(coefficients @ penalty / 2 - counts @ np.log(expected) / total)
-        return value, penalty - gradient @ basis[:, : len(coefficients)]
+        gradient = theta * (slope - 1) @ basis[:, : len(coefficients)]
+        return float(coefficients @ penalty / 2) - mean, penalty - gradient
 
     coefficients = best = np.zeros(0)
     least, worse = loss(coefficients)[0] * total, 0
@@ -165,4 +164,4 @@ def _smooth(cells: _Cells) -> Histogram:
         worse = worse + 1
         if criterion < least:
             least, best, worse = criterion, coefficients, 0
-    return Histogram(nodes, law(best) / np.diff(nodes))
+    return Histogram(cells.nodes, law(best) / np.diff(cells.nodes))
