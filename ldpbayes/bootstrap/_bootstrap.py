@@ -24,6 +24,7 @@ from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import names_of
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.numerics.minimise import nearest_probabilities
 
 BATCH_SIZE = 50  # replicates that run at once by default
 OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
@@ -56,14 +57,6 @@ def params_of_free(allowed: Constraints, vector: Array, like: Params) -> Params:
         if allowed[name] is constraints.simplex:
             params[name] = nearest_probabilities(value)
     return params
-
-
-def nearest_probabilities(shares: jax.Array) -> jax.Array:
-    """The nearest point of the simplex, by Euclidean distance ([WC])."""
-    falling = jnp.sort(shares)[::-1]
-    excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, len(shares) + 1)
-    probs = jnp.maximum(shares - excess[jnp.sum(falling > excess) - 1], 0.0)
-    return probs / jnp.sum(probs)
 
 
 class Estimated(NamedTuple):

@@ -17,12 +17,12 @@ from ldpbayes.bootstrap._bootstrap import (
     Constraints,
     PrivateEstimator,
     free_vector,
-    nearest_probabilities,
     params_of_free,
 )
 from ldpbayes.bootstrap._clamped_sums import PointMasses
 from ldpbayes.data import Release
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
+from ldpbayes.numerics.minimise import nearest_probabilities
 
 LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
 BLOCK = 2048  # records that are drawn at a time

@@ -20,7 +20,7 @@ from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.mechanisms.composition import statements
-from ldpbayes.numerics.minimise import Likelihood, likeliest_shares
+from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
@@ -247,11 +247,7 @@ def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
 
 
 def _projected(method: str, sample: Sample, options: Options) -> FrequencyEstimate:
-    """Closest point of the simplex to the linear estimate, by sorting ([WC] Algorithm 1)."""
-    x, _, _ = _linear(sample)
-    descending = np.sort(x)[::-1]
-    shift = (1 - np.cumsum(descending)) / np.arange(1, len(x) + 1)
-    return FrequencyEstimate(method, np.maximum(x + shift[np.flatnonzero(descending + shift > 0)[-1]], 0.0))
+    return FrequencyEstimate(method, nearest_probabilities(_linear(sample)[0], np))
 
 
 def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:

@@ -248,6 +248,14 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
     return Minimum(theta, at, False, MAX_ITERATIONS)
 
 
+def nearest_probabilities(shares: Array, xp: ArrayModule = jnp) -> Array:
+    """The point of the simplex that is nearest to an array (k,), by sorting ([WC] Algorithm 1)."""
+    falling = xp.sort(shares)[::-1]
+    excess = (xp.cumsum(falling) - 1) / xp.arange(1, len(shares) + 1)
+    probs = xp.maximum(shares - excess[xp.sum(falling > excess) - 1], 0.0)
+    return probs / xp.sum(probs)
+
+
 Likelihood = tuple[float, np.ndarray]  # mean log-likelihood of shares and its gradient (k,)
 
 
