@@ -62,13 +62,11 @@ class Release(Holding):
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
+        kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
-            raise TypeError(
-                "mechanism must be an ldpbayes mechanism (one for all records: make a release for each protocol), "
-                f"got {type(self.mechanism).__name__}"
-            )
+            hint = "one for all records: make a release for each protocol"
+            raise TypeError(f"mechanism must be an ldpbayes mechanism ({hint}), got {kind}")
         if "name" not in vars(type(self.mechanism)):
-            kind = type(self.mechanism).__name__
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if self.values is None:
             if self.count is None:

@@ -132,8 +132,7 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     first, second = diagonal_first_pairs(d)
     # products of covariates, then of covariates with the response, then its square
     i, j = np.concatenate([first, np.arange(d), [d]]), np.concatenate([second, np.full(d, d), [d]])
-    factor = np.ones(len(i))
-    factor[: len(first)][first != second] = OFF_DIAGONALS[off_diagonal]
+    factor = np.where((i != j) & (j < d), OFF_DIAGONALS[off_diagonal], 1.0)
     mean, covariance = _products(rows.loc, rows.covariance_matrix, i, j)
     return SumOfStatistics(factor * mean, factor[:, None] * factor * covariance, count)
 
