@@ -120,8 +120,8 @@ class Table:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
 
-    def read(self, names: Sequence[str]) -> None:
-        """Read the cells of existing columns, all at once, for the methods below."""
+    def read(self, names: Sequence[str]) -> "Table":
+        """The table with the cells of existing columns, all read at once, for the methods below."""
         self._cells: dict[str, list[str]] = {name: [] for name in names}
         places = [(column.append, self.names.index(name)) for name, column in self._cells.items()]
         for _, row in self._records():
@@ -129,6 +129,7 @@ class Table:
                 append(row[j])
         if not len(self):
             raise BadInput(f"{self.path} has no records below the names of its columns")
+        return self
 
     def __len__(self) -> int:
         return len(next(iter(self._cells.values())))

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import csv
-import dataclasses
 import inspect
 import json
 import os
@@ -177,11 +176,11 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     if args.family not in FAMILIES and not least_squares:
         raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
     family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
-    fields = {field.name: field for field in dataclasses.fields(family) if field.init}
-    beyond = [f"--{name}" for name in values if name not in fields]
+    parameters = inspect.signature(family).parameters
+    beyond = [f"--{name}" for name in values if name not in parameters]
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
-    lacking = [f"--{f.name}" for f in fields.values() if f.default is dataclasses.MISSING and f.name not in values]
+    lacking = [f"--{p.name}" for p in parameters.values() if p.default is p.empty and p.name not in values]
     for problem, names in (("has no", beyond), ("needs", lacking)):
         if names:
             raise BadInput(f"--family {args.family} {problem} {' and '.join(names)}")

@@ -184,8 +184,7 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
         table = Table(args.release[0])
         names = table.columns([str(path)])
-        table.read(names)
-        matrix = table.matrix(names)
+        matrix = table.read(names).matrix(names)
     elif not path.is_file():
         raise BadInput(f"--features: no file {path}")
     elif path.suffix == ".npy":
@@ -202,8 +201,7 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
             raise BadInput(f"--features: column {table.names.index('') + 1} of {path} has no name: {advice}")
         names = table.columns(table.names)
-        table.read(names)
-        matrix = table.matrix(names)
+        matrix = table.read(names).matrix(names)
     features = matrix.view(NamedMatrix)
     features.columns = names
     return features
