@@ -381,24 +381,26 @@ class ExpandedRecords(Expanded):
         return -potentials, -gradients, values - self.expansion.polynomial.values(x)
 
     def refined(self, comparison: Comparison) -> Surrogate | None:
-        draws, errors, order, sd = comparison.draws, comparison.errors, self.expansion.order, np.std(comparison.errors)
-        uneven = comparison.why is not None and comparison.weights is not None
-        # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
-        replaced = self.given and not comparison.final and not sd <= HOPELESS_SD
-        if not self._may_repeat or replaced or (comparison.final and not uneven):
-            return super().refined(comparison)
-        if comparison.final:
-            worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
-            return self._at(draws, order, draws[worst])
-        frame = Frame.of_draws(draws)
-        next_order = order + (order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES)
-        # Reweighting takes a pass a draw, but no slopes and no other chains.
-        passes, reweighting = 3 * passes_for(frame, next_order), self.sampler.num_samples * self.sampler.num_chains
-        tolerable = MODERATE_SD if next_order == order or passes > reweighting else NEGLIGIBLE_SD
-        return None if sd <= tolerable else self._at(draws, next_order)
+        return (self._again(comparison) if self._may_repeat else None) or super().refined(comparison)
 
-    def _at(self, draws: np.ndarray, *options: Any) -> Surrogate:
-        expansion = self.split.expansion(draws, *options)
+    def _again(self, comparison: Comparison) -> Surrogate | None:
+        """An expansion at the draws of this one; None if it would not help, or is not necessary."""
+        draws, order, sd = comparison.draws, self.expansion.order, np.std(comparison.errors)
+        if comparison.final:
+            if comparison.why is None or comparison.weights is None:
+                return None
+            worst = np.argsort(-np.abs(comparison.errors - np.mean(comparison.errors)))[: len(draws) // WORST_ONE_IN]
+            expansion = self.split.expansion(draws, order, draws[worst])
+        else:
+            frame = Frame.of_draws(draws)
+            order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
+            # Reweighting takes a pass a draw, but no slopes and no other chains.
+            passes, reweighting = 3 * passes_for(frame, order), self.sampler.num_samples * self.sampler.num_chains
+            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
+            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
+                return None
+            expansion = self.split.expansion(draws, order)
         return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
 
 
