@@ -101,7 +101,8 @@ class Surrogate:
     advice: str | None = None  # what is faster
 
     def prepare(self, chains: Any) -> None:
-        """Let what compares be compiled while the chains are."""
+        """Keep the chains, and let what compares be compiled while they are."""
+        self.chains = chains
 
     def compare(self, positions: Params, final: bool = True) -> Comparison:
         """The errors at positions (chains, draws, ...), log densities of the reference less those that are sampled."""
@@ -172,7 +173,7 @@ class Records(Surrogate):
             self.density = replace_sketches(self.exact, lambda _: next(parts))
 
     def prepare(self, chains: Any) -> None:
-        self._chains = chains
+        super().prepare(chains)
         if panel_sketches(self.density):
             self._certificate = Certificate(self.density, self.exact, chains.example, chains.measure)
 
@@ -199,7 +200,7 @@ class Records(Surrogate):
 
     def _finer(self, positions: Params) -> Density | None:
         """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
-        density, lattice, chains = self.exact, True if self.whole_numbers else None, self._chains
+        density, chains, lattice = self.exact, self.chains, True if self.whole_numbers else None
         for _ in range(REFINEMENTS):
             finer = replace_sketches(density, lambda sketch: sketch.refine(lattice=lattice) or sketch)
             if panel_counts(finer) == panel_counts(density):
@@ -239,9 +240,6 @@ class Expanded(Surrogate):
     coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
     errors: Callable[[np.ndarray], np.ndarray]  # log-likelihoods of the records less those sampled, at coordinates
     along: Compare  # the posterior at flat parameters, and the errors
-
-    def prepare(self, chains: Any) -> None:
-        self.chains = chains
 
     def compare(self, positions: Params, final: bool = True) -> Comparison:
         rows = flat_rows(positions, self.chains.example)
@@ -290,8 +288,9 @@ class ExpandedCategories(Expanded):
         self.key = jax.random.fold_in(self.sampler.key, self.sampler.num_chains)
 
     def prepare(self, chains: Any) -> None:
-        """Compile the shares of categories that the expansions depend on."""
-        self.chains, self._sketches = chains, list[ExpandedSketch]()
+        """The shares of categories that the expansions depend on are compiled."""
+        super().prepare(chains)
+        self._sketches: list[ExpandedSketch] = []
         example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), chains.example)
         first, unravel = ravel_pytree(example)
 
