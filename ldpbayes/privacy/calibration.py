@@ -53,7 +53,7 @@ def _largest_log_mu(
 ) -> Array:
     """Largest log mu at which `log_delta` is at most log delta: of the final bracket the end that keeps the promise."""
     root = find_root(
-        lambda log_mu, target, *others: log_delta(np.exp(log_mu), *others) - target,
+        lambda log_mu, target, epsilon, *others: log_delta(epsilon, np.exp(log_mu), *others) - target,
         (bracket[0] - 1e-9, bracket[1] + 1e-9),
         args=(np.log(delta), epsilon, *arguments),
     )
@@ -140,6 +140,33 @@ def zil_parameters(
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
 
+def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
+    """Log probability, where the first input is true, that the log likelihood ratio is above a threshold.
+
+    With sign = −1 it is that of the complement. By symmetry, the type II error is the level at minus the threshold.
+    """
+    # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
+    favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
+    return np.logaddexp(
+        special.log_ndtr(-sign * favours) - np.logaddexp(0.0, budget),
+        special.log_ndtr(-sign * against) - np.logaddexp(0.0, -budget),
+    )
+
+
+def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
+    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
+
+    With ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊ the former, at t < 0, is one less exp(t), plus exp(t) times that at −t.
+    """
+    t = epsilon - budget
+    size = np.abs(t)
+    beyond = tradeoffs.gaussian_log_delta(size, mu)
+    with np.errstate(divide="ignore", under="ignore"):
+        near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
+    far = tradeoffs.gaussian_log_delta(epsilon + budget, mu)
+    return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
@@ -174,8 +201,7 @@ class GaussianWithResponseTradeoff(LogTradeoff):
         value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
-    def _log_delta(self, epsilon: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
-        return _log_delta(mu, epsilon, budget)
+    _log_delta = staticmethod(_log_delta_beside)
 
     def _too_large(self, log_delta: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
         # by basic composition delta is at most that of the normal laws at the sum of both epsilons
@@ -199,32 +225,5 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
         )
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
-    mu = np.exp(_largest_log_mu("mu", _log_delta, (low, high), epsilon, delta, budget))
+    mu = np.exp(_largest_log_mu("mu", _log_delta_beside, (low, high), epsilon, delta, budget))
     return mu if np.ndim(mu) else float(mu)
-
-
-def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log probability, where the first input is true, that the log likelihood ratio is above a threshold.
-
-    With sign = −1 it is that of the complement. By symmetry, the type II error is the level at minus the threshold.
-    """
-    # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
-    favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
-    return np.logaddexp(
-        special.log_ndtr(-sign * favours) - np.logaddexp(0.0, budget),
-        special.log_ndtr(-sign * against) - np.logaddexp(0.0, -budget),
-    )
-
-
-def _log_delta(mu: Array, epsilon: Array, budget: Array) -> np.ndarray:
-    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
-
-    With ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊ the former, at t < 0, is one less exp(t), plus exp(t) times that at −t.
-    """
-    t = epsilon - budget
-    size = np.abs(t)
-    beyond = tradeoffs.gaussian_log_delta(mu, size)
-    with np.errstate(divide="ignore", under="ignore"):
-        near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
-    far = tradeoffs.gaussian_log_delta(mu, epsilon + budget)
-    return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))

@@ -215,7 +215,7 @@ def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np
         correction += (-1) ** n * polynomial / math.factorial(n + 1) * slope / scale**n
         slope_before, slope = slope, a * slope + hermite - n * slope_before
         before, hermite = hermite, b * hermite - n * before
-    normal = tradeoffs.gaussian_log_delta(d / scale, epsilon)
+    normal = tradeoffs.gaussian_log_delta(epsilon, d / scale)
     first = -(a**2) / 2 - math.log(2 * math.pi) / 2 + np.log(d / scale**2)
     return normal + np.log1p(correction * np.exp(first - normal))
 

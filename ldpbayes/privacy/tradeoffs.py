@@ -164,27 +164,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
         return np.where(share < 1, np.maximum(budget + np.log1p(-share), 0.0), 0.0)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class GaussianTradeoff(LogTradeoff):
-    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW]).
-
-    Delta is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation.
-    """
-
-    mu: Array = ruled(POSITIVE)
-
-    def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
-        return special.ndtr(-special.ndtri(alpha) - mu)
-
-    def _log_delta(self, epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
-        return gaussian_log_delta(mu, epsilon)
-
-    def _too_large(self, log_delta: np.ndarray, mu: np.ndarray) -> np.ndarray:
-        # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
-        return mu * (mu / 2 - special.ndtri_exp(log_delta)) * (1 + 1e-9)
-
-
-def gaussian_log_delta(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
+def gaussian_log_delta(epsilon: ArrayLike, mu: ArrayLike) -> np.ndarray:
     """Log delta of two normals, through Mills ratios: delta = phi(a) (R(a) - R(b)), a, b = epsilon/mu -+ mu/2."""
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
     a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
@@ -211,6 +191,25 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
     for odd in range(19, 1, -2):
         series = 1 - odd / far**2 * series
     return np.where(t > 25, series / far**2, 1 - t * _mills(t))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianTradeoff(LogTradeoff):
+    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW]).
+
+    Delta is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation.
+    """
+
+    mu: Array = ruled(POSITIVE)
+
+    def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        return special.ndtr(-special.ndtri(alpha) - mu)
+
+    _log_delta = staticmethod(gaussian_log_delta)
+
+    def _too_large(self, log_delta: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        # Phi(-a) > delta(epsilon) at a = epsilon/mu - mu/2, so the epsilon at which Phi(-a) = delta is too large
+        return mu * (mu / 2 - special.ndtri_exp(log_delta)) * (1 + 1e-9)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
