@@ -24,14 +24,14 @@ def host(**options: Any) -> Any:
     return dataclasses.field(metadata={"host": True}, **options)
 
 
-def optional(default: None = None) -> Any:
-    """A field that may be None, its default, and is then left out of specs and reprs."""
-    return dataclasses.field(default=default, metadata={"optional": True})
+def optional(rule: Rule | None = None, default: None = None) -> Any:
+    """A field that may be None, its default, and is then left out of specs and reprs; else `ruled`, if by a rule."""
+    return dataclasses.field(default=default, metadata={"optional": True} | ({"rule": rule} if rule else {}))
 
 
-def ruled(rule: Rule, called: str = "") -> Any:
+def ruled(rule: Rule, called: str = "", **options: Any) -> Any:
     """A field whose value `check_fields` checks by a rule; it may be called otherwise in errors."""
-    return dataclasses.field(metadata={"rule": rule, "called": called})
+    return dataclasses.field(metadata={"rule": rule, "called": called}, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +105,9 @@ def ruled_fields(tree: Any) -> list[dataclasses.Field]:
 def check_fields(tree: Any) -> None:
     """Check the `ruled` fields of a frozen dataclass, as `checked_field` does."""
     for field in ruled_fields(tree):
-        allowed, ok = field.metadata["rule"]
-        checked_field(tree, field.name, allowed, ok, field.metadata["called"])
+        if not field.metadata.get("optional") or getattr(tree, field.name) is not None:
+            allowed, ok = field.metadata["rule"]
+            checked_field(tree, field.name, allowed, ok, field.metadata.get("called"))
 
 
 def equal(one: Any, other: Any) -> bool:

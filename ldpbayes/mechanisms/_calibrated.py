@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 import ldpbayes.noise as laws
 from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, SHARE, checked
-from ldpbayes._core.pytrees import optional, static, unchecked
+from ldpbayes._core.pytrees import optional, ruled, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
@@ -34,16 +34,12 @@ class LaplaceMechanism(Additive):
         As for `AdditiveMechanism`.
     """
 
-    epsilon: Array
+    epsilon: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional(default=None)
-
-    def __post_init__(self) -> None:
-        self._check("epsilon", *POSITIVE)
-        super().__post_init__()
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
@@ -73,15 +69,11 @@ class LaplaceMechanism(Additive):
 class _StatedDeviation(Additive):
     """Noise whose standard deviation `scale` is stated and may be 0, for public records."""
 
-    scale: Array
-    lower: Array
-    upper: Array
+    scale: Array = ruled(NOT_NEGATIVE)
+    lower: Array = ruled(FINITE)
+    upper: Array = ruled(FINITE)
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-
-    def __post_init__(self) -> None:
-        self._check("scale", *NOT_NEGATIVE)
-        super().__post_init__()
 
 
 @register("symmetric_laplace")
@@ -135,17 +127,12 @@ class ZeroInflatedLaplaceMechanism(Additive):
         As for `SymmetricLaplaceMechanism`, where there is noise.
     """
 
-    zero_probability: Array
-    scale: Array
-    lower: Array
-    upper: Array
+    zero_probability: Array = ruled(INSIDE_0_1)
+    scale: Array = ruled(NOT_NEGATIVE)
+    lower: Array = ruled(FINITE)
+    upper: Array = ruled(FINITE)
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-
-    def __post_init__(self) -> None:
-        self._check("zero_probability", *INSIDE_0_1)
-        self._check("scale", *NOT_NEGATIVE)
-        super().__post_init__()
 
     @property
     def noise(self) -> laws.ZeroInflated:  # type: ignore[override]
@@ -169,8 +156,8 @@ class GaussianMechanism(Additive):
         As for `AdditiveMechanism`.
     """
 
-    epsilon: Array
-    delta: Array
+    epsilon: Array = ruled(POSITIVE)
+    delta: Array = ruled(INSIDE_0_1)
     lower: Array = None
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
@@ -180,8 +167,6 @@ class GaussianMechanism(Additive):
     noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *POSITIVE)
-        self._check("delta", *INSIDE_0_1)
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError(
@@ -248,20 +233,15 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
         γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma`, of least variance.
     """
 
-    epsilon: Array
-    lower: Array
-    upper: Array
-    gamma: Array = optional(default=None)
+    epsilon: Array = ruled(POSITIVE)
+    lower: Array = ruled(FINITE)
+    upper: Array = ruled(FINITE)
+    gamma: Array = optional(SHARE, default=None)
 
     columns: ClassVar[None] = None  # type: ignore[misc]
     perturbed: ClassVar[None] = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *POSITIVE)
-        for name in ("lower", "upper"):
-            self._check(name, *FINITE)
-        if self.gamma is not None:
-            self._check("gamma", *SHARE)
         super().__post_init__()
         with np.errstate(all="ignore"):
             if is_concrete(self) and not np.all(np.isfinite(self.noise.variance)):
@@ -280,7 +260,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
 class _WholeNumbers(Additive):
     """Noise of whole numbers; without bounds and sensitivity it is for a count, which one record moves by 1."""
 
-    scale: Array
+    scale: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
@@ -288,7 +268,6 @@ class _WholeNumbers(Additive):
     sensitivity: Array = optional(default=None)
 
     def __post_init__(self) -> None:
-        self._check("scale", *POSITIVE)
         if self.lower is None and self.upper is None and self.sensitivity is None:
             object.__setattr__(self, "sensitivity", 1.0)
         super().__post_init__()

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
-from ldpbayes._core.pytrees import static
+from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
@@ -36,7 +36,7 @@ class PureProtocol(DiscreteMechanism):
         Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
     """
 
-    epsilon: Array
+    epsilon: Array = ruled(ABOVE_0)
     categories: int = static()
 
     _independent_bits: ClassVar[bool] = False
@@ -63,7 +63,7 @@ class PureProtocol(DiscreteMechanism):
         """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *ABOVE_0)
+        check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:

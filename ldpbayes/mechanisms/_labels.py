@@ -10,8 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import ONE_POSITIVE, POSITIVE, at_least, is_integer
-from ldpbayes._core.pytrees import static, unchecked
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, is_integer
+from ldpbayes._core.pytrees import check_fields, ruled, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
@@ -47,18 +47,18 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         The released number of each bin, strictly increasing, in the unit of the labels.
     """
 
-    epsilon: Array
-    edges: Array
-    outputs: Array
+    epsilon: Array = ruled(POSITIVE)
+    edges: Array = ruled(FINITE_NUMBERS)
+    outputs: Array = ruled(FINITE_NUMBERS)
 
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
     _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *POSITIVE)
+        check_fields(self)
         for name, least in (("edges", 3), ("outputs", 2)):
-            object.__setattr__(self, name, protocol.increasing(name, getattr(self, name), least))
+            protocol.increasing(name, getattr(self, name), least)
         edges, outputs = np.shape(self.edges), np.shape(self.outputs)
         if edges[0] != outputs[0] + 1:
             raise ValueError(f"d bins have d + 1 edges and d outputs, got shapes {edges} and {outputs}")
@@ -174,9 +174,9 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         on [a − ζ, b + ζ] (eq. 3.17).
     """
 
-    epsilon: Array
-    interval: tuple[Array, Array]
-    half_width: Array
+    epsilon: Array = ruled(POSITIVE)
+    interval: tuple[Array, Array]  # type: ignore[misc]  # a rule is no default
+    half_width: Array = ruled(POSITIVE)
     outside: str = static(default="projection")
 
     linear_tails = False
@@ -186,8 +186,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     support = property(lambda self: constraints.interval(*self._ends))
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *POSITIVE)
-        self._check("half_width", *POSITIVE)
+        check_fields(self)
         object.__setattr__(self, "interval", checked_interval(self.interval))
         if self.outside not in RULES:
             raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
@@ -313,19 +312,18 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         p(output | node), positive; rows sum to one and have their nodes as means, to 1e-9. `optimal` makes one.
     """
 
-    epsilon: Array
-    nodes: Array
-    outputs: Array
-    matrix: Array
+    epsilon: Array = ruled(ONE_POSITIVE)
+    nodes: Array = ruled(FINITE_NUMBERS)
+    outputs: Array = ruled(FINITE_NUMBERS)
+    matrix: Array = ruled(POSITIVE)
 
     _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
     domain = property(lambda self: constraints.interval(self.nodes[0], self.nodes[-1]))
 
     def __post_init__(self) -> None:
-        self._check("epsilon", *ONE_POSITIVE)
+        check_fields(self)
         for name in ("nodes", "outputs"):
-            object.__setattr__(self, name, protocol.increasing(name, getattr(self, name), 2))
-        self._check("matrix", *POSITIVE)
+            protocol.increasing(name, getattr(self, name), 2)
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
             raise ValueError(f"matrix must have a row a node and a column an output, {shape}, got {got}")

@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, Rule, checked, refuse
-from ldpbayes._core.pytrees import optional, static, unchecked
+from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, refuse
+from ldpbayes._core.pytrees import check_fields, optional, ruled, static, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
@@ -26,6 +26,7 @@ from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
+COUNT = "a whole number of records, 1 at least", lambda a: (a >= 1) & (a == np.round(a))
 ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
 
@@ -42,8 +43,9 @@ class _Regression(Columnwise):
     perturbed = None
     _labels: ClassVar[bool] = False
 
-    def _check_parameters(self, positive: Rule, inside_0_1: Rule) -> None:
+    def _check_records(self) -> None:
         """Bring fields into the form in which they are kept; ValueError if one is out of range."""
+        check_fields(self)
         kept, _ = checked_columns(self.columns, None)
         if kept.columns is None or kept.width < 2:
             raise ValueError(
@@ -51,12 +53,6 @@ class _Regression(Columnwise):
             )
         object.__setattr__(self, "columns", kept.columns)
         object.__setattr__(self, "clip", bool(self.clip))
-        rules = dict.fromkeys(("epsilon", "radius", "response_bound"), positive)
-        rules |= dict.fromkeys(("delta", "split"), inside_0_1)
-        fields = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        for name, rule in rules.items():
-            if name in fields:
-                self._check(name, *rule)
 
     def _parts(self, rows: Array) -> tuple[Array, Array]:
         """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1.
@@ -128,12 +124,12 @@ class LinearRecordsMechanism(_Regression, Additive):
         Whether records outside the ball or the range are clipped; if not, they are refused.
     """
 
-    epsilon: Array
-    delta: Array
-    radius: Array
-    response_bound: Array
+    epsilon: Array = ruled(POSITIVE)
+    delta: Array = ruled(INSIDE_0_1)
+    radius: Array = ruled(POSITIVE)
+    response_bound: Array = ruled(POSITIVE)
     columns: ColumnNames = static()
-    split: Array = 0.5
+    split: Array = ruled(INSIDE_0_1, default=0.5)
     clip: bool = static(default=False)
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
@@ -141,7 +137,7 @@ class LinearRecordsMechanism(_Regression, Additive):
     lower = property(lambda self: -self.upper)
 
     def __post_init__(self) -> None:
-        self._check_parameters(POSITIVE, INSIDE_0_1)
+        self._check_records()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
         object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
@@ -206,11 +202,11 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         Share of epsilon that goes to the label, between 0 and 1, exclusive.
     """
 
-    epsilon: Array
-    delta: Array
-    radius: Array
+    epsilon: Array = ruled(ONE_POSITIVE)
+    delta: Array = ruled(ONE_INSIDE_0_1)
+    radius: Array = ruled(ONE_POSITIVE)
     columns: ColumnNames = static()
-    split: Array = 0.5
+    split: Array = ruled(ONE_INSIDE_0_1, default=0.5)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
@@ -225,7 +221,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
     def __post_init__(self) -> None:
-        self._check_parameters(ONE_POSITIVE, ONE_INSIDE_0_1)
+        self._check_records()
         if not is_concrete(self.epsilon, self.delta, self.split):
             raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
@@ -303,15 +299,15 @@ class StatisticsMechanism(_Regression, Additive):
     `LinearStatisticsMechanism` and `LogisticStatisticsMechanism` say which statistics these are.
     """
 
-    epsilon: Array
-    delta: Array
-    radius: Array
-    response_bound: Array
+    epsilon: Array = ruled(ONE_POSITIVE)
+    delta: Array = ruled(ONE_INSIDE_0_1)
+    radius: Array = ruled(ONE_POSITIVE)
+    response_bound: Array = ruled(ONE_POSITIVE)
     columns: ColumnNames = static()
     ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
-    count: Array = optional(default=None)
+    count: Array = optional(COUNT, default=None)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
@@ -319,9 +315,7 @@ class StatisticsMechanism(_Regression, Additive):
     upper = None
 
     def __post_init__(self) -> None:
-        self._check_parameters(ONE_POSITIVE, ONE_INSIDE_0_1)
-        if self.count is not None:
-            self._check("count", "a whole number of records, 1 at least", lambda a: (a >= 1) & (a == np.round(a)))
+        self._check_records()
         for name, allowed in (("trust_model", ("local", "central")), ("off_diagonal", tuple(OFF_DIAGONALS))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_0, at_least, check_order, checked, is_integer, refuse
 from ldpbayes._core.printing import shown_fields
-from ldpbayes._core.pytrees import optional, static, unchecked
+from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
@@ -170,6 +170,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def _check_columns_and_bounds(self) -> None:
         """Bring columns and bounds into the form in which they are kept, or raise ValueError."""
+        check_fields(self)
         columns, order = checked_columns(self.columns, self.perturbed)
         object.__setattr__(self, "columns", columns.columns)
         object.__setattr__(self, "perturbed", columns.perturbed)
