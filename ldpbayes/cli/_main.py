@@ -30,7 +30,7 @@ from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.cli._releases import load_features, load_releases
 from ldpbayes.inference.result import ADVICE
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.composition import statements
+from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 
 if TYPE_CHECKING:

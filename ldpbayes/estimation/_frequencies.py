@@ -19,7 +19,7 @@ from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import Mechanism, PureProtocol
-from ldpbayes.mechanisms.composition import statements
+from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable

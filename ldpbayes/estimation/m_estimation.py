@@ -28,7 +28,7 @@ from ldpbayes.estimation._problem import Problem, Records, check_finite, natural
 from ldpbayes.estimation.estimates import Estimate, names_of
 from ldpbayes.estimation.losses._loss import Loss
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.composition import statements
+from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
 

@@ -25,7 +25,7 @@ from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.composition import statements
+from ldpbayes.mechanisms.protocol import statements
 
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "

@@ -14,12 +14,11 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.protocol import PiecewiseConstant
-from ldpbayes.mechanisms.registry import register
+from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 
 
-@register("laplace")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("laplace")
 class LaplaceMechanism(Additive):
     """Laplace noise for a budget, on a clipped number, on columns of a row or on a statistic ([DMNS]).
 
@@ -76,8 +75,7 @@ class _StatedDeviation(Additive):
     perturbed: ColumnSubset = static(default=None)
 
 
-@register("symmetric_laplace")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("symmetric_laplace")
 class SymmetricLaplaceMechanism(_StatedDeviation):
     """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row ([LCQ] sec. 3).
 
@@ -93,8 +91,7 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale)))
 
 
-@register("independent_laplace")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("independent_laplace")
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise in every perturbed column.
 
@@ -110,8 +107,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
 
 
-@register("zero_inflated_laplace")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("zero_inflated_laplace")
 class ZeroInflatedLaplaceMechanism(Additive):
     """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
@@ -139,8 +135,7 @@ class ZeroInflatedLaplaceMechanism(Additive):
         return unchecked(laws.ZeroInflated, unchecked(laws.SymmetricLaplace, self.scale), self.zero_probability)
 
 
-@register("gaussian")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("gaussian")
 class GaussianMechanism(Additive):
     """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
 
@@ -217,8 +212,7 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
     return float(np.linalg.norm(mechanism.ranges, norm))
 
 
-@register("staircase")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("staircase")
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a budget, on a clipped number ([GV]).
 
@@ -273,8 +267,7 @@ class _WholeNumbers(Additive):
         super().__post_init__()
 
 
-@register("discrete_laplace")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumbers):
     """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
@@ -293,8 +286,7 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
     noise = property(lambda self: unchecked(laws.DiscreteLaplace, self.scale))
 
 
-@register("discrete_gaussian")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("discrete_gaussian")
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 

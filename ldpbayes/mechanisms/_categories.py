@@ -18,7 +18,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, another_code
-from ldpbayes.mechanisms.registry import register
+from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -218,8 +218,7 @@ def row_sums(z: Array) -> Array:
     return rows(z.reshape(-1, z.shape[-1])).reshape(z.shape[:-1])
 
 
-@register("randomized_response")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("randomized_response")
 class RandomizedResponse(_EvenProtocol):
     """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
 
@@ -316,8 +315,7 @@ class _UnaryEncoding(BitVectorProtocol):
         return p * (1 - q)
 
 
-@register("optimal_unary_encoding")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
 
@@ -332,8 +330,7 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
 
 
-@register("symmetric_unary_encoding")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1 - q = 1 / (1 + exp(-epsilon / 2)) (SUE): the permanent response of basic RAPPOR.
 
@@ -348,8 +345,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
 
 
-@register("subset_selection")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("subset_selection")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
 
@@ -441,8 +437,7 @@ class _SizedSubset(constraints.Constraint):
 MOST_PAIRS = 1 << 24  # of columns and categories: with more, `implausible` would need too much memory and tests nothing
 
 
-@register("hadamard_response")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("hadamard_response")
 class HadamardResponse(_EvenProtocol):
     """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
 
@@ -503,8 +498,7 @@ MAX_CATEGORIES = 10**7  # codes of at most seven digits
 MAX_RANGE = 1 << 31
 
 
-@register("local_hashing")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g - 1 with a random seed; release the seed, and the hash by randomized response.
 

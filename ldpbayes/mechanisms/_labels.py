@@ -16,9 +16,9 @@ from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
 from ldpbayes.mechanisms._categories import RandomizedResponse
-from ldpbayes.mechanisms.design import Histogram, HistogramLike, checked_histogram, checked_interval
+from ldpbayes.mechanisms.design import HistogramLike, checked_histogram, checked_interval
 from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear
-from ldpbayes.mechanisms.registry import register
+from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
@@ -28,8 +28,7 @@ MOST_CELLS = 512  # of a prior: the optimum takes less than a second
 LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
-@register("rr_on_bins")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
     """Randomized response between d bins of the labels, each released as a number of its own ([GKKLMVZ] Algorithm 1).
 
@@ -152,8 +151,7 @@ def _cells(nodes: np.ndarray) -> np.ndarray:
 RULES = ("projection", "uniform")  # for labels outside the interval
 
 
-@register("rp_with_prior")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("rp_with_prior")
 class RPWithPrior(NumericMechanism, PiecewiseConstant):
     """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
 
@@ -175,7 +173,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     """
 
     epsilon: Array = ruled(POSITIVE)
-    interval: tuple[Array, Array]  # type: ignore[misc]  # a rule is no default
+    interval: tuple[Array, Array]
     half_width: Array = ruled(POSITIVE)
     outside: str = static(default="projection")
 
@@ -292,8 +290,7 @@ NODES = 25  # labels with a row of their own: a second's work
 MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
-@register("unbiased_randomizer")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("unbiased_randomizer")
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
 
@@ -357,7 +354,13 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
         else:
             rows = protocol.increasing("nodes", nodes, 2)
-        laws = design.optimal_unbiased(rows, _rounded_prior(histogram, rows), epsilon)
+        # probabilities of the rows after rounding at random: under a density that is constant on a cell, the mean of a
+        # linear function is its value in the middle
+        ends = np.unique(np.concatenate([histogram.nodes, rows]))
+        mass = np.diff(np.interp(ends, histogram.nodes, histogram.cumulative))
+        (above, share), k = protocol.interpolation(np, rows, (ends[1:] + ends[:-1]) / 2), len(rows)
+        probabilities = np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)
+        laws = design.optimal_unbiased(rows, probabilities, epsilon)
         return cls(epsilon, rows, laws.outputs, laws.matrix)
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -413,12 +416,3 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def guarantee(self) -> Guarantee:
         """The curve of all pairs of nodes: a label between two has a mixture of their laws, which tells no more."""
         return Guarantee(FiniteTradeoff(self.matrix), unit="label")
-
-
-def _rounded_prior(histogram: Histogram, nodes: np.ndarray) -> np.ndarray:
-    """Probabilities of the nodes after clipping to them and rounding at random."""
-    ends = np.unique(np.concatenate([histogram.nodes, nodes]))
-    mass = np.diff(np.interp(ends, histogram.nodes, histogram.cumulative))
-    # under a density that is constant on a cell, the mean of a linear function is its value in the middle
-    (above, share), k = protocol.interpolation(np, nodes, (ends[1:] + ends[:-1]) / 2), len(nodes)
-    return np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)

@@ -19,7 +19,7 @@ from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
 from ldpbayes.mechanisms.protocol import NumericMechanism
-from ldpbayes.mechanisms.registry import register
+from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
@@ -98,8 +98,7 @@ class _Regression(Columnwise):
         return x, y
 
 
-@register("linear_records")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("linear_records")
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a response y in its range ([KJKH] sec. 3.2.3 and 12.1).
 
@@ -185,8 +184,7 @@ class LinearRecordsMechanism(_Regression, Additive):
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
 
-@register("logistic_records")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("logistic_records")
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
@@ -423,8 +421,7 @@ class StatisticsMechanism(_Regression, Additive):
         return sentences
 
 
-@register("linear_statistics")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("linear_statistics")
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
@@ -453,8 +450,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     """
 
 
-@register("logistic_statistics")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("logistic_statistics")
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 

@@ -19,7 +19,7 @@ from ldpbayes._core.tracing import array_of, extreme, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
-from ldpbayes.mechanisms.registry import register
+from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import IndependentGaussian, Noise
 from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.arrays import rounded, snapped
@@ -443,8 +443,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return implausible_columns(names, columns, lower, upper, deviations, noisy, self.noise.depth)
 
 
-@register("additive")
-@dataclasses.dataclass(frozen=True)
+@registered_dataclass("additive")
 class AdditiveMechanism(Additive):
     """Any noise on a clipped number, on columns of a row, or on a statistic.
 

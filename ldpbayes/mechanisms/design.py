@@ -137,9 +137,8 @@ class HalfWidthDesign(NamedTuple):
 def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
     """Share of the variance of a label Y that its release Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y.
 
-    It is the Fisher information about the mean of the labels in one release, relative to that in a label, where the
-    law of the labels is the prior, tilted by exp(η y): the covariance of Y and 1{Z = z} is the derivative of P(Z = z)
-    with respect to η.
+    It is the Fisher information about the mean of the labels in one release, relative to that in a label, for laws that
+    are the prior tilted by exp(η y): the covariance of Y and 1{Z = z} is the derivative of P(Z = z) in η.
 
     Parameters
     ----------
@@ -325,8 +324,15 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     mean = probabilities @ values
     spread = np.max(np.abs(values - mean))
     centred = (values - mean) / spread
-    costs, outputs = _bins(centred, probabilities, budget)
-    k = len(values)
+    # exp(−ε) times the cost of each bin of values r, ..., i − 1, and its best output; arrays (k + 1, k + 1)
+    keep, gain, k = np.exp(-budget), -np.expm1(-budget), len(values)
+    moments = np.cumsum(probabilities * centred ** np.arange(3)[:, None], axis=1)
+    sums = np.concatenate([np.zeros((3, 1)), moments], axis=1)
+    mass, first_moment, second_moment = (keep * total[-1] + gain * (total - total[:, None]) for total in sums)
+    bins = np.arange(k + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        outputs = first_moment / mass
+        costs = np.where(bins[:, None] < bins, second_moment - first_moment * outputs, np.inf)
     # costs of the first i values in one bin, in two, ...; infinite where there are too few of them
     best, predecessors, totals = costs[0], [], []
     for d in range(2, k + 1):
@@ -335,7 +341,7 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
         predecessor = np.argmin(through, axis=0)
         best = np.take_along_axis(through, predecessor[None], axis=0)[0]
         predecessors.append(predecessor)
-        totals.append(best[k] / (1 + (d - 1) * np.exp(-budget)))
+        totals.append(best[k] / (1 + (d - 1) * keep))
     losses = np.array(totals)
     fewest = int(np.argmax(losses <= losses.min() + LOSS_ROUNDING))
     ends = [k]
@@ -349,19 +355,6 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     margin = EDGE_MARGIN * (above - below)
     middles = np.clip((released[1:] + released[:-1]) / 2, below + margin, above - margin)
     return BinDesign(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * spread**2))
-
-
-def _bins(values: np.ndarray, probabilities: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
-    """exp(−ε) times the cost of each bin of values r, ..., i − 1, and its best output; arrays (k + 1, k + 1)."""
-    keep, gain = np.exp(-budget), -np.expm1(-budget)
-    moments = np.cumsum(probabilities * values ** np.arange(3)[:, None], axis=1)
-    sums = np.concatenate([np.zeros((3, 1)), moments], axis=1)
-    mass, first, second = (keep * total[-1] + gain * (total - total[:, None]) for total in sums)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        outputs = first / mass
-        costs = second - first * outputs
-    bins = np.arange(len(values) + 1)
-    return np.where(bins[:, None] < bins, costs, np.inf), outputs
 
 
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:

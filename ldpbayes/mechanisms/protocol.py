@@ -2,7 +2,8 @@
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -22,6 +23,7 @@ from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy.guarantee import quoted
 
 
 class Mechanism(Called, abc.ABC):
@@ -414,6 +416,32 @@ class _OneOf(constraints.Constraint):
     def eq(self, other: object, static: bool = False) -> Array:
         same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
         return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]
+
+
+def statements(mechanisms: Iterable[Mechanism]) -> str:
+    """What releases promise together: the sum of their budgets, then each promise with its number of releases.
+
+    Releases do not say whether they are about the same people, so the words hold in either case.
+    """
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    promises = Counter(guarantee.statement() for guarantee in guarantees)
+    if len(guarantees) < 2:
+        return "".join(promises)
+    # basic composition: epsilons add up, and deltas
+    budget, delta = (
+        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
+        for parts in zip(*(guarantee.stated_pair for guarantee in guarantees), strict=True)
+    )
+    sum_of_budgets = f"is promised epsilon {quoted(budget)} and delta {quoted(delta)} in all"
+    if budget[1] == np.inf or delta[1] >= 1:
+        sum_of_budgets = "may be promised nothing in all"
+    unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
+    heading = (
+        f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with one "
+        f"{unit} in each {sum_of_budgets}. What each promises by itself:"
+    )
+    lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in promises.items())
+    return "\n".join([heading, *lines])
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:

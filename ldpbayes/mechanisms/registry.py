@@ -1,11 +1,12 @@
 """The registry that finds mechanisms by name, installed third parties' included, and makes them from specs."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
-from ldpbayes._core.pytrees import pytree
+from ldpbayes._core.pytrees import optional, pytree, ruled, static
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, from_json
 
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
@@ -49,6 +50,12 @@ def register(name: str) -> Callable[[_M], _M]:
         return cls
 
     return decorate
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, optional, ruled))
+def registered_dataclass(name: str) -> Callable[[Any], Any]:
+    """Class decorator: a frozen dataclass that is a mechanism of this name, by `register`."""
+    return lambda cls: register(name)(dataclasses.dataclass(frozen=True)(cls))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:

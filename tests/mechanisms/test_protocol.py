@@ -15,7 +15,7 @@ from ldpbayes.mechanisms import (
     RandomizedResponse,
     mechanism_from_spec,
 )
-from ldpbayes.mechanisms.composition import statements
+from ldpbayes.mechanisms.protocol import statements
 
 BUDGETS = np.array([[0.1, 1.0, 1 / 3]])
 EVERY = [
