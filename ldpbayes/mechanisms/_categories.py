@@ -172,7 +172,6 @@ class BitVectorProtocol(PureProtocol):
     """A pure protocol that releases the membership of S(z) itself, one bit a category."""
 
     event_shape = property(lambda self: (self.categories,))
-
     support = constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -519,6 +518,7 @@ class LocalHashing(_EvenProtocol):
 
     hash_range: int = static(default=None)
     event_shape = (2,)  # seed and hash
+    separation = property(lambda self: self.support_probabilities[0])  # of codes that a seed hashes apart
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -557,10 +557,6 @@ class LocalHashing(_EvenProtocol):
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z = jnp.asarray(z).astype(jnp.uint32)
         return self._hash(z[..., 0], x) == z[..., 1]
-
-    @property
-    def separation(self) -> Array:
-        return self.support_probabilities[0]  # of codes that a seed hashes apart
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         rows = max(1, (1 << 22) // self.categories)

@@ -311,6 +311,7 @@ class StatisticsMechanism(_Regression, Additive):
 
     lower = None
     upper = None
+    covariates = property(lambda self: Columns(self.columns, None).width - 1)
 
     def __post_init__(self) -> None:
         self._check_records()
@@ -352,10 +353,6 @@ class StatisticsMechanism(_Regression, Additive):
         """Number of statistics in each block: products of covariates, those with the response, its square."""
         d = self.covariates
         return (d * (d + 1) // 2, d) if self._labels else (d * (d + 1) // 2, d, 1)
-
-    @property
-    def covariates(self) -> int:
-        return Columns(self.columns, None).width - 1
 
     @property
     def _columns(self) -> Columns:

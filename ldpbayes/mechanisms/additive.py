@@ -40,6 +40,9 @@ class Columns:
     columns: ColumnNames
     perturbed: ColumnSubset
 
+    event_shape = property(lambda self: () if self.columns is None else (self.width,))
+    dimension = property(lambda self: self.width if self.perturbed is None else len(self.perturbed))
+
     @property
     def width(self) -> int:
         return 1 if self.columns is None else len(self.columns) if isinstance(self.columns, tuple) else self.columns
@@ -53,14 +56,6 @@ class Columns:
         if self.perturbed is None:
             return tuple(range(self.width))
         return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
-
-    @property
-    def dimension(self) -> int:
-        return self.width if self.perturbed is None else len(self.perturbed)
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return () if self.columns is None else (self.width,)
 
     @property
     def others(self) -> np.ndarray:
@@ -159,6 +154,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
+    _shared = property(lambda self: () if self.columns is None else ("lower", "upper", "standard_deviations"))
     has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
 
     noise: Noise
@@ -196,8 +192,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 object.__setattr__(self, name, getattr(self, name)[order])
                 self._check(name, *FINITE)
         if self.columns is None:
-            numbers = {name: value for name, value in shown_fields(self) if not isinstance(value, Noise)}
-            shapes = {name: np.shape(value) for name, value in numbers.items() if value is not None}
+            fields = (pair for pair in shown_fields(self) if pair[1] is not None and not isinstance(pair[1], Noise))
+            shapes = {name: np.shape(value) for name, value in fields}
             try:
                 np.broadcast_shapes(*shapes.values())
             except ValueError:
@@ -293,10 +289,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def batch_shape(self) -> tuple[int, ...]:
         bounds = () if self.columns is not None or not self.bounded else (np.shape(self.lower), np.shape(self.upper))
         return np.broadcast_shapes(self.noise.batch_shape, *bounds)
-
-    @property
-    def _shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        return () if self.columns is None else ("lower", "upper", "standard_deviations")
 
     @property
     def perturbing(self) -> "Additive":

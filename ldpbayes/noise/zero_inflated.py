@@ -91,9 +91,7 @@ class ZeroInflated(Omitted):
 
     probability: Array = ruled(INSIDE_0_1)
 
-    @property
-    def chance(self) -> Array:
-        return self.probability
+    chance = property(lambda self: self.probability)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)
