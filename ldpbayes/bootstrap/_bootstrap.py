@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -159,16 +158,16 @@ class Replicates(NamedTuple):
     outside: Array  # whether the release was outside the domain (draws,)
 
 
-@functools.partial(jax.jit, static_argnames="target")
-def estimate_with_target(
-    estimator: PrivateEstimator, values: PyTree, target: Target | None = None
-) -> tuple[Estimated, PyTree]:
+def _estimated(estimator: PrivateEstimator, values: PyTree, target: Target | None = None) -> tuple[Estimated, PyTree]:
     """The estimate from released values, and its reported part, or a user's target of the parameters."""
     estimate = estimator.estimate(values)
     if target is None:
         return estimate, estimator.target(estimate.params)
     # standard errors by a formula are those of the estimator's own target
     return estimate._replace(standard_error=None), target(estimate.params)
+
+
+estimate_with_target = jax.jit(_estimated, static_argnames="target")
 
 
 @pytree_dataclass
@@ -199,7 +198,7 @@ class Replication:
             else:
                 keys = jax.random.split(key)
                 values = estimator.randomize(keys[1], self.simulator(keys[0], params))
-            estimate, reported = estimate_with_target(estimator, values, self.target)
+            estimate, reported = _estimated(estimator, values, self.target)
             flat = ravel_pytree(reported)[0]
             return Replicates(estimator.unconstrained(estimate.params), flat, estimate.standard_error, estimate.outside)
 

@@ -76,20 +76,16 @@ class NumberFamily(ParametricFamily):
         The rule is Gauss's, in the `coordinate`. Its two panels meet near the mode: nodes are closest together there.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
-        bounds = jnp.stack([jnp.asarray(bound, float) for bound in (self.lower, self.upper)])
-        low, high = forward(bounds)
+        bounds = [jnp.asarray(bound, float) for bound in (self.lower, self.upper)]
+        low, high = map(forward, bounds)
         cuts = jnp.stack([jnp.asarray(cut, float) for cut in self.reach(record)])
+        parts = jnp.stack([jnp.clip(cuts, low, high), jnp.minimum(cuts, low), jnp.maximum(cuts, high)])
         t, w = leggauss(PANEL_NODES)
-
-        def rule(points: jax.Array) -> tuple[jax.Array, jax.Array]:
-            half = jnp.diff(points)[:, None] / 2
-            nodes = (points[:-1, None] + half * (1 + t)).ravel()
-            return nodes, (half * w).ravel() * self.density(record, nodes)
-
-        nodes, weights = rule(jnp.clip(cuts, low, high))
-        atoms = [jnp.sum(rule(points)[1]) for points in (jnp.minimum(cuts, low), jnp.maximum(cuts, high))]
-        weights = jnp.append(weights, jnp.stack(atoms))
-        return PointMasses(jnp.append(backward(nodes), bounds), weights / jnp.sum(weights))
+        half = jnp.diff(parts)[..., None] / 2
+        nodes = parts[:, :-1, None] + half * (1 + t)
+        masses = half * w * self.density(record, nodes)
+        weights = jnp.append(masses[0], jnp.sum(masses[1:], axis=(1, 2)))
+        return PointMasses(jnp.append(backward(nodes[0]), jnp.stack(bounds)), weights / jnp.sum(weights))
 
     @property
     def width(self) -> Array:
@@ -478,8 +474,8 @@ class ScaledStatistics(NumberFamily):
         """Their expectation (2,) for a record that is not clamped."""
 
     def _extremes(self) -> tuple[jax.Array, jax.Array]:
-        at_lower, at_upper = self.natural(jnp.stack([jnp.asarray(end, float) for end in (self.lower, self.upper)]))
-        return jnp.minimum(at_lower, at_upper), jnp.maximum(at_lower, at_upper)
+        ends = [self.natural(jnp.asarray(end, float)) for end in (self.lower, self.upper)]
+        return jnp.minimum(*ends), jnp.maximum(*ends)
 
     def _scaled(self, natural: jax.Array) -> jax.Array:
         least, most = self._extremes()
