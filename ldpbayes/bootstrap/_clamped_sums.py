@@ -86,10 +86,9 @@ class PointMasses(NamedTuple):
 def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = None) -> jax.Array:
     """Draw the sum of ``count`` independent variables; the distribution function is off by less than 1e-5.
 
-    The nodes of the law are those of Gauss-Legendre rules of `PANEL_NODES` in a coordinate in which its density is
-    smooth, one panel after the other, and last its bounds with their masses. On a lattice (``step``, of which 0 is a
-    point) they are all its points, and the sum is on the lattice too, unless its standard deviation is over two hundred
-    steps: then the table is exact only if the sum is smooth over a step. Mapped over keys alone, tables are made once.
+    The law has nodes of panels of `PANEL_NODES` and last its bounds, or all points of a lattice of a ``step``. There
+    the sum is on the lattice too, unless its standard deviation is over two hundred steps: then the table is exact only
+    if the sum is smooth over a step. Mapped over keys alone, tables are made once.
     """
     edges, below, smooth = table_of_sum(law, count, step)
     keys = jax.random.split(key, 4)

@@ -13,12 +13,7 @@ import numpyro.distributions as dist
 from ldpbayes._core.checks import LARGEST_CODE, at_least, check_order
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._bootstrap import (
-    Constraints,
-    PrivateEstimator,
-    free_vector,
-    params_of_free,
-)
+from ldpbayes.bootstrap._bootstrap import Constraints, PrivateEstimator
 from ldpbayes.bootstrap._clamped_sums import PointMasses
 from ldpbayes.data import Release
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
@@ -126,12 +121,6 @@ class ParametricFamily(abc.ABC):
                 )
             checked_field(self, name, allowed, ok)
         check_order(self.lower, self.upper)
-
-    def unconstrained(self, params: Params) -> jax.Array:
-        return free_vector(self.constraints, params)
-
-    def constrained(self, vector: Array, like: Params) -> Params:
-        return params_of_free(self.constraints, vector, like)
 
 
 class FamilyEstimator(PrivateEstimator):

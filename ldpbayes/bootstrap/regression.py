@@ -58,11 +58,7 @@ class RegressionMoments(NormalVector):
         return without, {1: 2 + 2 * math.sqrt(2.0) * d, 2: math.sqrt(4.0 + 8 * d)}[order], 1.0
 
     def weights(self, split: Sequence[float] | np.ndarray, order: int) -> np.ndarray:
-        """Factors of the statistics, so that each block has its share of a sensitivity of one.
-
-        Under Laplace noise (order 1) sensitivities of blocks add, and so do the shares of ε; under Gaussian noise
-        (order 2) their squares.
-        """
+        """Factors of the statistics, so that each block has its share of a sensitivity of one (order 2: its square)."""
         shares = np.asarray(checked("split", split, "three positive shares that sum to one", lambda a: a > 0))
         if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-9:
             raise ValueError(f"split must be three positive shares that sum to one, got {split!r}")
