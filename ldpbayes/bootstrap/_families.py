@@ -124,7 +124,7 @@ class ParametricFamily(abc.ABC):
 
 
 class FamilyEstimator(PrivateEstimator):
-    """An estimator of a ``family`` from ``count`` records; neighbouring data sets have the same, public number."""
+    """An estimator of a ``family`` from a perturbed sum of the statistics of ``count`` records, a public number."""
 
     family: ParametricFamily
     count: int
@@ -141,6 +141,18 @@ class FamilyEstimator(PrivateEstimator):
     @property
     def constraints(self) -> Constraints:  # type: ignore[override]
         return self.family.constraints
+
+    @abc.abstractmethod
+    def perturbed(self, key: Key, total: Array) -> jax.Array:
+        """Values released of the sum of the statistics."""
+
+    def randomize(self, key: Key, data: Array) -> jax.Array:
+        return self.perturbed(key, self.family.statistics(data).sum(axis=0))
+
+    def simulate_release(self, key: Key, params: Params) -> jax.Array:
+        # sums are drawn, not records, where their law is known
+        keys = jax.random.split(key)
+        return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
         """Read records (n, *event), and release values of them; for simulation and studies.

@@ -229,20 +229,11 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
         return self._law.posterior(self.prior, self.temper, total, self.count, self.family)
 
-    def sample(self, key: Key, total: Array) -> jax.Array:
-        """A draw of the parameter, a number, given the sum of clamped records."""
+    def perturbed(self, key: Key, total: Array) -> jax.Array:
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)
-
-    def randomize(self, key: Key, data: Array) -> jax.Array:
-        return self.sample(key, self.family.statistics(data).sum(axis=0))
 
     def estimate(self, values: Array) -> Estimated:
         return Estimated({self._law.parameter: jnp.asarray(values)}, None, jnp.zeros((), bool))
-
-    def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        # the sum is drawn, not the records
-        keys = jax.random.split(key)
-        return self.sample(keys[1], self.family.total(keys[0], params, self.count))
 
     def nearest(self, target: Params) -> Params:
         return {name: jnp.clip(part, self.lower, self.upper) for name, part in target.items()}

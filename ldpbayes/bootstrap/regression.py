@@ -222,7 +222,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         corner = (explained + squares)[None, None]
         second = jnp.block([[covariance + jnp.outer(x, x), with_x[:, None]], [with_x[None], corner]])
         total = n * jnp.concatenate([x, v[None], packed(second, "scaled")])
-        return self.mechanism.simulate(keys[2], self.weights * total)
+        return self.perturbed(keys[2], total)
 
     def target(self, params: Params) -> Params:
         return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}

@@ -67,8 +67,8 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         if self.account_for_clamping and not self.family.accounts_for_clamping:
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
-    def randomize(self, key: Key, data: Array) -> jax.Array:
-        return self.mechanism.simulate(key, self.weights * self.family.statistics(data).sum(axis=0))
+    def perturbed(self, key: Key, total: Array) -> jax.Array:
+        return self.mechanism.simulate(key, self.weights * total)
 
     def estimate(self, values: Array) -> Estimated:
         params, outside = self.solve(values / (self.weights * self.count))
@@ -110,11 +110,6 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
         variance = self.mechanism.noise.variance if noise else 0.0
         return self.family.covariance(params, variance, self.count, clamped=self.account_for_clamping)
-
-    def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        # the sums are drawn, not the records, where their law is known
-        keys = jax.random.split(key)
-        return self.mechanism.simulate(keys[1], self.family.total(keys[0], params, self.count))
 
     def nearest(self, target: Params) -> Params:
         return self.family.nearest(target)
