@@ -214,6 +214,13 @@ class Replication:
 Corrected = tuple[np.ndarray, Replicates]  # the corrected target (p,) of estimated parameters, with its replicates
 
 
+@jax.jit
+def _allowed(estimator: PrivateEstimator, vector: Array, like: PyTree) -> tuple[PyTree, jax.Array]:
+    """Parameters of a vector, and the vector that they have, which is another one at an edge."""
+    params = estimator.constrained(vector, like)
+    return params, estimator.unconstrained(params)
+
+
 def _mean(array: Array) -> np.ndarray:
     return np.nanmean(np.asarray(array), axis=0)
 
@@ -265,8 +272,8 @@ class Matched:
 
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
             """The nearest vector that parameters have, and replicates there."""
-            allowed = estimator.constrained(jnp.asarray(vector), params)
-            return np.asarray(estimator.unconstrained(allowed)), replication.replicates(allowed)
+            allowed, free = _allowed(estimator, vector, params)
+            return np.asarray(free), replication.replicates(allowed)
 
         aim = np.asarray(estimator.unconstrained(params))
         here, replicates = evaluate(aim)
