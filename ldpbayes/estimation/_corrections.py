@@ -18,7 +18,7 @@ from ldpbayes._core.checks import FINITE, checked, is_integer
 from ldpbayes._core.pytrees import equal, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.losses._loss import Loss
+from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.noise.zero_inflated import Omitted

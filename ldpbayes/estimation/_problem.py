@@ -11,14 +11,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-import ldpbayes.estimation.losses as losses
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
+from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import Bounds, Correction, check_noise, methods_for
-from ldpbayes.estimation.losses._loss import FunctionLoss, Loss, as_loss, has_kinks
-from ldpbayes.estimation.losses._regression import RegressionLoss
+from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Noise
@@ -29,13 +28,18 @@ LENGTHS = 2.0 ** np.arange(-64, 65)  # moves of a parameter that are tried
 BENT = 0.5  # share of the predicted change by which a linear approximation fails after a move of one unit
 ROUNDING = 2.0**-40  # share of the values and slopes that is taken for rounding error
 
+PANELS, NODES = 16, 3  # panels of a line at each level of a search for kinks, Gauss nodes in each panel
+LEVELS = 5  # so that the last panel is a millionth of the line
+UNEXPLAINED = 2.0  # times the largest change that the derivatives sampled in a panel explain; a jump misses all of it
+SMALL = 1e-9  # against the largest derivatives on the line
+FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero ends in steps
+
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Rows (N, columns) in double precision, with the support of the original records in the perturbed columns.
+    """Rows (N, columns) in double precision, which are on the support if they were so before rounding.
 
-    Rows that were on the support before rounding are on it again. `scalar` says that a record is a number. The
-    mechanism of original records adds nothing.
+    `scalar` says that a record is a number. The mechanism of original records adds nothing.
     """
 
     mechanism: Additive
@@ -51,6 +55,10 @@ class Records:
         index = list(self.mechanism.index)
         rows[..., index] = np.clip(rows[..., index], *self.support)
         return rows
+
+    def sample(self) -> np.ndarray:
+        """Rows (256, columns) drawn with a fixed seed and brought into the support."""
+        return self.inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=SAMPLE)])
 
 
 def records_of(release: Release | ArrayLike, method: Correction) -> Records:
@@ -107,18 +115,11 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
     return rows
 
 
-def sampled_rows(records: Records) -> np.ndarray:
-    """Rows (256, columns) drawn from the records with a fixed seed and brought into the support."""
-    positions = np.random.default_rng(1).integers(len(records.rows), size=SAMPLE)
-    return records.inside(records.rows[positions])
-
-
 @functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half.
 
-    If that never fails, as above all kinks, the shortest move downwards; for a loss that is linear in a parameter, one
-    plus the parameter's size.
+    If none does, as above all kinks, the shortest move downwards; if none of these does, one plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -148,20 +149,15 @@ def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Records, and a loss of a flat parameter with positions for columns.
-
-    `start` (p,) is flat, and `unravel` leads from a flat parameter to the form of the user's. `units` (p,) are the
-    natural ones at the start. `everywhere` says that the loss is finite outside the support too, `rough` that it is a
-    function with kinks in its parameter, to be rounded off over the units.
-    """
+    """Records, and a loss of a flat parameter with positions for columns."""
 
     records: Records
     loss: Loss
-    start: np.ndarray
-    unravel: Callable
-    units: np.ndarray
-    everywhere: bool
-    rough: bool
+    start: np.ndarray  # (p,)
+    unravel: Callable  # from a flat parameter to the form of the user's
+    units: np.ndarray  # (p,), the natural ones at the start
+    everywhere: bool  # whether the loss is finite outside the support too
+    rough: bool  # whether the loss is a function with kinks in its parameter, to be rounded off over the units
 
 
 def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, method: Correction) -> Problem:
@@ -173,7 +169,7 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     centre = records.rows.mean(axis=0)
     places = (records.rows, centre + 3 * (records.rows - centre))
     everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
-    units = np.asarray(natural_units(original, sampled_rows(records), start))
+    units = np.asarray(natural_units(original, records.sample(), start))
     known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
     if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
@@ -272,3 +268,49 @@ def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: b
 @functools.partial(jax.jit, static_argnames="loss")
 def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     return loss.values(rows, theta)
+
+
+def has_kinks(loss: Loss, rows: ArrayLike, thetas: ArrayLike, order: int) -> bool:
+    """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
+
+    Each line is searched by zooming in, always to the panel where most of a change is not the derivative's integral. At
+    a jump that part stays as large as it is, while a curve, however steep, straightens; so units do not matter.
+    """
+    with jax.enable_x64(True):
+        return bool(jnp.any(_jumps(loss, jnp.asarray(rows), jnp.asarray(thetas), order)))
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "order"))
+def _jumps(loss: Loss, rows: jax.Array, thetas: jax.Array, order: int) -> jax.Array:
+    t, w = np.polynomial.legendre.leggauss(NODES)
+    edges = np.arange(PANELS + 1) / PANELS
+    nodes = (edges[:-1, None] + (1 + t) / (2 * PANELS)).ravel()
+
+    def along(rows: jax.Array, thetas: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def value(s: jax.Array) -> jax.Array:
+            return loss.values(rows[0] + s * (rows[1] - rows[0]), thetas[0] + s * (thetas[1] - thetas[0]))
+
+        derivatives = jax.vmap(derivatives_up_to(order, value))
+
+        def zoomed(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            def zoom(place: Array, width: Array) -> tuple[Array, tuple]:
+                at = jnp.stack(derivatives(place + width * jnp.asarray(np.concatenate([edges, nodes]))))
+                at = jnp.where(jnp.isfinite(at), at, 0.0)
+                ends, slopes = at[k, : PANELS + 1], at[k + 1, PANELS + 1 :].reshape(PANELS, NODES)
+                missing = jnp.abs(jnp.diff(ends) - slopes @ w * width / (2 * PANELS))
+                worst = jnp.argmax(missing)
+                steepest = jnp.maximum(jnp.max(jnp.abs(slopes[worst])), jnp.max(jnp.abs(at[k + 1, worst + edge])))
+                sizes = jnp.max(jnp.abs(at), axis=1)
+                return place + width * worst / PANELS, (missing[worst], steepest * width / PANELS, sizes)
+
+            _, (missing, change, sizes) = jax.lax.scan(zoom, 0.0, float(PANELS) ** -np.arange(LEVELS))
+            return missing[-1], change[-1], jnp.max(sizes, axis=0)
+
+        missing, change, sizes = jax.vmap(zoomed)(jnp.arange(order))
+        sizes = jnp.max(sizes, axis=0)
+        # a derivative is made of terms like those below it and that above it; a large constant only hides a jump
+        return missing, change, jax.lax.cummax(sizes[1:]) + 1e-3 * sizes[0]
+
+    edge = jnp.arange(2)
+    missing, change, sizes = jax.vmap(along, (1, 1))(rows, thetas)
+    return missing > UNEXPLAINED * change + SMALL * sizes + FAINT * jnp.max(sizes, axis=0)

@@ -24,9 +24,9 @@ from ldpbayes.estimation._corrections import (
     check_noise,
     correction_from,
 )
-from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of, sampled_rows
+from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, names_of
-from ldpbayes.estimation.losses._loss import Loss
+from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
@@ -449,7 +449,7 @@ def _naive_estimate(problem: Problem, space: Box | Ball | None) -> tuple[np.ndar
     if space is None:
         reach = 1e4 * (1 + units + np.abs(naive))
         space = Box(naive - reach, naive + reach)
-    rows, sample = records.inside(records.rows), sampled_rows(records)
+    rows, sample = records.inside(records.rows), records.sample()
     for _ in range(NAIVE_ROUNDS):
         # The estimator holds nothing that `Naive` does not use, so that methods and draws share a compiled function.
         rounding = units if problem.rough else None

@@ -30,7 +30,7 @@ from ldpbayes.estimation import (
     losses,
 )
 from ldpbayes.estimation._corrections import DeconvolvedLoss, correction_from, support_controls
-from ldpbayes.estimation.losses._loss import as_loss
+from ldpbayes.estimation.losses import as_loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace, WithPublicRecords, ZeroInflated
 

@@ -9,8 +9,8 @@ import pytest
 
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import DeconvolvedLoss
-from ldpbayes.estimation._problem import natural_units
-from ldpbayes.estimation.losses._loss import as_loss, has_kinks
+from ldpbayes.estimation._problem import has_kinks, natural_units
+from ldpbayes.estimation.losses import as_loss
 
 pytestmark = pytest.mark.usefixtures("x64")
 

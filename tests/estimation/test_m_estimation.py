@@ -16,7 +16,7 @@ import ldpbayes as ldp
 from ldpbayes import losses
 from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRandom, SymmetricLaplaceCorrection
 from ldpbayes.estimation._problem import natural_units, posed, records_of
-from ldpbayes.estimation.losses._loss import as_loss
+from ldpbayes.estimation.losses import as_loss
 from ldpbayes.estimation.m_estimation import Estimator, _fixed_point
 from ldpbayes.studies import binomial_band
 

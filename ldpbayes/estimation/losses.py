@@ -1,5 +1,6 @@
-"""Losses of a regression on its linear predictor."""
+"""Losses of records: those of regressions, and any JAX function."""
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -7,15 +8,149 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from scipy import special
 
 from ldpbayes._core.checks import checked, is_integer
 from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
-from ldpbayes.estimation.losses._loss import Loss, derivatives_up_to
-from ldpbayes.numerics.minimise import Derivatives
+from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
+
+__all__ = ["Loss", "RegressionLoss", "absolute", "as_loss", "hinge", "huber", "logistic", "pinball", "squared"]
 
 Columns = Sequence[int | str]  # positions or names
+
+
+def __dir__() -> list[str]:
+    """Public names, so that completion with Tab does not show imports."""
+    return sorted(__all__)
+
+
+class Loss(abc.ABC):
+    """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number.
+
+    Subclasses define `values`. A loss is a static argument of compiled functions, so it must be hashable: a frozen
+    dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters that Laplacians and
+    their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two, and two more for each
+    perturbed column. If it is None, `m_estimate` searches for jumps.
+    """
+
+    smooth: bool | None = None
+    value_of_normal: float | None = None  # its mean at the minimum for normal residuals, a share of their deviation
+    settles: bool = True  # whether minimising the smooth version settles to rounding error, not just within its width
+
+    @abc.abstractmethod
+    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
+        """Loss of each row, from (*shape, columns) to shape."""
+
+    def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
+        """Sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
+        directions = jnp.asarray(np.eye(rows.shape[-1])[list(index)], rows.dtype)
+
+        def laplacian(row: jax.Array) -> jax.Array:
+            # forward over reverse: the Hessian's diagonal in one batched pass
+            gradient = jax.grad(lambda r: self.values(r, theta))
+            return jnp.sum(jax.vmap(lambda v: jax.jvp(gradient, (row,), (v,))[1] @ v)(directions))
+
+        return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
+        """Weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
+        return value_gradient_hessian(lambda at: jnp.sum(weights * self.values(rows, at)), theta)
+
+    def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
+        """Weighted sum of the Laplacians of rows, with its gradient and Hessian in the parameters."""
+        return value_gradient_hessian(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
+
+    def smoothed(self, width: Array) -> "Loss":
+        """A smooth loss whose kinks are rounded off over a `width`, in the unit of the residuals; else the loss."""
+        return self
+
+    def width(self, rows: jax.Array) -> Array:
+        """Unit of the widths of `smoothed`, for these records; None if the loss has no kinks to round off."""
+        return None
+
+    def names(self, columns: tuple[str, ...]) -> list[str] | None:
+        """Names of the parameters, for records with columns of these names; None if the loss does not know them."""
+        return None
+
+    def of(self, columns: tuple[str, ...]) -> "Loss":
+        """The loss with positions in place of columns' names."""
+        return self
+
+    def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
+        """Raise ValueError if an unperturbed column (not in `index`) holds a value that the loss is not for."""
+        return None
+
+
+def as_loss(
+    loss: Loss | Callable, *, scalar: bool = False, unravel: Callable[[jax.Array], object] = lambda theta: theta
+) -> Loss:
+    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record, a row.
+
+    `scalar` says that records are numbers, `unravel` maps a flat array of parameters to the form that the function
+    takes. TypeError for anything else.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    if not callable(loss):
+        raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+    return FunctionLoss(loss, scalar, unravel)
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionLoss(Loss):
+    """A user's function of one record and a flat parameter; `rough` if it has kinks in it, and is to be rounded off."""
+
+    function: Callable
+    scalar: bool
+    unravel: Callable
+    smooth: bool | None = None
+    rough: bool = False
+
+    @property
+    def settles(self) -> bool:  # type: ignore[override]
+        return not self.rough
+
+    def smoothed(self, width: Array) -> Loss:
+        # a normal density that is as wide as the logistic one of this scale
+        return _BlurredLoss(self, np.pi / np.sqrt(3) * width) if self.rough else self
+
+    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
+        def value(row: jax.Array) -> jax.Array:
+            return self.function(row[0] if self.scalar else row, self.unravel(theta))
+
+        return jax.vmap(value)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlurredLoss(Loss):
+    """E f(θ + h u) over normal u, a fixed low-discrepancy set and its mirror image, so that it is smooth.
+
+    Its Hessian is E ∇f(θ + h u) uᵀ/h (Stein's identity).
+    """
+
+    loss: Loss
+    widths: Array
+
+    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
+        moves = self._displacements(theta) * self.widths
+        return jnp.mean(jax.lax.map(lambda move: self.loss.values(rows, theta + move), moves), axis=0)
+
+    def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
+        value_and_slope = jax.value_and_grad(lambda at: jnp.sum(weights * self.loss.values(rows, at)))
+        moves = self._displacements(theta)
+        values, slopes = jax.lax.map(lambda move: value_and_slope(theta + move * self.widths), moves)
+        # the slopes' regression on the displacements, whose mean is zero
+        bend = jnp.linalg.solve(moves.T @ moves, moves.T @ slopes) / self.widths[:, None]
+        return Derivatives(jnp.mean(values), jnp.mean(slopes, axis=0), (bend + bend.T) / 2)
+
+    @staticmethod
+    def _displacements(theta: jax.Array) -> jax.Array:
+        half = max(16, 1 << int(2 * len(theta)).bit_length())
+        uniform = scipy.stats.qmc.Sobol(len(theta), seed=0).random(half)
+        normal = special.ndtri(np.clip(uniform, 1e-9, 1 - 1e-9))
+        return jnp.asarray(np.concatenate([normal, -normal]), theta.dtype)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -111,8 +246,8 @@ class RegressionLoss(Loss):
     def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
         eta, y, slopes = self._parts(rows, theta)
         features, response = self._columns(rows.shape[-1])
-        total = _derivative(self.kernel, 0, 2)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
-        return total + _derivative(self.kernel, 1, 2)(eta, y) if response in index else total
+        total = _second_derivative(self.kernel, 0)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
+        return total + _second_derivative(self.kernel, 1)(eta, y) if response in index else total
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
         return self._weighted_total(self.kernel, *self._flat(rows, weights, theta))
@@ -123,14 +258,14 @@ class RegressionLoss(Loss):
         mask = jnp.asarray(np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]))
         size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
         # the product of the squared slopes with the sum of the kernel's second derivatives
-        value, slope, bend = self._weighted_total(_derivative(self.kernel, 0, 2), *flat)
+        value, slope, bend = self._weighted_total(_second_derivative(self.kernel, 0), *flat)
         total = Derivatives(
             size * value,
             twice * value + size * slope,
             2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
         )
         if response in index:
-            return jax.tree.map(jnp.add, total, self._weighted_total(_derivative(self.kernel, 1, 2), *flat))
+            return jax.tree.map(jnp.add, total, self._weighted_total(_second_derivative(self.kernel, 1), *flat))
         return total
 
     @staticmethod
@@ -284,13 +419,26 @@ def _position(column: int | str, columns: tuple[str, ...]) -> int:
     return range(len(columns))[column]
 
 
-def _derivative(kernel: Callable, argument: int, order: int) -> Callable:
-    """Elementwise derivative of a kernel (η, y) in one of its arguments."""
+def derivatives_up_to(order: int, function: Callable) -> Callable:
+    """An elementwise function with its derivatives up to an order, as a tuple."""
+    if order == 0:
+        return lambda s: (function(s),)
+    lower = derivatives_up_to(order - 1, function)
+
+    def derivatives(s: Array) -> tuple:
+        values, slopes = jax.jvp(lower, (s,), (jnp.ones_like(s),))
+        return (*values, slopes[-1])
+
+    return derivatives
+
+
+def _second_derivative(kernel: Callable, argument: int) -> Callable:
+    """Elementwise second derivative of a kernel (η, y) in one of its arguments."""
 
     def derivative(eta: jax.Array, y: jax.Array) -> jax.Array:
         eta, y = jnp.broadcast_arrays(eta, y)
         along, at = ((lambda v: kernel(v, y)), eta) if argument == 0 else ((lambda v: kernel(eta, v)), y)
-        return derivatives_up_to(order, along)(at)[-1]
+        return derivatives_up_to(2, along)(at)[-1]
 
     return derivative
 
