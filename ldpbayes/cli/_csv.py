@@ -41,10 +41,8 @@ def guess(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """A CSV file in UTF-8 whose first line names the columns; those that are needed are read by `read`.
-
-    Cells are divided by that of ``, ; | tab`` which is as frequent in the first line as in the second. A `headless`
-    file may begin with numbers: then the columns are called ``x[0]``, ``x[1]``, ... Bad files raise `BadInput`.
+    """A CSV file in UTF-8 whose first line names the columns; a `headless` one may begin with numbers: its columns are
+    ``x[0]``, ``x[1]``, ... Bad files raise `BadInput`.
     """
 
     def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
@@ -71,7 +69,7 @@ class Table:
             raise BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
 
     def _delimiter(self, head: str) -> str:
-        """The character that divides the cells; BadInput where two divide the first two rows alike."""
+        """The character that divides the first two rows alike; BadInput if several do."""
         rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", head)
         first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
@@ -143,10 +141,7 @@ class Table:
         return {str(different[group]): records[group] for group in np.argsort(first)}
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
-        """Values of a column; `levels` are words for the codes 0, 1, ...
-
-        `hint` ends the message where there are words and no levels.
-        """
+        """Values of a column; `levels` are words for 0, 1, ..., and `hint` ends the message on words without levels."""
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
         values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])

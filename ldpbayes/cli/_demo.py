@@ -27,9 +27,7 @@ TOP = 20  # visits: the last count stands for this many or more
 ANALYSES = ("naive", "noise-aware", "non-private")
 BETA_DRAWS = 4000
 
-
-Draws = dict[str, dict[str, np.ndarray]]
-"""Draws by quantity and analysis."""
+Draws = dict[str, dict[str, np.ndarray]]  # by quantity and analysis
 
 
 def run(out: pathlib.Path, **options: Any) -> list[Any]:
@@ -72,7 +70,6 @@ def _column(data_set: str, name: str) -> np.ndarray:
 
 
 def fitted(step: str, model: Callable, data: Any, **options: Any) -> Any:
-    """A posterior; the step and its time are printed to stderr."""
     print(f"  {step} ... ", end="", file=sys.stderr, flush=True)
     start, end = time.perf_counter(), ""
     try:
@@ -84,15 +81,11 @@ def fitted(step: str, model: Callable, data: Any, **options: Any) -> Any:
 
 
 def analysed_affairs(records: np.ndarray, key: jax.Array, **options: Any) -> tuple[Draws, dict[str, Any]]:
-    """The share of true "yes" answers among `records` (N,) of 0 and 1, under randomized response at three budgets.
-
-    Also the noise-aware posteriors, by the names of their files.
-    """
+    """The share of true "yes" answers among `records` (N,) at three budgets, and noise-aware posteriors by file."""
     estimates, posteriors = {}, {}
     rng = np.random.default_rng(options["seed"])
 
-    def beta(answers: np.ndarray) -> np.ndarray:
-        """Draws of the posterior of `models.warner` for answers without noise, under its Beta(1, 1) prior."""
+    def beta(answers: np.ndarray) -> np.ndarray:  # the posterior of `models.warner` for answers without noise
         return rng.beta(1 + answers.sum(), 1 + (1 - answers).sum(), BETA_DRAWS)
 
     original = beta(records)
@@ -148,7 +141,6 @@ def simulate(mechanism: Mechanism, key: jax.Array, records: np.ndarray) -> Relea
 
 
 def table(estimates: Draws) -> str:
-    """The estimates as text: a row a quantity, a column an analysis."""
     rows = [("", ANALYSES)] + [(name, [summary(draws[each]) for each in ANALYSES]) for name, draws in estimates.items()]
     return "\n".join(f"{name:<20}{''.join(f'{cell:<21}' for cell in cells)}".rstrip() for name, cells in rows)
 

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
 from ldpbayes.cli._csv import BadInput, naming
@@ -20,8 +22,6 @@ from ldpbayes.cli._models import (
     GROUPED,
     as_sketch,
     blaming,
-    described_models,
-    first_paragraph,
     load_model,
     place_names,
     summary,
@@ -232,10 +232,25 @@ def _mechanisms(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> int:
-    rows = described_models()
+    rows = []
+    for name in ldp.models.__all__:
+        factory = getattr(ldp.models, name)
+        parameters = inspect.signature(factory).parameters.values()
+        needed = [p.name for p in parameters if p.default is p.empty]
+        shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
+        priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
+        text = (inspect.getdoc(factory) or "").replace("`", "")
+        returned = first_paragraph(text.partition("Returns\n-------\ncallable\n")[2])
+        takes = re.split(r"[;.] TypeError", returned)[0].rstrip(".")
+        rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
+
+
+def first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring in a line."""
+    return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
 def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:

@@ -2,10 +2,8 @@
 
 import contextlib
 import importlib.util
-import inspect
 import os
 import pathlib
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +20,9 @@ from ldpbayes.mechanisms import StatisticsMechanism
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
+# Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
 AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
-"""Names of the axes of ``theta``, by model."""
 GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
-"""Models of several releases, and the name of their plate of releases."""
 INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
 
 
@@ -50,10 +47,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 
 
 def load_model(name: str, *arguments: Any) -> Callable:
-    """The model of a factory in `ldpbayes.models`, with its default priors, or of a file whose name ends in ``.py``.
-
-    `arguments` are the factory's required ones.
-    """
+    """The model of a ``.py`` file, or of a factory, with its required `arguments` and default priors."""
     if name in ldp.models.__all__:
         with naming(f"--model {name}"):
             return getattr(ldp.models, name)(*arguments)
@@ -78,9 +72,8 @@ def load_model(name: str, *arguments: Any) -> Callable:
 
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
-    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line.
-
-    Of the package's own models, only ValueError and TypeError do.
+    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line;
+    of the package's own models, only ValueError and TypeError do.
     """
     path = pathlib.Path(model).absolute()
     folder = [str(path.parent)] if path.suffix == ".py" else []
@@ -105,35 +98,8 @@ def blaming(model: str) -> Iterator[None]:
             sys.path.remove(added)
 
 
-def described_models() -> list[dict[str, Any]]:
-    """For each factory of `ldpbayes.models` a dict of text: ``name``, ``priors``, ``description``, ``takes``.
-
-    The priors are those of a model made with the defaults, and features, where a factory needs some, are one column.
-    """
-    rows = []
-    for name in ldp.models.__all__:
-        factory = getattr(ldp.models, name)
-        parameters = inspect.signature(factory).parameters.values()
-        needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
-        shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown
-        priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
-        text = (inspect.getdoc(factory) or "").replace("`", "")
-        returned = first_paragraph(text.partition("Returns\n-------\ncallable\n")[2])
-        takes = re.split(r"[;.] TypeError", returned)[0].rstrip(".")
-        rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
-    return rows
-
-
-def first_paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring in a line."""
-    return " ".join((text or "").strip().partition("\n\n")[0].split())
-
-
 def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
-    """Arguments ``dims`` and ``coords`` of `ldpbayes.fit`: groups and categories are called by their words.
-
-    `levels` are words for the first categories; those without a word have their codes.
-    """
+    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: groups have their words, the first categories the `levels`."""
     axes: Sequence[str] = AXES.get(model, ())
     coords: dict[str, list[str]] = {}
     if model in GROUPED:

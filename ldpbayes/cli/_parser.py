@@ -70,9 +70,8 @@ List the models that fit knows by name: their default priors, what they are for,
   ldpbayes models --json
 """,
 }
-"""What a command does, and after an empty line examples."""
 
-FAMILY_OPTIONS = {
+FAMILY_OPTIONS = {  # parameters of families
     "lower": "bound to which records were clamped; of rows one a column, as 0,0,18",
     "upper": "the other bound",
     "trials": "of binomial records",
@@ -80,19 +79,12 @@ FAMILY_OPTIONS = {
     "scale": "known standard deviation, of gaussian_mean",
     "concentration": "known shape, of gamma_rate",
 }
-"""Parameters of the families of ``bootstrap``, with their help."""
-
-LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")
-"""Laws of labels that ``--law`` may name: functions of `ldpbayes.learning`, whose names end with ``_labels``."""
+LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
 FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
 
 
 def parser(functions: Sequence[Callable]) -> argparse.ArgumentParser:
-    """The parser of the command line, which raises `BadInput` for bad usage; ``run`` of its result is the command.
-
-    `functions` run the commands, in the order of `HELP`. Parameters of all mechanisms are options of commands that read
-    CSV files.
-    """
+    """The parser of the command line, whose result has one of the functions, in the order of `HELP`, as ``run``."""
     top = _Parser(
         prog="ldpbayes",
         description="Bayesian inference from locally differentially private releases.",
@@ -119,9 +111,7 @@ def parser(functions: Sequence[Callable]) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as all commands do, and not below the usage."""
-
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str) -> NoReturn:  # in one line, as of all commands, and not below the usage
         raise BadInput(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
@@ -202,7 +192,7 @@ class _Parameter(argparse.Action):
 
 
 def _add_csv_options(parser: argparse.ArgumentParser, without: Container[str] = ()) -> Any:
-    """The group of the options that say what a CSV file holds, the parameters of mechanisms among them."""
+    """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
         "where a RELEASE is a .csv file",
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "

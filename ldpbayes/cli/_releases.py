@@ -45,7 +45,6 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    """The releases in the files that were named."""
     for path in args.release:
         if path.suffix not in (*FILES, *CSV):
             raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
@@ -61,7 +60,6 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
 
 
 def _load_file(path: pathlib.Path) -> Release:
-    """The release in an ``.npz`` or ``.parquet`` file as `Release.save` writes it."""
     if not path.exists():
         raise BadInput(f"no release file {path}")
     try:
@@ -174,10 +172,7 @@ class NamedMatrix(np.ndarray):
 
 
 def load_features(args: argparse.Namespace) -> NamedMatrix:
-    """Features (n, d) that ``--features`` names, a row a label, with the names of the columns.
-
-    They are in a ``.csv`` file, with or without names, in an ``.npy`` file, or columns of the release's ``.csv`` file.
-    """
+    """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
     if path.suffix not in (*CSV, ".npy"):
         if len(args.release) > 1 or args.release[0].suffix not in CSV:

@@ -21,14 +21,11 @@ from ldpbayes.numerics.minimise import Minimum, minimise_on_host
 
 
 class Rows(NamedTuple):
-    """Labels of one chunk, with weights (n,) and their mechanism.
-
-    The `design` has a column of ones, if there is an intercept, and the standardised public features.
-    """
+    """A chunk of labels; its `design` (n, width) has ones, if there is an intercept, and the standardised features."""
 
     design: Array
-    values: Array
-    weights: Array
+    values: Array  # (n,)
+    weights: Array  # (n,)
     mechanism: Mechanism
 
 
@@ -43,12 +40,8 @@ class Derivatives(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Criterion:
-    """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit.
-
-    The parameters are the intercept, the coefficients, and the logarithm of the scale; the first and the last only if
-    there are such. `penalty` is the precision of the coefficients' normal prior, `scale_precision` that of the
-    logarithm of the scale, around the plausible `scale`. `spec`, if any, is the JSON of the labels' mechanism, which is
-    then a constant of the compiled function.
+    """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit. The
+    parameters are the intercept, if any, the coefficients, and the logarithm of the scale, if any.
     """
 
     objective: Objective
@@ -56,14 +49,13 @@ class Criterion:
     centre: np.ndarray
     unit: np.ndarray
     intercept: bool
-    scale: float
-    scale_precision: float
-    spec: str | None = None
-    penalty: float = 0.0
+    scale: float  # a plausible one: the median of its log-normal prior
+    scale_precision: float  # of that prior, of the logarithm
+    spec: str | None = None  # JSON of the mechanism, if it has to be a constant of the compiled function
+    penalty: float = 0.0  # precision of the coefficients' normal prior
 
     @property
     def coefficients(self) -> slice:
-        """The parameters that are penalised."""
         return slice(int(self.intercept), int(self.intercept) + len(self.unit))
 
     def losses(self, theta: np.ndarray) -> Derivatives:
@@ -81,8 +73,8 @@ class Criterion:
     def __call__(self, theta: np.ndarray) -> Derivatives:
         """The whole criterion: losses, penalty and the prior of the scale."""
         value, gradient, hessian, spread = self.losses(theta)
-        prior, prior_gradient, prior_curvature = self.prior(theta)
-        return Derivatives(float(value + prior), gradient + prior_gradient, hessian + np.diag(prior_curvature), spread)
+        prior, slope, curvature = self.prior(theta)
+        return Derivatives(float(value + prior), gradient + slope, hessian + np.diag(curvature), spread)
 
     def prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Minus the logarithm of the priors, up to a constant: value, gradient (p,), diagonal of the Hessian (p,)."""
@@ -119,7 +111,6 @@ class Criterion:
 
 @functools.partial(jax.jit, static_argnames=("objective", "spec"))
 def _derivatives(theta: Array, rows: Rows, objective: Objective, spec: str | None) -> Derivatives:
-    """Derivatives in the parameters, from those in each label's prediction and logarithm of the scale."""
     design, values, weights, mechanism = rows
     if spec is not None:
         mechanism = mechanism_from_spec(json.loads(spec))
@@ -145,16 +136,12 @@ def _derivatives(theta: Array, rows: Rows, objective: Objective, spec: str | Non
     bend = jnp.where(jnp.isfinite(bend), bend, slope[:, None] * slope)
     columns = [design] + [jnp.ones((len(design), 1))] * objective.scaled
 
-    def products(weight: Callable[[int, int], Array]) -> jax.Array:
-        def product(i: int, j: int) -> jax.Array:
-            return columns[i].T @ ((weights * weight(i, j))[:, None] * columns[j])
-
-        return jnp.block([[product(i, j) for j in kinds] for i in kinds])
+    def products(factors: Array) -> jax.Array:
+        return jnp.block([[columns[i].T @ (factors[i, j][:, None] * columns[j]) for j in kinds] for i in kinds])
 
     gradient = jnp.concatenate([column.T @ (weights * part) for column, part in zip(columns, slope, strict=True)])
-    hessian = products(lambda i, j: bend[i, j])
-    spread = products(lambda i, j: weights * slope[i] * slope[j])
-    return Derivatives(jnp.sum(weights * loss), gradient, hessian, spread)
+    spread = products(weights * weights * slope[:, None] * slope)
+    return Derivatives(jnp.sum(weights * loss), gradient, products(weights * bend), spread)
 
 
 ROUGH_TOLERANCE = 1e-2  # nats, for fits that are only compared with each other
@@ -295,8 +282,7 @@ class CrossValidation(Penalty):
 class Evidence(Penalty):
     """The penalty under which the released labels are most probable, coefficients integrated out ([MacKay]).
 
-    By Laplace's approximation, for objectives that are likelihoods. The grid has the penalties to choose from, positive
-    and in the unit of `CrossValidation`.
+    By Laplace's approximation, for likelihoods. The grid is that of `CrossValidation`, but without 0.
     """
 
     grid: tuple[float, ...] = GRID
@@ -304,11 +290,10 @@ class Evidence(Penalty):
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         theta = start
 
-        def nats(penalty: float) -> float:
-            """Minus the logarithm of the evidence."""
+        def minus_log_evidence(penalty: float) -> float:
             nonlocal theta
             minimum = minimise_on_host(dataclasses.replace(criterion, penalty=penalty), theta, ROUGH_TOLERANCE)
             theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
             return float(minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty))
 
-        return self._best(criterion, start, nats)
+        return self._best(criterion, start, minus_log_evidence)

@@ -54,7 +54,7 @@ class LabelRelease:
 
     @property
     def privacy(self) -> str:
-        """The guarantee in plain sentences."""
+        """In plain sentences."""
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
@@ -139,11 +139,7 @@ def _release(key: Key, labels: np.ndarray, mechanism: Mechanism) -> Release:
 def checked_data(
     features: Array, release: Release, objective: Objective | None
 ) -> tuple[Objective, np.ndarray, list[str]]:
-    """The objective, features (n, d) and the names of their columns; TypeError or ValueError unless a fit can use them.
-
-    The release must hold one number, or category, a record. The objective is by default the marginal likelihood of
-    normal labels.
-    """
+    """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
         hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
         kind = type(release).__name__
@@ -159,14 +155,12 @@ def checked_data(
 
 
 def privacy_of(release: Release) -> str:
-    """The promise to those whose labels were released, in plain sentences."""
     statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
     others = "The budget of whatever else was released of these labels, such as a prior, adds to that of this release"
     return f"{statement} {others}. Features are public: nothing protects them."
 
 
 def checked_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Bounds of labels as two finite numbers in order, or None."""
     if bounds is None:
         return None
     allowed = "two finite numbers, the lower first"
@@ -178,10 +172,7 @@ def checked_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | 
 def checked_features(
     features: Array, count: int | None = None, fit_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Features as a matrix (n, d) of a row for each of `count` labels, and the names of its columns.
-
-    Columns and a data frame's names must be those of an earlier fit, `fit_names`, unless that had no names.
-    """
+    """Features as a matrix (n, d), and names of its columns: those of an earlier fit, `fit_names`, if that had some."""
     matrix = np.asarray(features)
     if matrix.dtype.kind not in "iuf":
         try:
@@ -206,9 +197,6 @@ def checked_features(
 
 
 def centre_and_unit(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means (d,) of the columns and their standard deviations (d,), 1 for a constant column.
-
-    In double precision: in single, a column far from 0 has lost the differences of its numbers.
-    """
+    """Means and standard deviations (d,) of columns, 1 if constant; single precision fails for means far from 0."""
     unit = matrix.std(axis=0)
     return matrix.mean(axis=0), np.where(unit > 1e-12 * np.abs(matrix).max(axis=0), unit, 1.0)

@@ -28,23 +28,19 @@ START_INFORMATION = 1e-2  # share of the largest information at any constant: a 
 class LinearPredictor(Estimate):
     """A linear predictor of labels with its errors.
 
-    Intervals are normal but for the scale. The scale's interval has all scales that a likelihood ratio test accepts,
-    without the scale's prior: it begins with 0 if the labels do not tell a small scale from none. If the labels
-    determine the scale to 10 %, its interval is normal in the logarithm.
+    Intervals are normal but for the scale, whose interval has all scales that a likelihood ratio test accepts, without
+    their prior: it begins with 0 if the labels do not tell a small scale from none. If the labels determine the scale
+    to 10 %, the interval is normal in the logarithm.
 
     Attributes
     ----------
-    names : list of str
-        Of the parameters: "intercept", the features, "scale"; the first and the last only if there are such.
-    params : array (p,)
-        The parameters in the units of features and labels.
+    names, params : list of str, array (p,)
+        The intercept (if any), coefficients and scale (if any), in the units of features and labels.
     covariance : array (p, p)
         For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
         the sandwich. NaN if the labels do not identify the parameters.
-    count, loss
-        Number of labels, and the sum of their losses without the penalty.
-    objective, penalty
-        The loss that was minimised, and the precision of the prior of standardised features' coefficients.
+    count, loss, penalty
+        Number of labels, the sum of their losses without the penalty, and that of `linear_fit`.
     converged, steps
         Whether the minimisation converged, and its number of steps.
     """
@@ -78,7 +74,7 @@ class LinearPredictor(Estimate):
 
     @property
     def scale(self) -> float | None:
-        """The law's scale, None if it has none."""
+        """Of the law, None if it has none."""
         return float(self.params[-1]) if self.objective.scaled else None
 
     @functools.cached_property
@@ -196,7 +192,6 @@ def linear_fit(
 
 
 def _identified(hessian: np.ndarray) -> bool:
-    """Whether no direction is without curvature."""
     unit = np.sqrt(np.abs(np.diagonal(hessian)) + 1e-300)
     curvatures = np.linalg.eigvalsh(hessian / np.outer(unit, unit))
     return bool(curvatures[0] > FLAT_CURVATURE * curvatures[-1])
@@ -205,10 +200,7 @@ def _identified(hessian: np.ndarray) -> bool:
 def _criteria(
     matrix: np.ndarray, release: Release, objective: Objective, intercept: bool
 ) -> tuple[Criterion, Criterion]:
-    """The criterion of all labels, and that of one chunk, without a penalty yet.
-
-    A random chunk of many labels chooses the penalty, and its minimum saves steps through all labels.
-    """
+    """The criterion of all labels; and of a random chunk, which chooses the penalty and whose minimum saves steps."""
     count, mechanism = len(release), release.mechanism
     centre, unit = labels.centre_and_unit(matrix)
     centre = centre if intercept else 0 * centre
@@ -233,10 +225,9 @@ def _criteria(
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
-    """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them.
-
-    With strong noise, labels that all lie at a bound are a maximum of the likelihood too, a low one as a rule. Newton's
-    steps only decrease the criterion, so from a good constant they do not end there.
+    """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them. With
+    strong noise, labels that all lie at a bound are a low maximum of the likelihood. Newton's steps only decrease the
+    criterion, so from a good constant they do not end there.
     """
     (rows,) = criterion.chunks
     values = np.asarray(rows.values, float)

@@ -23,16 +23,12 @@ Layers = tuple[tuple[Array, Array], ...]
 
 
 class TrainedNetwork(NamedTuple):
-    """Weights (inputs, outputs) and biases (outputs,) of each layer, and other arrays: a pytree that can be vmapped.
+    """Arrays of a network, which can be vmapped; the prediction is middle + label_unit · (output of the last layer)."""
 
-    Features are standardised by `centre` (d,) and `unit` (d,). The prediction is `middle` and so many `label_unit` as
-    the last layer gives. `log_scale` is the logarithm of the scale, constant if the objective has none.
-    """
-
-    layers: Layers
-    log_scale: Array
-    centre: Array
-    unit: Array
+    layers: Layers  # weights (inputs, outputs) and biases (outputs,) of each
+    log_scale: Array  # of the law, constant if the objective has no scale
+    centre: Array  # (d,), of the features
+    unit: Array  # (d,)
     middle: Array
     label_unit: Array
 
@@ -109,10 +105,8 @@ class Network:
 def train_network(
     network: Network, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
 ) -> tuple[TrainedNetwork, jax.Array]:
-    """The network trained on released labels (n,), and the mean loss in each epoch.
-
-    Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay included. All is
-    computed in the dtype of the features (n, d). The mechanism has one budget or one a label.
+    """The network trained on released labels (n,), and mean losses of epochs, all of the dtype of the features (n, d).
+    Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay included.
     """
     try:
         import optax
@@ -168,7 +162,7 @@ class NetworkPredictor:
     """A trained network that predicts labels.
 
     `trained` is a pytree of weights, biases and scale, `losses` (epochs,) the mean loss of the `count` labels in each
-    epoch, `privacy` the promise to those whose labels were released; `names` are those of the features.
+    epoch; `names` are those of the features.
     """
 
     network: Network
@@ -181,7 +175,7 @@ class NetworkPredictor:
 
     @property
     def scale(self) -> float | None:
-        """The law's scale, None if it has none."""
+        """Of the law, None if it has none."""
         return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
@@ -213,10 +207,8 @@ def network_fit(
     ----------
     seed : int
         For the start and the order of the labels.
-    network : Network, optional
-        The layers and their training.
-    **options
-        Parameters of `Network`, in its place.
+    network, **options
+        The layers and their training: a `Network`, or its parameters in its place.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if network is not None and options:

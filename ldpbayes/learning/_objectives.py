@@ -78,7 +78,7 @@ class Objective(abc.ABC):
         """
 
     def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
-        """A plausible scale given released labels, where fits start, and the precision of its log-normal prior."""
+        """A plausible scale, where fits start, and the precision of its log-normal prior."""
         return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:

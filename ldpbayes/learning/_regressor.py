@@ -61,7 +61,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self.bounds, self.random_state = bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
-        """Fit to features X (n, d) and labels y (n,) released by `mechanism`, by default the regressor's own."""
+        """Fit to features X (n, d) and labels y (n,), released by `mechanism` or else by the regressor's own."""
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
         mechanism = self.mechanism if mechanism is None else mechanism
@@ -91,12 +91,9 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
 @dataclasses.dataclass(frozen=True)
 class Likelihood(MarginalLikelihood):
-    """−log p(y | prediction, scale) of labels that were not randomized.
+    """−log p(y | prediction, scale) of labels that were not randomized; `noise` smooths a density that has a kink."""
 
-    `noise`, the scale of Laplace noise and bounds far outside the labels, smooths a density that has a kink.
-    """
-
-    noise: tuple[float, float, float] | None = None
+    noise: tuple[float, float, float] | None = None  # scale of Laplace noise, and bounds far outside the labels
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
         if self.noise is None:
