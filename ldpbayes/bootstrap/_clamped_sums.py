@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ldpbayes._core.types import Array, Key
-from ldpbayes.numerics.quadrature import lagrange_from_legendre
+from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 PANEL_NODES = 64  # Gauss-Legendre nodes of each panel of the rule for a density
 GRID_POINTS = 4096  # cells of the table of a sum

@@ -16,7 +16,7 @@ from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.numerics.arrays import snapped
-from ldpbayes.numerics.quadrature import lagrange_from_legendre
+from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 PANELS = 40
 ORDER = 8  # nodes a panel

@@ -120,13 +120,10 @@ def _exact_counts(data: Release | Sketch) -> Sketch:
 
 @dataclasses.dataclass(frozen=True)
 class LinearVariance:
-    """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling.
+    """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling."""
 
-    The first two are the perturbation of records that have the category and of those that have not.
-    """
-
-    own: float
-    other: float
+    own: float  # by the perturbation of records that have the category
+    other: float  # by that of records that have not
     sampling: float
 
     def __call__(self, theta: Array) -> Array:
@@ -274,8 +271,8 @@ def _supporters(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> ja
 def _terms(sample: Sample, slope: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of an estimate, as extra_i 1[k ∈ S(z_i)] + low_i @ basis.
 
-    They are independent with mean zero, so that the sum of their products estimates the covariance, whatever the
-    protocol. They have the square root of the number of records with the value as a factor.
+    They are independent with mean zero, so that the sum of their products estimates the covariance. Each is multiplied
+    by the square root of the number of records with the value.
     """
     p, q = sample.mechanism.support_probabilities
     extra = slope * np.sqrt(np.asarray(sample.weights))
@@ -317,7 +314,7 @@ def _products(sample: Sample, extra: jax.Array, low: jax.Array, basis: jax.Array
 def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     count, d = float(sample.weights.sum()), sample.mechanism.categories
-    dense, (_, tolerance, max_iterations) = d <= DENSE_CATEGORIES, options
+    dense = d <= DENSE_CATEGORIES
 
     def likelihood(theta: np.ndarray) -> Likelihood:
         mean, gradient = _likelihood(sample, theta)
@@ -326,17 +323,14 @@ def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
     def information(theta: np.ndarray) -> np.ndarray:
         return np.asarray(_information(sample, theta))
 
-    theta, gap, iterations = likeliest_shares(
-        likelihood, information if dense else None, d, count, tolerance, max_iterations
-    )
-    if gap > tolerance:
-        warn(
-            f"maximum likelihood has not converged in {max_iterations} iterations: the log-likelihood may be "
-            f"{gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}",
-            RuntimeWarning,
-        )
+    newton = information if dense else None
+    theta, gap, steps = likeliest_shares(likelihood, newton, d, count, options.tolerance, options.max_iterations)
+    converged = gap <= options.tolerance
+    if not converged:
+        below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {options.tolerance:.3g}"
+        warn(f"maximum likelihood has not converged in {options.max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
-    return FrequencyEstimate("mle", theta, error, gap <= tolerance, iterations, gap, _matrix=covariance)
+    return FrequencyEstimate("mle", theta, error, converged, steps, gap, _matrix=covariance)
 
 
 _METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {

@@ -19,7 +19,7 @@ from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.likelihood._masses import aligned
 from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.numerics.quadrature import lagrange_from_legendre
+from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant

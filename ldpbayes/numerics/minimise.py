@@ -1,4 +1,4 @@
-"""Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex.
+"""Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex; and roots.
 
 Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
 says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
@@ -188,53 +188,46 @@ def minimise(
     unless the Hessian says so: for criteria whose curvature is only seen from nearby and known with an error.
     """
 
-    def hessian_for_unit_steps(slope: jax.Array, hessian: jax.Array) -> jax.Array:
-        if units is None:
-            return hessian
-        lacking = jnp.abs(slope) / units - jnp.diagonal(hessian)
-        return hessian + jnp.diag(jnp.maximum(lacking, 0.0))
-
-    def short(step: jax.Array, value: jax.Array, slope: jax.Array, hessian: jax.Array) -> jax.Array:
-        if units is not None:
-            return jnp.max(jnp.abs(step) / units) <= tolerance
-        change = jnp.abs(slope @ step) + jnp.abs(step @ hessian @ step)
-        return change <= tolerance**2 * (jnp.abs(value) + rounding)
-
     def body(state: tuple) -> tuple:
         theta, at, damping, iterations, _ = state
-        ahead = space.lowest(theta, at.gradient, hessian_for_unit_steps(at.gradient, at.hessian), damping)
+        hessian = at.hessian
+        if units is not None:
+            lacking = jnp.abs(at.gradient) / units - jnp.diagonal(hessian)
+            hessian = hessian + jnp.diag(jnp.maximum(lacking, 0.0))
+        ahead = space.lowest(theta, at.gradient, hessian, damping)
+        step = ahead - theta
+        if units is None:
+            change = jnp.abs(at.gradient @ step) + jnp.abs(step @ hessian @ step)
+            short = change <= tolerance**2 * (jnp.abs(at.value) + rounding)
+        else:
+            short = jnp.max(jnp.abs(step) / units) <= tolerance
         there = derivatives(ahead)
         better = there.value <= at.value + 8 * (rounding + jnp.finfo(at.value.dtype).eps * jnp.abs(at.value))
         damping = _next_damping(damping, better)
         # A short step does not mean convergence if damping made it short.
-        stuck = damping > MOST_DAMPING
-        done = short(ahead - theta, *at) & (better | stuck) & ((damping < 1) | stuck)
+        done = short & ((better & (damping < 1)) | (damping > MOST_DAMPING))
         theta, at = jax.tree.map(lambda new, old: jnp.where(better, new, old), (ahead, there), (theta, at))
         return theta, at, damping, iterations + 1, done
-
-    def unfinished(state: tuple) -> jax.Array:
-        return ~state[-1] & (state[-2] < MAX_ITERATIONS)
 
     start = space.project(start)
     first = derivatives(start)
     rounding = jnp.finfo(first.value.dtype).eps * jnp.abs(first.value)
     state = (start, first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
-    theta, at, _, iterations, done = jax.lax.while_loop(unfinished, body, state)
+    theta, at, _, iterations, done = jax.lax.while_loop(lambda s: ~s[-1] & (s[-2] < MAX_ITERATIONS), body, state)
     return Minimum(theta, at, done & jnp.isfinite(at.value), iterations)
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise by damped Newton steps a function that NumPy calls, such as a sum over chunks of records.
+    """Minimise a function on the host by damped Newton steps, until one promises a decrease below the tolerance.
 
-    The criterion is finite at the start, and its derivatives have the names of `Derivatives`. The steps end when one
-    promises a decrease below the tolerance.
+    The function is finite at the start, and its derivatives have the names of `Derivatives`.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0
     for steps in range(MAX_ITERATIONS):
         unit = _units(at.hessian, np)
         sizes, vectors = _downhill(unit[:, None] * at.hessian * unit, 0.0, np)
         slope = vectors.T @ (unit * at.gradient)
-        promised = 0.5 * float(np.sum(slope**2 / sizes))  # by a step without damping
+        promised = 0.5 * float(np.sum(slope**2 / sizes))  # decrease by a step without damping
         rounding = HOST_ROUNDING * abs(at.value)
         if steps and promised <= tolerance + rounding:
             return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
@@ -329,3 +322,10 @@ def likeliest_shares(
             theta, at = newton(theta, *at, information(theta))
         gap, iterations = max(count * (float(at[1].max()) - 1), 0.0), iterations + 1
     return LikeliestShares(theta, gap, iterations)
+
+
+def find_root(function: Callable, bracket: tuple[Array, Array], *, args: tuple[Array, ...]) -> Any:
+    """Elementwise roots between the arrays of a bracket, by `scipy.optimize.elementwise.find_root`."""
+    from scipy.optimize import elementwise  # takes a fifth of a second to import
+
+    return elementwise.find_root(function, bracket, args=args)

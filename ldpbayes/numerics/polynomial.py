@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from numpy.polynomial import legendre
 
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, ArrayModule
@@ -22,6 +23,12 @@ BEYOND = 1.1
 REACH = 3.0
 OUTSIDE = 2.0  # standard deviations beyond the typical distance: at most one draw in 300 of a normal law is there
 RANK = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
+
+
+def lagrange_from_legendre(order: int) -> np.ndarray:
+    """Matrix C that turns Legendre moments into weights at Gauss-Legendre nodes: ℓ_k(t) = Σ_n C[n, k] P_n(t)."""
+    t, w = legendre.leggauss(order)
+    return (np.arange(order)[:, None] + 0.5) * legendre.legvander(t, order - 1).T * w
 
 
 def rowwise_pairs(r: int) -> tuple[np.ndarray, np.ndarray]:

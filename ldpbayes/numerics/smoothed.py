@@ -48,7 +48,7 @@ def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
     nodes = _chebyshev(NODES[v.dtype])
     base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
-    tabulated = v if len(v) <= VARIANCES else _chebyshev_nodes(v)
+    tabulated, interpolation = (v, None) if len(v) <= VARIANCES else _interpolation(v)
     r, unit = jnp.sqrt(tabulated)[:, None], jnp.sqrt(1 + tabulated)[:, None]
     # the integrand has a width of at least 1/√(1 + v) about and, of a logistic response, poles at a distance of π/√v
     chunks = jnp.clip(jnp.ceil(jnp.maximum(28, 22 * jnp.max(r)) / POINTS), 2, 256).astype(int)
@@ -60,8 +60,8 @@ def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
 
     table = jnp.zeros((OCTAVES, labels, len(tabulated), 2 * base.size), v.dtype)
     table = lax.fori_loop(0, octaves, octave, table)
-    if len(tabulated) < len(v):
-        table = _from_chebyshev_nodes(v) @ table
+    if interpolation is not None:
+        table = interpolation @ table
     table = table.reshape(OCTAVES, labels, len(v), 2, 2, len(nodes)) @ _narrower(nodes, POWERS[v.dtype]).astype(v.dtype)
     table = table.reshape(OCTAVES, labels, len(v), 2, 1 << SPLITS, POWERS[v.dtype])
     return jnp.transpose(table, (2, 5, 1, 3, 0, 4)).reshape(len(v), POWERS[v.dtype], -1)
@@ -80,20 +80,16 @@ def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
     return coefficients.reshape(cells * powers, -1).T
 
 
-def _chebyshev_nodes(v: Any) -> jax.Array:
-    low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
-    return jnp.expm1(low + (high - low) * ((1 + _chebyshev(VARIANCES)) / 2).astype(v.dtype))
-
-
-def _from_chebyshev_nodes(v: Any) -> jax.Array:
-    """Matrix (v, nodes) of the polynomial through values at `_chebyshev_nodes`, by Lagrange's formula."""
+def _interpolation(v: Any) -> tuple[jax.Array, jax.Array]:
+    """Variances at Chebyshev nodes of log(1 + v), and the matrix (v, nodes) of the polynomial through values there."""
+    nodes = _chebyshev(VARIANCES)
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
     wide = high > low
     x = jnp.where(wide, 2 * (jnp.log1p(v) - low) / jnp.where(wide, high - low, 1) - 1, 0)
-    nodes = _chebyshev(VARIANCES)
     apart = nodes[:, None] - nodes + np.eye(VARIANCES)
-    factors = (x[:, None, None] - nodes.astype(v.dtype)) / apart.astype(v.dtype)
-    return jnp.prod(jnp.where(np.eye(VARIANCES, dtype=bool), 1, factors), axis=-1)
+    factors = (x[:, None, None] - nodes.astype(v.dtype)) / apart.astype(v.dtype)  # of Lagrange's formula
+    matrix = jnp.prod(jnp.where(np.eye(VARIANCES, dtype=bool), 1, factors), axis=-1)
+    return jnp.expm1(low + (high - low) * ((1 + nodes) / 2).astype(v.dtype)), matrix
 
 
 def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:

@@ -13,7 +13,7 @@ from scipy import special
 from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
-from ldpbayes.numerics.quadrature import find_root
+from ldpbayes.numerics.minimise import find_root
 from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff

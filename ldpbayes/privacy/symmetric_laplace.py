@@ -16,7 +16,7 @@ import scipy
 from ldpbayes._core.checks import ABOVE_0, is_integer
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
-from ldpbayes.numerics.quadrature import find_root
+from ldpbayes.numerics.minimise import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
 from ldpbayes.privacy.tradeoffs import (
     LaplaceTradeoff,

@@ -14,7 +14,7 @@ from scipy import special
 from ldpbayes._core.checks import ABOVE_0, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.types import Array
-from ldpbayes.numerics.quadrature import find_root
+from ldpbayes.numerics.minimise import find_root
 
 Formula: TypeAlias = Callable[..., np.ndarray]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
