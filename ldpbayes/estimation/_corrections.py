@@ -106,9 +106,9 @@ class Correction(abc.ABC):
 
 @pytree_dataclass
 class Points:
-    """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each record, weighted.
+    """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each of N records.
 
-    `rows` (points, N, columns) has the points of N records, `weights` (points, N) their weights; else ValueError.
+    ValueError unless `rows` are (points, N, columns) and their `weights` (points, N).
     """
 
     rows: Array
@@ -148,7 +148,7 @@ class _Laplacian(Loss):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: a sum of terms of one sequence of records.
+    """A corrected loss of N records: a sum of terms.
 
     The residuals of the first points of the first term set the width over which a loss with kinks is rounded off.
     """
@@ -227,7 +227,7 @@ class Oracle(Naive):
 
 
 class AveragedCorrection(Correction):
-    """A method that averages over the analyst's own noise. Subclasses have the fields ``draws`` and ``cuts``."""
+    """A method that averages over the analyst's own noise. Subclasses have both as fields."""
 
     draws: int | Literal["exact"]
     cuts: tuple[float, ...]
@@ -253,15 +253,13 @@ class AveragedCorrection(Correction):
     def noisier_points(self, mechanism: Additive, rows: jax.Array, key: Key, support: Bounds = None) -> Points:
         """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less if S leads out of the support.
 
-        S is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ. One draw is random, more
-        draws are a randomly shifted low-discrepancy sequence, and "exact" integrates over S in one column.
+        S is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ.
         """
         index = mechanism.index
         delta, deviation = chance_and_deviation(mechanism, rows)
         part, deviation = rows[:, index], (jnp.sqrt(delta) * deviation)[0]
         if isinstance(self.draws, str):
             points, weights = _quadrature_points(part[:, 0], deviation, support, self.cuts)
-            points = points[..., None]
         else:
             points, weights = _random_points(part, deviation, key, self.draws, support)
         spread = jnp.broadcast_to(rows, (points.shape[0], *rows.shape))
@@ -307,9 +305,11 @@ class DoublyRandom(AveragedCorrection):
         delta, _ = chance_and_deviation(mechanism, rows)
         second = self.noisier_points(mechanism, rows, key, support)
         weights = is_inside(rows[:, mechanism.index], support).astype(rows.dtype) / delta
-        # Points outside get no weight and are clipped, because the loss need not be defined outside.
-        first = rows if support is None else clipped_to(support, rows, mechanism.index)
-        points = jnp.concatenate([first[None], second.rows])
+        if support is not None:
+            # Points outside have no weight and are clipped, because the loss need not be defined outside.
+            lower, upper = (jnp.asarray(bound, rows.dtype) for bound in support)
+            rows = rows.at[:, mechanism.index].set(jnp.clip(rows[:, mechanism.index], lower, upper))
+        points = jnp.concatenate([rows[None], second.rows])
         return (Points(points, jnp.concatenate([weights, (1 - 1 / delta) * second.weights])),)
 
 
@@ -409,15 +409,11 @@ class IndependentLaplaceCorrection(Correction):
 
 @dataclasses.dataclass(frozen=True)
 class DeconvolvedLoss(Loss):
-    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ: its mean over records with independent Laplace noise is that of ℓ over the originals.
-
-    Source: [LCQ], preprint, eq. 4.9. `index` has the columns j, and `deviation` λ broadcasts to one a row. With many
-    columns the derivatives are of a high order, and compiling them takes long.
-    """
+    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ; derivatives in many columns are of a high order, and compiling them takes long."""
 
     loss: Loss
-    index: tuple[int, ...]
-    deviation: Array
+    index: tuple[int, ...]  # columns j
+    deviation: Array  # λ, broadcasts to one a row
     smooth = True
 
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
@@ -534,16 +530,11 @@ def is_inside(part: jax.Array, support: Bounds) -> jax.Array:
     return jnp.all((part >= lower) & (part <= upper), axis=-1)
 
 
-def clipped_to(support: tuple[Array, Array], rows: jax.Array, index: tuple[int, ...]) -> jax.Array:
-    """Rows (*batch, columns) with their perturbed columns clipped to the support."""
-    return rows.at[..., index].set(jnp.clip(rows[..., index], *(jnp.asarray(b, rows.dtype) for b in support)))
-
-
 def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Array]) -> jax.Array:
     """Functions (N, 2 × perturbed columns) of released records with mean zero, since no record is outside the support.
 
-    For each side of each perturbed column, the doubly random correction of the indicator of lying beyond it: the mean
-    over the analyst's noise is a Laplace tail.
+    They are the doubly random corrections of the indicators of lying beyond a side of a column; the mean over the
+    analyst's noise is a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
     delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
@@ -600,7 +591,7 @@ def _random_points(
 def _quadrature_points(
     z: jax.Array, deviation: jax.Array, support: Bounds, cuts: tuple[float, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Nodes and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts.
+    """Nodes (nodes, N, 1) and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts.
 
     The integral is cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
     """
@@ -625,4 +616,4 @@ def _quadrature_points(
             pieces.append((edge + sign * safe * s[:, None], 0.5 * v[:, None] * jnp.exp(-jnp.abs(edge - z) / safe)))
     nodes, weights = (jnp.concatenate(parts) for parts in zip(*pieces, strict=True))
     public = jnp.zeros_like(weights).at[0].set(is_inside(z[:, None], support).astype(weights.dtype))
-    return jnp.where(scale > 0, nodes, jnp.broadcast_to(z, nodes.shape)), jnp.where(scale > 0, weights, public)
+    return jnp.where(scale > 0, nodes, z)[..., None], jnp.where(scale > 0, weights, public)

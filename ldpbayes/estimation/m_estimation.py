@@ -294,11 +294,12 @@ class Estimator:
     def _combine(self, evidence: EvidenceCorrection, minimum: Minimum) -> tuple[Minimum, jax.Array]:
         """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero.
 
-        All scores are unbiased for one score, so their differences have mean zero at every parameter. Taken at a
-        first estimate, the projection is a constant: the first criterion is tilted by it and minimised again, twice.
+        Among these are differences of scores. Taken at a first estimate, the projection is a constant: the first
+        criterion is tilted by it and minimised again, twice.
         """
         base, *others = evidence.criteria
-        final, index = self._rounded(base, _final_width(base.count)), self.mechanism.index
+        index, unit, width = self.mechanism.index, self._unit(base), _final_width(base.count)
+        final = self.loss if unit is None else self.loss.smoothed(width * unit)
 
         def residual(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
             score = base.scores(self.loss, theta, index)
@@ -314,7 +315,7 @@ class Estimator:
                 value, slope, hessian = base.derivatives(final, at, index)
                 return Derivatives(value - tilt @ at, slope - tilt, hessian)
 
-            ahead = self._minimise(derivatives, theta, _final_width(base.count))
+            ahead = self._minimise(derivatives, theta, width)
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
@@ -330,11 +331,6 @@ class Estimator:
     def _unit(self, criterion: Corrected) -> Array:
         """Unit of smoothing widths; None for a loss without kinks."""
         return self.loss.width(criterion.terms[0].rows[0]) if self.units is None else self.units
-
-    def _rounded(self, criterion: Corrected, width: Array) -> Loss:
-        """The loss rounded off over a width in units."""
-        unit = self._unit(criterion)
-        return self.loss if unit is None else self.loss.smoothed(width * unit)
 
     def _loss_for_curvature(self, criterion: Corrected, theta: jax.Array) -> Loss:
         """The loss rounded off over the width at which its curvature, a density of residuals, is estimated best."""
@@ -373,10 +369,9 @@ def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax
 
 
 def project_out(scores: Array, nuisance: Array) -> jax.Array:
-    """Coefficients Γ (q, p) of the least-squares projection of scores (N, p) on functions (N, q) with mean zero.
+    """Coefficients Γ (q, p) for which scores (N, p) − nuisance (N, q) @ Γ has the least variance.
 
-    scores − nuisance @ Γ has the mean of the scores and the least variance. Directions in which the functions do not
-    vary, such as those of a repeated function, are left out.
+    Directions in which the functions do not vary, such as those of a repeated function, are left out.
     """
     centred = nuisance - jnp.mean(nuisance, axis=0)
     size = jnp.sqrt(jnp.mean(centred**2, axis=0))
@@ -390,10 +385,10 @@ def project_out(scores: Array, nuisance: Array) -> jax.Array:
 
 
 def _fixed_point(first: jax.Array, second: jax.Array, third: jax.Array, metric: jax.Array) -> jax.Array:
-    """Fixed point of a map that takes the first point to the second and the second to the third, if it turns back.
+    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it turns back.
 
-    The map is nearly linear. Where few records lie in the support it may overshoot by more each time; its fixed point
-    then is between the last two points (Anderson's mixing of depth one). Else the third point is as good.
+    Where few records lie in the support it may overshoot by more each time; its fixed point then is between the last
+    two points (Anderson's mixing of depth one). Else the third point is as good.
     """
     step = third - second
     turn = step - (second - first)
