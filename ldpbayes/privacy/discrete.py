@@ -14,7 +14,7 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff, best_tests
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +79,9 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(beta, 1.0)))
 
     def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
-        return np.exp(_log_delta(scale, d, epsilon))
+        # the real k at which the ratio is exp(epsilon)
+        k = epsilon * (scale / d) * scale + d / 2
+        return np.exp(_where_called(_is_smooth(k, scale), _smooth_delta, _sum_delta, k, d, scale, epsilon))
 
     def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         def ratio(m: np.ndarray) -> np.ndarray:
@@ -174,18 +176,6 @@ def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return _log_mass(m, scale) + np.log(scale * total)
 
 
-def _log_delta(scale: ArrayLike, distance: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
-    scale, d, epsilon = np.broadcast_arrays(*(np.asarray(a, float) for a in (scale, distance, epsilon)))
-    # the real k at which the ratio is exp(epsilon)
-    k = epsilon * (scale / d) * scale + d / 2
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-
-        def smooth_delta(*arguments: np.ndarray) -> np.ndarray:
-            return _where_called(arguments[1] < arguments[2], _integral_delta, _tails_delta, *arguments)
-
-        return _where_called(_is_smooth(k, scale), smooth_delta, _sum_delta, k, d, scale, epsilon)
-
-
 def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Log delta as the sum of P(j) (1 − exp(epsilon − log ratio at j + distance)) over the j > k − distance."""
     start = np.maximum(np.floor(k) + 1 - d, -np.ceil(NEAR * scale))  # terms below it are lost in rounding
@@ -197,6 +187,10 @@ def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndar
         relative = np.exp((largest[part] - j) * (largest[part] + j) / (2 * square))
         totals.append(np.sum(relative * -np.expm1(-np.maximum(steps, 0.0)), axis=1))
     return _log_mass(largest, scale) + np.log(np.concatenate(totals))
+
+
+def _smooth_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+    return _where_called(d < scale, _integral_delta, _tails_delta, k, d, scale, epsilon)
 
 
 def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
@@ -256,12 +250,7 @@ class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
 def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
     """The curve of rows of integers at most a squared distance apart."""
     if scale <= SMALL and squared <= SHORT:
-        corners = np.array([[0.0, 0.0], [1.0, 1.0]])
-        for vector in _longest_vectors((), squared, columns):
-            tests = _tests(scale, vector)
-            above = tests[tests[:, 1] > np.interp(tests[:, 0], *corners.T)]
-            corners = tradeoffs.upper_hull(np.concatenate([corners, above]))
-        return Polygon(corners)
+        return Polygon(best_tests(_tests(scale, vector) for vector in _longest_vectors((), squared, columns)))
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
     if variance <= 0:
@@ -281,7 +270,7 @@ def _longest_vectors(start: tuple[int, ...], left: int, columns: int) -> Iterato
 
 
 def _tests(scale: float, vector: tuple[int, ...]) -> np.ndarray:
-    """(level, power) of the tests that reject where v·k is large, an array (tests, 2)."""
+    """Levels and powers of the tests that reject where v·k is large, an array (2, tests)."""
     law = np.ones(1)
     for j, entry in enumerate(vector):
         # the law of `entry` times the noise of one column, then of the sum so far, each cut beyond ROWS_FAR
@@ -294,4 +283,4 @@ def _tests(scale: float, vector: tuple[int, ...]) -> np.ndarray:
     apart = sum(entry**2 for entry in vector)
     tails = np.append(np.cumsum(law), np.ones(apart))  # by symmetry P(noise ≥ most), P(noise ≥ most − 1), ...
     level = np.append(np.zeros(apart), tails[:-apart])
-    return np.minimum(np.stack([level, tails + BEYOND], axis=1), 1.0)
+    return np.minimum(np.stack([level, tails + BEYOND]), 1.0)

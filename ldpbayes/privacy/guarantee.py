@@ -9,8 +9,6 @@ from ldpbayes._core.checks import PROBABILITY, checked
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff
 
-UNITS = ("record", "attribute", "label")
-TRUST_MODELS = ("local", "central")
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
 
@@ -40,9 +38,9 @@ class Guarantee:
     exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("unit", self.unit, UNITS), ("trust_model", self.trust_model, TRUST_MODELS)):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if self.stated_delta is not None:
             object.__setattr__(self, "stated_delta", checked("stated_delta", self.stated_delta, *PROBABILITY))
 

@@ -18,12 +18,7 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
-from ldpbayes.privacy.tradeoffs import (
-    LaplaceTradeoff,
-    ParametricTradeoff,
-    PureProtocolTradeoff,
-    SeparateTradeoff,
-)
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, PureProtocolTradeoff, SeparateTradeoff
 
 FAR = 2000.0  # distance at which both errors underflow
 MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
@@ -61,12 +56,7 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         return np.where(finite, laplace, np.asarray(PUBLIC._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
-        return _tests(self.dimension, distance) if distance < FAR else PUBLIC
-
-
-@functools.lru_cache(maxsize=256)
-def _tests(dimension: float, distance: float) -> "_Tests":
-    return _Tests(dimension if dimension <= MANY else math.inf, distance)
+        return _tests(self.dimension if self.dimension <= MANY else math.inf, distance) if distance < FAR else PUBLIC
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,6 +162,9 @@ class _Tests(ParametricTradeoff):
         root = find_root(lambda epsilon, target: self._delta(epsilon) - target, bracket, args=(delta,))
         least, most = self._delta(np.array([self.most, 0.0]))
         return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
+
+
+_tests = functools.lru_cache(maxsize=256)(_Tests)
 
 
 def _log_rest(log_probability: np.ndarray) -> np.ndarray:

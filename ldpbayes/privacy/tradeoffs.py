@@ -44,9 +44,7 @@ class Tradeoff(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParametricTradeoff(Tradeoff):
-    """A dataclass whose `ruled` fields are parameters, with formulas: functions of the argument and the parameters,
-    which are checked and broadcast against each other.
-    """
+    """A dataclass with formulas: functions of the argument and of its `ruled` fields, checked and broadcast."""
 
     _type_ii_error: ClassVar[Formula]
     _delta: ClassVar[Formula]
@@ -263,27 +261,28 @@ class FiniteTradeoff(Polygon):
                 + ("; that is rounding to single precision: compute them in double precision" if single else "")
             )
         object.__setattr__(self, "laws", laws)
-        corners = np.array([[0.0, 0.0], [1.0, 1.0]])
-        for law in laws:
-            order = np.argsort(-laws / law, axis=1, kind="stable")
-            # sums start at the outputs that tell most, so that small sums have full precision
-            level, power = (np.cumsum(p, axis=1)[:, :-1] for p in (law[order], np.take_along_axis(laws, order, 1)))
-            above = power > np.interp(level, *corners.T)
-            corners = upper_hull(np.concatenate([corners, np.stack([level[above], power[above]], axis=1)]))
-        object.__setattr__(self, "corners", corners)
+        orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
+        pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
+        # sums start at the outputs that tell most, so that small sums have full precision
+        object.__setattr__(self, "corners", best_tests(np.cumsum(pair, axis=-1)[..., :-1] for pair in pairs))
 
 
-def upper_hull(points: np.ndarray) -> np.ndarray:
-    """Corners of the smallest concave curve above some points (n, 2), from left to right."""
-    hull: list[np.ndarray] = []
-    for point in points[np.lexsort(points.T[::-1])]:
-        while len(hull) > 1:
-            (x0, y0), (x1, y1) = hull[-2], hull[-1]
-            if (y1 - y0) * (point[0] - x0) > (point[1] - y0) * (x1 - x0):
-                break
-            hull.pop()
-        hull.append(point)
-    return np.array(hull)
+def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
+    """Corners (n, 2) of the smallest concave polygon above the points of arrays (2, ...) of levels and powers."""
+    corners = np.array([[0.0, 0.0], [1.0, 1.0]])
+    for level, power in tests:
+        above = power > np.interp(level, *corners.T)
+        points = np.concatenate([corners, np.stack([level[above], power[above]], axis=1)])
+        hull: list[np.ndarray] = []
+        for point in points[np.lexsort(points.T[::-1])]:
+            while len(hull) > 1:
+                (x0, y0), (x1, y1) = hull[-2], hull[-1]
+                if (y1 - y0) * (point[0] - x0) > (point[1] - y0) * (x1 - x0):
+                    break
+                hull.pop()
+            hull.append(point)
+        corners = np.array(hull)
+    return corners
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -128,8 +128,7 @@ class Checkpoint(dict):
             header = json.loads(str(stored["header"]))
             form, settings, names = header["format"], header["settings"], header["names"]
         except (KeyError, TypeError, ValueError):
-            earlier = f"checkpoint {path} was written by an earlier version of ldpbayes"
-            raise ValueError(earlier if "settings" in stored else damaged) from None
+            raise ValueError(damaged) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
         differences = _differences(settings | {"model": None}, self.settings | {"model": None})
