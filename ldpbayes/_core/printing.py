@@ -132,7 +132,7 @@ def _call(tree: Any) -> str:
     return f"{type(tree).__name__}({', '.join(f'{name}={shown(value)}' for name, value in _arguments(tree))})"
 
 
-def _arguments(tree: Any) -> Iterator[tuple[str, Any]]:
+def _arguments(tree: Any) -> list[tuple[str, Any]]:
     """Names and values of the constructor's arguments, without those that are None by default."""
     none_by_default = {field.name for field in dataclasses.fields(tree) if field.default is None}
-    yield from ((name, value) for name, value in shown_fields(tree) if value is not None or name not in none_by_default)
+    return [(name, value) for name, value in shown_fields(tree) if value is not None or name not in none_by_default]

@@ -50,8 +50,8 @@ def pytree(cls: T) -> T:
     defaults = tuple(f.default for f in fields if f.name in hosted)
 
     def structure(tree: Any) -> tuple:
-        host_values = (_HostValues(tuple(getattr(tree, name) for name in hosted)),) if hosted else ()
-        return (*(getattr(tree, name) for name in fixed), *host_values)
+        host_values = _HostValues(tuple(getattr(tree, name) for name in hosted))
+        return tuple(getattr(tree, name) for name in fixed), host_values
 
     def flatten(tree: Any) -> tuple:
         return tuple(getattr(tree, name) for name in leaves), structure(tree)
@@ -61,10 +61,8 @@ def pytree(cls: T) -> T:
 
     def unflatten(aux: tuple, children: Any) -> Any:
         tree: Any = object.__new__(cls)
-        values = dict(zip(leaves, children, strict=True)) | dict(zip(fixed, aux[: len(fixed)], strict=True))
-        if hosted:
-            values |= dict(zip(hosted, aux[-1].values if is_concrete(children) else defaults, strict=True))
-        for name, value in values.items():
+        host_values = aux[1].values if not hosted or is_concrete(children) else defaults
+        for name, value in zip((*leaves, *fixed, *hosted), (*children, *aux[0], *host_values), strict=True):
             object.__setattr__(tree, name, value)
         return tree
 
@@ -110,15 +108,12 @@ def check_fields(tree: Any) -> None:
             checked_field(tree, field.name, allowed, ok, field.metadata.get("called"))
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two dataclasses of one class have equal fields; traced fields only equal themselves."""
-
-    def same(a: Any, b: Any) -> bool:
-        if dataclasses.is_dataclass(a):
-            return type(a) is type(b) and equal(a, b)
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            return len(a) == len(b) and all(x is y or same(x, y) for x, y in zip(a, b, strict=True))
-        return is_concrete(a, b) and bool(np.array_equal(a, b))
-
-    pairs = ((getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
-    return all(a is b or same(a, b) for a, b in pairs)
+def equal(a: Any, b: Any) -> bool:
+    """Whether two dataclasses or tuples have equal fields, or two arrays equal entries; a tracer only equals itself."""
+    if a is b:
+        return True
+    if dataclasses.is_dataclass(a):
+        return type(a) is type(b) and all(equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return is_concrete(a, b) and bool(np.array_equal(a, b))

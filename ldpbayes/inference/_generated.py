@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,8 @@ _Generate: TypeAlias = Callable[[Key, Params], Params]
 
 
 def generator(name: str, function: _Generate, density: Density) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
-    """A function of a key and samples (chains, draws, ...), which returns the values of ``function`` by site, and the
-    numbers of its draws: all, or evenly spaced ones if all would take more than `MAX_BYTES`.
+    """The values of ``function`` at samples (chains, draws, ...), and the numbers of the draws: evenly spaced, if all
+    would take more than `MAX_BYTES`.
     """
     example = jax.eval_shape(density.values, jax.random.key(0))
     shapes = jax.eval_shape(function, jax.random.key(0), example)
@@ -102,24 +102,20 @@ def log_likelihoods(density: Density) -> _Generate:
 
 def released(density: Density) -> Density | None:
     """A density with released values, in any order, in the places of sketches; None if one has not kept its records."""
-
-    def release(data: Release | Sketch) -> Release:
-        if isinstance(data, Release):
-            return data
-        values: Any = _values(data)
-        return unchecked(Release, values, data.mechanism, len(values), ())
-
-    if any(isinstance(data, Sketch) and _values(data) is None for data in density.data):
+    if any(_release(data) is None for data in density.data):
         return None
-    return density.replace_data(release)
+    return density.replace_data(_release)
 
 
-def _values(sketch: Sketch) -> np.ndarray | None:
-    """The values that a sketch was made from, if it keeps them."""
-    if isinstance(sketch, ExpandedSketch) and sketch.records is not None:
-        sketch = sketch.exact
+def _release(data: Release | Sketch) -> Release | None:
+    """A release, or that which a sketch was made from, if it has kept its records."""
+    if isinstance(data, Release):
+        return data
+    sketch = data.exact if isinstance(data, ExpandedSketch) and data.records is not None else data
     if isinstance(sketch, CountSketch):
-        return np.repeat(np.asarray(sketch.nodes), np.asarray(sketch.weights).astype(int), axis=0)
-    if isinstance(sketch, PanelSketch) and sketch.records is not None:
-        return np.concatenate(sketch.records)
-    return None
+        values = np.repeat(np.asarray(sketch.nodes), np.asarray(sketch.weights).astype(int), axis=0)
+    elif isinstance(sketch, PanelSketch) and sketch.records is not None:
+        values = np.concatenate(sketch.records)
+    else:
+        return None
+    return unchecked(Release, values, data.mechanism, len(values), ())

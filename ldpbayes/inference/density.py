@@ -51,9 +51,7 @@ def leaves(tree: PyTree) -> list[Any]:
 
 
 def given(model: Model, values: Params, unconstrained: Container[str] = ()) -> Model:
-    """A model whose sites named in ``values``, latent or deterministic, have these values, in unconstrained space those
-    named in ``unconstrained``.
-    """
+    """A model whose latent or deterministic sites have given values, some of them in unconstrained space."""
 
     def value_of(site: Message) -> Array | None:
         value = values.get(site["name"])
@@ -93,9 +91,7 @@ class Density:
             return numpyro.handlers.trace(model).get_trace(*self.args, **self.kwargs)
 
     def run(self, key: Key, strategy: Callable = init_to_uniform) -> dict[str, Message]:
-        """Sites of one run. A strategy of NumPyro gives all latent sites their values, since nothing can be drawn from
-        an improper prior.
-        """
+        """Sites of one run, with latent values by a strategy of NumPyro: an improper prior gives no draws."""
         return self.trace(numpyro.handlers.substitute(numpyro.handlers.seed(self.model, key), substitute_fn=strategy))
 
     def values(self, key: Key, observed: bool = False) -> Params:
@@ -144,11 +140,10 @@ class Density:
 
 
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
-    """The density of a model with a user's arguments: data frames become arrays, NumPy arrays become views. JAX 0.10 to
-    0.12 remember, by the identity of a NumPy array that a compiled function holds as a constant, that its precision was
-    double. They would afterwards refuse the caller's own array in single precision.
-    """
+    """The density of a model with a user's arguments: data frames become arrays, NumPy arrays become views."""
     arrays = arrays_of_frames((args, kwargs))
+    # JAX 0.10 to 0.12 remember that an array, by its identity, was a constant in double precision, and would afterwards
+    # refuse the caller's own array in single precision.
     views = jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, arrays)
     return Density(model, *views)
 

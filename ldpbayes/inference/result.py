@@ -69,9 +69,8 @@ def inference_data(
     coords: Mapping[str, np.ndarray] | None = None,
     draw_numbers: Mapping[str, np.ndarray] | None = None,
 ) -> Any:
-    """ArviZ data of groups of arrays by name, with ArviZ's names of statistics; empty groups are left out. Arrays of
-    draws are (chains, draws, ...), and ``dims`` names the axes behind. ``draw_numbers`` are those of groups that are
-    not of all draws.
+    """ArviZ data of groups of arrays (chains, draws, ...) by name; empty groups are left out. ``dims`` names the axes
+    behind, and ``draw_numbers`` says of which draws a group is that is not of all.
     """
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:

@@ -2,7 +2,7 @@
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import CoverageTable, ReplicatedFit, binomial_band, coverage
-from ldpbayes.studies._replication import Setting, replicate, replicator
+from ldpbayes.studies._replication import Setting, replicate
 
 __all__ = [
     "Checkpoint",
@@ -12,5 +12,4 @@ __all__ = [
     "binomial_band",
     "coverage",
     "replicate",
-    "replicator",
 ]

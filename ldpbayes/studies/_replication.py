@@ -40,6 +40,9 @@ class Setting:
 def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Solution]:
     """Fit all estimators to many simulated releases, in one compiled call and in double precision.
 
+    Replicates are shared among JAX's devices: on a CPU each core can be one, with
+    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
+
     Parameters
     ----------
     setting : Setting
@@ -58,11 +61,7 @@ def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 
 
 
 def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable[[int], dict[str, Solution]]:
-    """`replicate` as a function of the seed that is compiled once.
-
-    Replicates are shared among JAX's devices: on a CPU each core can be one, with
-    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
-    """
+    """`replicate` as a function of the seed that is compiled once."""
     mechanism = setting.mechanism
 
     def fit_one(key_data: jax.Array) -> dict[str, Solution]:
