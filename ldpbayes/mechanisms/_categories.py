@@ -17,7 +17,7 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, another_code
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.privacy import Guarantee
@@ -250,8 +250,7 @@ class RandomizedResponse(_EvenProtocol):
         shape = jnp.broadcast_shapes(codes.shape, jnp.shape(self.epsilon))
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, shape, self._budget.dtype) < jax.nn.sigmoid(self._log_odds)
-        other = another_code(key_other, codes, shape, self.categories)
-        return jnp.where(flip, other, codes).astype(released_dtype)
+        return flipped(key_other, codes, flip, self.categories).astype(released_dtype)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(values, minlength=self.categories)
@@ -549,7 +548,7 @@ class LocalHashing(_EvenProtocol):
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
         own = self._hash(seed, x)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        return jnp.stack([seed, jnp.where(flip, another_code(key_other, own, shape, self.hash_range), own)], axis=-1)
+        return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
 
     def _hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
@@ -589,9 +588,8 @@ _PRIME_4, _PRIME_5 = np.uint32(668265263), np.uint32(374761393)
 
 
 def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
-    """XxHash32 ([xxHash], inputs of less than 16 bytes) of the decimal digits of x in ASCII, in the broadcast shape.
-
-    x are integers from 0 to `largest`, which is below 10^7 and fixes the number of digits that are computed.
+    """XxHash32 ([xxHash], inputs of less than 16 bytes) of the decimal digits of x in ASCII, in the broadcast shape. x
+    are integers from 0 to `largest`, which is below 10^7 and fixes the number of digits that are computed.
     """
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(seed))
     xp = np if is_concrete(x) else jnp  # digits of concrete codes are constants of a trace

@@ -17,7 +17,7 @@ from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.design import HistogramLike, checked_histogram, checked_interval
-from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear
+from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
 from ldpbayes.numerics.special import log_or_nothing
@@ -97,12 +97,10 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = protocol.checked_labels(x)
-        own, (p, _), d = self.bin(x), self._probabilities(x.dtype), np.shape(self.outputs)[0]
-        shape = jnp.broadcast_shapes(x.shape, p.shape)
+        p, _ = self._probabilities(x.dtype)
         key_flip, key_other = jax.random.split(key)
-        flip = jax.random.uniform(key_flip, shape, x.dtype) >= p
-        code = jnp.where(flip, protocol.another_code(key_other, own, shape, d), own)
-        return jnp.asarray(self.outputs, x.dtype)[code]
+        flip = jax.random.uniform(key_flip, jnp.broadcast_shapes(x.shape, p.shape), x.dtype) >= p
+        return jnp.asarray(self.outputs, x.dtype)[flipped(key_other, self.bin(x), flip, np.shape(self.outputs)[0])]
 
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
         z = floating(z)

@@ -1,6 +1,5 @@
 """Optimal designs of label mechanisms: intervals, bins and unbiased outputs for a prior."""
 
-import bisect
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -62,20 +61,14 @@ class Histogram(NamedTuple):
         Bins of equal density are all in it or none is: of a uniform density it is the whole range.
         """
         densities, mass = np.asarray(self.densities), self.cumulative
-
-        def span(level: float) -> tuple[int, int]:
-            # densities that differ by rounding count as equal
-            high = np.flatnonzero(densities >= level * (1 - 1e-9))
-            return int(high[0]), int(high[-1]) + 1
-
-        def spanned(level: float) -> float:
-            first, last = span(level)
-            return mass[last] - mass[first]
-
-        levels = np.unique(densities[densities > 0])[::-1]
-        target = min(probability, spanned(levels[-1]))
-        first, last = span(levels[bisect.bisect_left(levels, target, key=spanned)])
-        return float(self.nodes[first]), float(self.nodes[last])
+        highest = np.argsort(-densities)[: np.count_nonzero(densities)]
+        # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
+        first, last = np.minimum.accumulate(highest), np.maximum.accumulate(highest)
+        spanned = mass[last + 1] - mass[first]
+        least = densities[highest[np.argmax(spanned >= min(probability, spanned[-1]))]]
+        # densities that differ by rounding count as equal
+        bins = np.flatnonzero(densities >= least * (1 - 1e-9))
+        return float(self.nodes[bins[0]]), float(self.nodes[bins[-1] + 1])
 
     def within(self, lower: float, upper: float) -> "Histogram":
         """The density conditional on lower < y < upper; ValueError if that has no probability."""
@@ -148,61 +141,8 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
     epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
-    return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
-
-
-def optimal_half_width(
-    histogram: HistogramLike, epsilon: float, *, interval: Interval | IntervalRule | None = None
-) -> HalfWidthDesign:
-    """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
-
-    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0 it is a constant share
-    of the interval, 0.39 of it for a uniform prior; as ε grows, it falls like exp(−ε/3).
-
-    Parameters
-    ----------
-    histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label. Public knowledge, or estimated from released
-        values (`ldpbayes.estimation.label_prior`); never computed from the labels themselves.
-    epsilon : float
-        Privacy budget, positive and finite.
-    interval : pair of float or callable, optional
-        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
-
-    Notes
-    -----
-    Do not choose the interval by this criterion, which would shrink it to a point: a bit tells most about a mean if the
-    law of the labels is known, and fails otherwise (for ε from 0.5 to 2, on two public data sets, it raised the test
-    error of a linear model by 12 % to 67 %). Keep the public range unless it is several times wider than the labels.
-    """
-    prior = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, *POSITIVE)
-    support = np.flatnonzero(prior.densities)
-    ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
-    if not callable(interval):
-        ends = ends if interval is None else checked_interval(interval)
-    merged = _merged(prior)
-
-    def design(log_half_width: float) -> HalfWidthDesign:
-        half_width = float(np.exp(log_half_width))
-        choice = interval(prior, epsilon, half_width) if callable(interval) else ends
-        return HalfWidthDesign(half_width, choice, _explained(merged, epsilon, choice, half_width))
-
-    widest = np.log(ends[1] - ends[0])
-    # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
-    least = max(-epsilon / 3 - np.log(100), np.log(LEAST_HALF_WIDTH))
-    grid = [design(x) for x in np.linspace(widest + least, widest, GRID)]
-    best = max(range(GRID), key=lambda i: grid[i].explained)
-    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
-    refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
-    # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
-    return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
-
-
-def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
-    """`explained_variance`, by Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps."""
+    prior, (lower, upper) = _merged(checked_histogram(histogram)), checked_interval(interval)
     nodes, densities = prior
-    lower, upper = interval
     centred = nodes - prior.mean
     mass = prior.cumulative
     moment = np.concatenate([[0.0], np.cumsum(densities * np.diff(centred**2) / 2)])
@@ -215,6 +155,7 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
         first = moment[bin_] + density * (x - start) * ((x + start) / 2 - prior.mean)
         return mass[bin_] + density * (x - start), first
 
+    # Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps
     ends = lower - half_width, upper + half_width
     cuts = np.concatenate([np.add.outer([-half_width, half_width], nodes).ravel(), ends])
     cuts = np.append(cuts, [lower + half_width, upper - half_width, (lower + upper) / 2])
@@ -231,6 +172,51 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
     total = 2 * half_width + keep * (upper - lower)
     # rounding must not make it larger than 1
     return min(float(weights @ (covariance**2 / density) / total / prior.standard_deviation**2), 1.0)
+
+
+def optimal_half_width(
+    histogram: HistogramLike, epsilon: float, *, interval: Interval | IntervalRule | None = None
+) -> HalfWidthDesign:
+    """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
+
+    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0 it is a constant share
+    of the interval, 0.39 of it for a uniform prior; as ε grows, it falls like exp(−ε/3).
+
+    Parameters
+    ----------
+    histogram, epsilon
+        As for `explained_variance`. The prior is public knowledge, or estimated from released values
+        (`ldpbayes.estimation.label_prior`); never computed from the labels themselves.
+    interval : pair of float or callable, optional
+        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
+
+    Notes
+    -----
+    Do not choose the interval by this criterion, which would shrink it to a point: a bit tells most about a mean if the
+    law of the labels is known, and fails otherwise (for ε from 0.5 to 2, on two public data sets, it raised the test
+    error of a linear model by 12 % to 67 %). Keep the public range unless it is several times wider than the labels.
+    """
+    prior = checked_histogram(histogram)
+    epsilon = checked("epsilon", epsilon, *POSITIVE)
+    support = np.flatnonzero(prior.densities)
+    ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
+    if not callable(interval):
+        ends = ends if interval is None else checked_interval(interval)
+
+    def design(log_half_width: float) -> HalfWidthDesign:
+        half_width = float(np.exp(log_half_width))
+        choice = interval(prior, epsilon, half_width) if callable(interval) else ends
+        return HalfWidthDesign(half_width, choice, explained_variance(histogram, epsilon, choice, half_width))
+
+    widest = np.log(ends[1] - ends[0])
+    # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
+    least = max(-epsilon / 3 - np.log(100), np.log(LEAST_HALF_WIDTH))
+    grid = [design(x) for x in np.linspace(widest + least, widest, GRID)]
+    best = max(range(GRID), key=lambda i: grid[i].explained)
+    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
+    refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
+    # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
+    return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
 
 
 def _merged(prior: Histogram) -> Histogram:
@@ -264,18 +250,14 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
 
     Parameters
     ----------
-    histogram : Histogram or pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label.
-    epsilon, half_width : float
-        Of `RPWithPrior`, positive; an infinite budget gives the histogram's support.
+    histogram, epsilon, half_width
+        As for `explained_variance`; an infinite budget gives the histogram's support.
     """
-    nodes, densities = checked_histogram(histogram)
+    prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
     half_width = checked("half_width", half_width, *POSITIVE)
-    support = np.flatnonzero(densities)
-    first, last = support[0], support[-1] + 1
-    nodes = nodes[first : last + 1]
-    cumulative = np.concatenate([[0.0], np.cumsum(densities[first:last] * np.diff(nodes))])
+    support = np.flatnonzero(prior.densities)
+    nodes, cumulative = (part[support[0] : support[-1] + 2] for part in (prior.nodes, prior.cumulative))
     length = np.exp(-epsilon) * (nodes - nodes[0])
     # Within a bin F is a ratio of linear functions of a, and of b, so monotone: the best ends are nodes. Dinkelbach's
     # method: for a ratio λ, the pair that maximizes P(a ≤ Y ≤ b) − λ (2ζ + e^−ε (b − a)) is the best difference of two
@@ -452,13 +434,12 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
 
 
 def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
-    """The mixture of a solution and a law of two outputs under which both extreme labels are possible exactly.
-
-    The means that are possible under a mixture of two solutions reach at least as far as the mixed ends, so the share
-    of the second one follows from the shortfall of the first one: it is of the order of the solver's tolerance.
+    """The mixture of a solution and a law of two outputs under which both extreme labels are possible exactly. The
+    means that are possible under it reach at least as far as the mixed ends, so the share of the law follows from the
+    solution's shortfall: it is of the order of the solver's tolerance.
     """
-    low, high = _reach(places, spare, budget)
-    shortfall = max(low + 1, 1 - high)
+    means = _means(places, spare, budget)[1]
+    shortfall = max(means[0] + 1, 1 - means[-1])
     if shortfall <= REACH_ROUNDING:
         return spare
     ends = np.flatnonzero(spare)[[0, -1]]
@@ -468,17 +449,16 @@ def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarra
         two = _two_outputs(places[ends], budget)
     other = np.zeros_like(spare)
     other[ends] = two
-    low, high = _reach(places, other, budget)
-    spare_reach = min(-1 - low, high - 1)
+    means = _means(places, other, budget)[1]
+    spare_reach = min(-1 - means[0], means[-1] - 1)
     # outputs that reach just far enough have hardly another solution
     share = shortfall / (shortfall + spare_reach) if spare_reach > LEAST_SPARE_REACH else 1.0
     return (1 - share) * spare + share * other
 
 
 def _two_outputs(places: np.ndarray, budget: float) -> np.ndarray | None:
-    """(exp(ε) − 1) c of a randomizer of labels from −1 to 1 with two outputs, as far from its limits as may be.
-
-    None where there is none. Then more outputs between the two do not help: they could be spread to the two.
+    """(exp(ε) − 1) c of a randomizer of labels from −1 to 1 with two outputs, as far from its limits as may be; None
+    where there is none. Then more outputs between the two do not help: they could be spread to the two.
     """
     first, last = places
     # the first output's probability given the first label and given the last, and the last one's the other way round
@@ -490,29 +470,25 @@ def _two_outputs(places: np.ndarray, budget: float) -> np.ndarray | None:
     return np.expm1(budget) * (lowest + highest) / 2
 
 
-def _cumulative(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """1/(exp(ε) − 1), the mass of a window, and the sums of `spare` and its moments up to each output."""
+def _means(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    """Where a label's window may start, and the means of its law, increasing, from the least one to the largest: linear
+    in the start between those where an end of the window passes from output to output.
+    """
     keep = 1 / np.expm1(budget)
     total, moments = (np.concatenate([[0.0], np.cumsum(part)]) for part in (spare, spare * places))
-    return keep, 1 - keep * total[-1], total, moments
-
-
-def _reach(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[float, float]:
-    """Least and largest mean that a label's law can have: the window is at the one end or at the other."""
-    keep, rest, total, moments = _cumulative(places, spare, budget)
-    within = np.interp([rest, total[-1] - rest], total, moments)
-    low, high = keep * moments[-1] + within[0], keep * moments[-1] + moments[-1] - within[1]
-    return float(low), float(high)
+    length = 1 - keep * total[-1]
+    starts = np.unique(np.clip(np.concatenate([total, total - length]), 0.0, total[-1] - length))
+    means = keep * moments[-1] + np.interp(starts + length, total, moments) - np.interp(starts, total, moments)
+    return starts, means
 
 
 def _windows(labels: np.ndarray, places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
     """The law of each label: the least probabilities, and a window of additional ones whose mean is right."""
-    keep, rest, total, moments = _cumulative(places, spare, budget)
-    # the moment of a window grows with its start, linearly between those where an end passes from output to output
-    starts = np.unique(np.clip(np.concatenate([total, total - rest]), 0.0, total[-1] - rest))
-    moment = np.interp(starts + rest, total, moments) - np.interp(starts, total, moments)
-    start = np.interp(labels - keep * moments[-1], moment, starts)[:, None]
-    stop, low, high = start + rest, total[:-1], total[1:]
+    keep = 1 / np.expm1(budget)
+    starts, means = _means(places, spare, budget)
+    start = np.interp(labels, means, starts)[:, None]
+    total = np.concatenate([[0.0], np.cumsum(spare)])
+    stop, low, high = start + 1 - keep * total[-1], total[:-1], total[1:]
     overlap = np.clip(np.minimum(stop, high) - np.maximum(start, low), 0.0, spare)
     window = np.where((start <= low) & (high <= stop), spare, overlap)
     return keep * spare + window

@@ -137,13 +137,12 @@ class Mechanism(Called, abc.ABC):
     @property
     def _promise(self) -> str:
         """What is released for a record, in words."""
-        event = self.event_shape
-        values = f"rows of {math.prod(event)}" if event else "one number"
+        values = f"rows of {math.prod(self.event_shape)}" if self.event_shape else "one number"
         return f"{type(self).__name__} releases {values} a record"
 
     @property
     def _support_bounds(self) -> tuple[Array, Array]:
-        """Smallest and largest value of the `support`, infinite where it has no bound."""
+        """Infinite where the `support` has no bound."""
         support = self.support
         return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
@@ -176,27 +175,23 @@ class Mechanism(Called, abc.ABC):
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
     def _map_personal(self, function: Callable[[Array], Any]) -> "Mechanism":
-        """The mechanism with `function` applied to each array that holds one parameter a record."""
+        """The mechanism with `function` applied to each of the `personal_parameters`."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: function(leaf) if self._is_personal(path, leaf) else leaf, self
+        )
 
-        def mapped(path: tuple, leaf: Array) -> Array:
-            return function(leaf) if np.ndim(leaf) and not self._is_shared(path) else leaf
-
-        return jax.tree_util.tree_map_with_path(mapped, self)
-
-    def _is_shared(self, path: tuple) -> bool:
-        """Whether a leaf of the mechanism belongs to one of the `_shared` fields."""
-        return any(getattr(key, "name", None) in self._shared for key in path)
+    def _is_personal(self, path: tuple, leaf: Array) -> bool:
+        """Whether a leaf of the mechanism is an array, and in none of the `_shared` fields."""
+        return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
         """The arrays that hold one parameter a record, as opposed to one a column or bin."""
-        parameters: list[Array] = []
-        self._map_personal(parameters.append)
-        return parameters
+        leaves = jax.tree_util.tree_leaves_with_path(self)
+        return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Sentences on released values that no records explain, with probability below 1e-12 in all; by default none.
-
-        A subclass needs a bound on the law of z that holds for every x.
+        """Sentences on released values that no records explain, with probability below 1e-12 in all; by default none:
+        a subclass needs a bound on the law of z that holds for every x.
         """
         return []
 
@@ -324,8 +319,7 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Cuts (*z, m) in ascending order, of which two may be equal, and levels (*z, m + 1) of p(z | x) between them.
-
+        """Cuts (*z, m) in ascending order, of which two may be equal, and levels (*z, m + 1) between them:
         p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i].
         """
 
@@ -348,14 +342,6 @@ class PiecewiseLinear(Mechanism):
     def levels(self, z: ArrayLike) -> jax.Array:
         """p(z | x) at the nodes (*z, k)."""
 
-    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        dtype = jnp.result_type(array_of(z), array_of(x), float)
-        above, share = interpolation(jnp, jnp.asarray(self.nodes, dtype), jnp.asarray(x, dtype))
-        levels = self.levels(jnp.asarray(z, dtype))
-        levels, above, share = jnp.broadcast_arrays(levels, above[..., None], share[..., None])
-        left, right = (jnp.take_along_axis(levels, at[..., :1], axis=-1)[..., 0] for at in (above - 1, above))
-        return log_or_nothing(left + (right - left) * share[..., 0])
-
 
 def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:
     """The node at or above x (clipped), never the first, and the share of the way to it from the node below."""
@@ -364,10 +350,10 @@ def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array
     return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
 
 
-def another_code(key: Key, own: jax.Array, shape: tuple[int, ...], number: int) -> jax.Array:
-    """One of the codes 0, ..., number − 1 that is not a record's own: from that on, one more than what is drawn."""
-    other = jax.random.randint(key, shape, 0, number - 1).astype(own.dtype)
-    return other + (other >= own)
+def flipped(key: Key, own: jax.Array, flip: jax.Array, number: int) -> jax.Array:
+    """The records' own codes, or another one of 0, ..., number − 1: from their own on, one more than what is drawn."""
+    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(own.dtype)
+    return jnp.where(flip, other + (other >= own), own)
 
 
 def checked_labels(x: ArrayLike) -> jax.Array:
@@ -394,7 +380,7 @@ def increasing(name: str, value: Any, least: int) -> np.ndarray:
 
 
 class _OneOf(constraints.Constraint):
-    """Some numbers, in ascending order."""
+    """Some numbers, ascending."""
 
     is_discrete = True
 
@@ -419,9 +405,8 @@ class _OneOf(constraints.Constraint):
 
 
 def statements(mechanisms: Iterable[Mechanism]) -> str:
-    """What releases promise together: the sum of their budgets, then each promise with its number of releases.
-
-    Releases do not say whether they are about the same people, so the words hold in either case.
+    """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
+    each promise with its number of releases.
     """
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     promises = Counter(guarantee.statement() for guarantee in guarantees)
@@ -446,13 +431,12 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:
     """One mechanism of the records of several of one kind and structure; `counts` of records default to 1 each.
-
     Numbers that agree stay one number. Arrays over bins must agree, else ValueError.
     """
 
     def join(path: tuple, *leaves: Array) -> Array:
         first, known = leaves[0], is_concrete(leaves)
-        if np.ndim(first) == 0 or mechanisms[0]._is_shared(path):
+        if not mechanisms[0]._is_personal(path, first):
             if all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
                 return first
             if np.ndim(first):
