@@ -33,8 +33,8 @@ class Estimate:
     perturbation together; None where no theory gives them. `privacy` says what each release promised, and what several
     releases promise together.
 
-    A subclass has these attributes (but for `standard_error`, which follows from the covariance), and `_title`, a line
-    on the estimate. It overrides `_quantile` where intervals are not normal, and `_columns` for another table.
+    A subclass has these attributes, and `_title`, a line on the estimate. It overrides `_quantile` where intervals are
+    not normal, and `_columns` for another table.
     """
 
     if TYPE_CHECKING:  # fields or properties of a subclass
@@ -87,18 +87,10 @@ class Estimate:
         The error of a sum with an estimate whose error is NaN is NaN.
         """
         tails = tail_probabilities(level, "both")
-        rows = self._checked_weights(weights)
-        total = rows @ self.params
-        error = np.sqrt(np.maximum(self._variances(np.atleast_2d(rows)), 0.0)).reshape(np.shape(total))[()]
-        low, high = (total + special.ndtri(probability) * error for probability in tails)
-        return Contrast(total, error, (low, high))
-
-    def _checked_weights(self, weights: ArrayLike | Mapping[object, float]) -> np.ndarray:
-        """Weights (p,) or (m, p); a category's code stands for its name."""
         names, p = self.names, len(self.params)
         listed = ", ".join(names if p <= 2 * FEW else [*names[:FEW], "...", names[-1]])
         if isinstance(weights, Mapping):
-            by_name = {str(name): weight for name, weight in weights.items()}
+            by_name = {str(name): weight for name, weight in weights.items()}  # a category's code stands for its name
             if unknown := [name for name in by_name if name not in names]:
                 message = f"weights has no estimates {', '.join(map(repr, unknown))}"
                 raise ValueError(f"{message}; the names are {listed}")
@@ -108,7 +100,10 @@ class Estimate:
         if np.ndim(rows) not in (1, 2) or np.shape(rows)[-1] != p:
             wanted = f"weights must be {p} numbers or rows of {p}"
             raise ValueError(f"{wanted}, got shape {np.shape(rows)}; the names are {listed}")
-        return rows
+        total = rows @ self.params
+        error = np.sqrt(np.maximum(self._variances(np.atleast_2d(rows)), 0.0)).reshape(np.shape(total))[()]
+        low, high = (total + special.ndtri(probability) * error for probability in tails)
+        return Contrast(total, error, (low, high))
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the estimates in plain text, with intervals of coverage `level`, between 0 and 1."""

@@ -213,10 +213,10 @@ LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimat
 class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
-    It is a pytree, so that a compiled function of an estimator serves all mechanisms and spaces of a kind. The ``loss``
-    is of a flat parameter in the compact ``space``, with positions for columns. The ``method`` is a `Correction` for
-    the ``mechanism`` of the release (else ValueError). It may evaluate the loss outside the support too if that is
-    finite ``everywhere``. ``units`` (p,) are the parameters', for a user's loss with kinks in them.
+    As a pytree, it is an argument of compiled functions that serve all mechanisms and spaces of a kind. The ``loss`` is
+    of a flat parameter in the compact ``space``, with positions for columns; ValueError if the ``method`` is not for
+    the ``mechanism``. ``everywhere`` says that the loss is finite outside the support too. ``units`` (p,) are the
+    parameters', for a user's loss with kinks in them.
     """
 
     loss: Loss = static()
@@ -356,8 +356,8 @@ def _final_width(count: int) -> float:
 def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax.Array:
     """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN for parameters on the boundary.
 
-    `curvature` (p, p) is the derivative of the mean of the `scores` (N, p), and `spent` the degrees of freedom to be
-    subtracted from N: p, or more where scores were combined.
+    `curvature` is the derivative of the mean of the `scores` (N, p), `spent` the degrees of freedom: p, or more where
+    scores were combined.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
@@ -419,7 +419,6 @@ def _place(
     """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate.
 
     A function with kinks always starts from the naive estimate: rounded off, it shows its minimum only from nearby.
-    ValueError for a space of another number of parameters, or if the user's start lies outside the space.
     """
     start = problem.start
     if space is not None and space.shape not in ((), (1,), (len(start),)):
