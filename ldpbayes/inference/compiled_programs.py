@@ -4,22 +4,20 @@
 compiled under a key; `inputs_in_use` says what a function depends on.
 """
 
-# What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function. A model makes its functions
+# What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function, but a model makes its functions
 # anew in each call, and they close over data. So this module keeps programs by the equations of a function, to which
-# JAX has no public way: `jax.extend.core` is meant for such uses but may change, and the attributes below are not
-# promised at all. `tests/inference/test_compiled_programs.py` begins with a test of each name. If that test fails after
-# an update of JAX, this module has to follow the change, as said below, and nothing else does.
+# JAX promises no public way. `tests/inference/test_compiled_programs.py` begins with a test of each name. If that test
+# fails after an update of JAX, this module has to follow the change, as said below, and nothing else does.
 #
 # - `jax.make_jaxpr` returns a `ClosedJaxpr` with `jaxpr` and `consts`; a `Jaxpr` has `constvars`, `invars`, `outvars`,
 #   `eqns`, `debug_info` and `replace`. Arrays that a function closes over are `consts`, in the order of `constvars`.
 #   Since JAX 0.12 open and closed jaxprs are of one class, which always has `consts`: see `_extract`. If JAX kept these
-#   arrays in the equations, the arrays would become part of the key: programs would be right but serve one data set
-#   each, until `trace` moves the arrays to the inputs.
+#   arrays in the equations, they would become part of the key, and programs would serve one data set each.
 # - An equation has `primitive`, `params`, `invars`, `outvars`, `effects` and `ctx`. The key is made of these, so it is
 #   complete as long as nothing else changes what an equation computes. Settings of context managers are attributes of
-#   `ctx`: those that change a result are in `_CONTEXT`, and one that JAX adds belongs there. Further parameters are
-#   described without a change here, except that a function among them differs in each trace, so that its program would
-#   be compiled each time. Rules of differentiation are such parameters, and are in `_RULES`.
+#   `ctx`: those that change a result are in `_CONTEXT`, and one that JAX adds belongs there. A function among the
+#   parameters differs in each trace, so that its program would be compiled each time; those so far, rules of
+#   differentiation, are in `_RULES`.
 # - A variable has `aval` with `size` and `weak_type`, and the text of `aval` tells types and shapes apart. Variables
 #   are compared by identity. A `Literal` is a constant number in an equation, with `val` and `aval`.
 # - `jaxpr_as_fun` evaluates a closed jaxpr. Functions within (of jit, scan, cond, custom rules) are jaxprs among the
@@ -130,7 +128,7 @@ class Traced:
 
     @property
     def work(self) -> int:
-        return _work(self._jaxpr)
+        return sum(map(_work, self._jaxpr.eqns))
 
     def program(self, name: str, function: Callable, *examples: PyTree) -> "Program":
         """A function that calls this one, compiled for arguments like the examples and kept under a name."""
@@ -145,9 +143,8 @@ class Traced:
 def trace(
     function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)
 ) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
-    """Trace ``function(data, *examples)``, take its data out, and compute all that depends on the data alone. The
-    entries of ``data`` have one structure; arrays that the function closes over are part of its data, too. Returns the
-    function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
+    """Trace ``function(data, *examples)``, and compute what depends on the data, or arrays that it closes over, alone.
+    Returns the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(data[0], *examples)
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
@@ -198,14 +195,13 @@ def _extract(
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
 
 
-def _work(jaxpr: Any) -> int:
-    """Number of array entries that equations read and write, loops counted as often as they run."""
-    total = 0
-    for equation in jaxpr.eqns:
-        inner = [part for each in equation.params.values() for part in (each if isinstance(each, tuple) else [each])]
-        bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
-        total += equation.params.get("length", 1) * sum(map(_work, bodies)) if bodies else _size(equation)
-    return total
+def _work(equation: Any) -> int:
+    """Number of array entries that an equation reads and writes, loops counted as often as they run."""
+    inner = [part for each in equation.params.values() for part in (each if isinstance(each, tuple) else [each])]
+    bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
+    if not bodies:
+        return _size(equation)
+    return equation.params.get("length", 1) * sum(_work(each) for body in bodies for each in body.eqns)
 
 
 def _size(equation: Any) -> int:

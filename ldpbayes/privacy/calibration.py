@@ -141,9 +141,9 @@ def zil_parameters(
 
 
 def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log probability, where the first input is true, that the log likelihood ratio is above a threshold.
+    """Log of the level of the test at a threshold of the log likelihood ratio; with sign = −1, of its complement.
 
-    With sign = −1 it is that of the complement. By symmetry, the type II error is the level at minus the threshold.
+    By symmetry, the type II error is the level at minus the threshold.
     """
     # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
     favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
@@ -171,10 +171,9 @@ def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
 
-    The response is true with probability 1/(1 + exp(−response_epsilon)). It is the product of both curves ([DRS]
-    Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is ±`response_epsilon`, so that of both is
-    a mixture of two normal laws under either input, and the most powerful tests are its thresholds. Delta is the mean,
-    over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
+    It is the product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
+    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds. Delta
+    is the mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
     """
 
     mu: Array = ruled(POSITIVE)

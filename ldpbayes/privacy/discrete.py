@@ -163,15 +163,13 @@ def _sum_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """`gaussian_log_tail` for m ≥ 1: the normal tail, half the first term, and the first term's odd derivatives.
-
-    The n-th derivative of the mass at m is that times (−1)^n He_n(m/scale)/scale^n.
-    """
+    """`gaussian_log_tail` for m ≥ 1: the normal tail, half the first term, and the first term's odd derivatives."""
     x = m / scale
     before, hermite = np.ones_like(x), x
     total = np.sqrt(np.pi / 2) * special.erfcx(x / math.sqrt(2)) + 0.5 / scale
     for n in range(1, ORDERS):
-        total += _BERNOULLI[n + 1] / math.factorial(n + 1) * hermite / scale ** (n + 1)  # 0 for even n
+        # the n-th derivative of the mass at m is that times (−1)^n He_n(m/scale)/scale^n; even ones have the factor 0
+        total += _BERNOULLI[n + 1] / math.factorial(n + 1) * hermite / scale ** (n + 1)
         before, hermite = hermite, x * hermite - n * before
     return _log_mass(m, scale) + np.log(scale * total)
 
@@ -259,10 +257,8 @@ def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
 
 
 def _longest_vectors(start: tuple[int, ...], left: int, columns: int) -> Iterator[tuple[int, ...]]:
-    """Non-increasing integer vectors from `start` on, with `left` of the squared length for the other `columns`.
-
-    No entry can grow: a longer vector is easier to detect, since the noise is log-concave.
-    """
+    """Non-increasing integer vectors from `start` on, with `left` of the squared length for the other `columns`."""
+    # only those of which no entry can grow: a longer vector is easier to detect, since the noise is log-concave
     for entry in range(min((*start[-1:], math.isqrt(left))), 0, -1) if columns else ():
         yield from _longest_vectors((*start, entry), left - entry**2, columns - 1)
     if left < (1 if columns else 2 * start[-1] + 1):
