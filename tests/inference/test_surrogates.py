@@ -18,7 +18,7 @@ import ldpbayes as ldp
 from ldpbayes.inference import _expansion, _surrogates
 from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference._split_model import Uncut, cut_model
+from ldpbayes.inference._expansion import Uncut, cut_model
 from ldpbayes.inference._surrogates import sample
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.density import Density, sites_of
