@@ -39,16 +39,12 @@ class LaplaceMechanism(Additive):
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional(default=None)
+    scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
         """Laplace noise of a stated scale b, standard deviation over √2; `options` are those of `AdditiveMechanism`."""
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
-
-    @property
-    def scale(self) -> Array:
-        """Laplace's b: sensitivity over epsilon. The sensitivity of a record is its range, of a row the sum."""
-        return _diameter(self, 1) / self.epsilon
 
     @property
     def noise(self) -> laws.Laplace:  # type: ignore[override]
@@ -57,7 +53,6 @@ class LaplaceMechanism(Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of inputs that are as far apart as they can be."""
         guarantee = super().guarantee
         if self.columns is not None:
             return guarantee
@@ -185,9 +180,9 @@ class GaussianMechanism(Additive):
     ) -> AdditiveMechanism:
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
-        For comparison with releases of that calibration. It is proven for ε < 1, where it adds more noise than (ε, δ)
-        needs; for large ε it adds too little. Ask the guarantee, which is exact, for the δ that holds:
-        ``mechanism.guarantee.delta(epsilon)``. `options` are those of `AdditiveMechanism`.
+        For comparison with releases of that calibration. For ε < 1 it adds more noise than (ε, δ) needs, for large ε
+        too little: ``mechanism.guarantee.delta(epsilon)`` is the δ that holds. `options` are those of
+        `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -199,7 +194,6 @@ class GaussianMechanism(Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of inputs that are as far apart as they can be."""
         return dataclasses.replace(super().guarantee, stated_delta=self.delta)
 
 

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, refuse
 from ldpbayes._core.pytrees import check_fields, optional, ruled, static, unchecked
-from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
@@ -55,10 +55,8 @@ class _Regression(Columnwise):
         object.__setattr__(self, "clip", bool(self.clip))
 
     def _parts(self, rows: Array) -> tuple[Array, Array]:
-        """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1.
-
-        With `clip`, those outside the bounds are drawn back to them; else they are refused if they are concrete.
-        ValueError also for rows of another width, missing values and labels that are none. NumPy in, NumPy out.
+        """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1. With
+        `clip`, those beyond the bounds are drawn back to them; else concrete ones are refused. NumPy in, NumPy out.
         """
         whole = Columns(self.columns, None)
         rows = whole.in_order(rows)
@@ -74,17 +72,11 @@ class _Regression(Columnwise):
             raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
         y = signs(y) if self._labels else y
         if concrete and not self.clip and is_concrete(self.radius, self.response_bound):
-            for bound, sizes, words in (
-                (
-                    self.radius,
-                    np.linalg.norm(x, axis=-1),
-                    "rows have covariates of norm above radius = {:g}, the largest",
-                ),
-                (
-                    self.response_bound,
-                    np.abs(y),
-                    "responses lie beyond response_bound = {:g}, the largest in absolute value",
-                ),
+            covariates = "rows have covariates of norm above radius = {:g}, the largest"
+            responses = "responses lie beyond response_bound = {:g}, the largest in absolute value"
+            for sizes, bound, words in (
+                (np.linalg.norm(x, axis=-1), self.radius, covariates),
+                (np.abs(y), self.response_bound, responses),
             ):
                 beyond = sizes > bound * (1 + ROUNDING)
                 if beyond.any():
@@ -143,14 +135,12 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        xp: ArrayModule = (
-            np if is_concrete(self.unit_standard_deviation, self.split, self.radius, self.response_bound) else jnp
-        )
-        covariate = 2 * self.radius * self.unit_standard_deviation / xp.sqrt(1 - self.split)
-        response = 2 * self.response_bound * self.unit_standard_deviation / xp.sqrt(self.split)
+        unit, split = self.unit_standard_deviation, self.split
+        xp: ArrayModule = np if is_concrete(unit, split, self.radius, self.response_bound) else jnp
+        covariate = 2 * self.radius * unit / xp.sqrt(1 - split)
+        response = 2 * self.response_bound * unit / xp.sqrt(split)
         covariate, response = xp.broadcast_arrays(covariate, response)
-        each = xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1)
-        return unchecked(IndependentGaussian, each)
+        return unchecked(IndependentGaussian, xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1))
 
     @property
     def upper(self) -> Array:  # type: ignore[override]
@@ -240,8 +230,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = jnp.asarray(x)
-        x = x.astype(jnp.result_type(x, float))
+        x = floating(x)
         keys = jax.random.split(key)
         covariates, y = self._clipped(x), x[..., -1]
         z = covariates + self.noise.sample(keys[0], covariates.shape, x.dtype)
@@ -309,8 +298,7 @@ class StatisticsMechanism(_Regression, Additive):
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
-    lower = None
-    upper = None
+    lower = upper = None
     covariates = property(lambda self: Columns(self.columns, None).width - 1)
 
     def __post_init__(self) -> None:
@@ -332,7 +320,7 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """How far one record can move the statistics, in units of the noise of the first block."""
+        """In units of the noise of the first block."""
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)

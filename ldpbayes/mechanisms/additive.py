@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_0, at_least, check_order, checked, is_integer, refuse
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
-from ldpbayes._core.tracing import array_of, extreme, is_concrete
+from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
@@ -86,9 +86,8 @@ class Columns:
 
 
 def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
-    """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones.
-
-    Bounds come in the order of the names and are kept in that of the row: ``bounds[order]``.
+    """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones: bounds come in the
+    order of the names and are kept in that of the row, ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
         names: Any = tuple(columns)
@@ -138,27 +137,25 @@ class Columnwise(Mechanism):
 
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
-    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others.
-
-    Subclasses are the names by which such mechanisms are made, registered and written to files. They have the fields
-    ``lower``, ``upper``, ``columns``, ``perturbed``, possibly ``sensitivity``, and those that their `noise` follows
-    from. Arrays of bounds are kept in the order of the row.
+    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others. Subclasses are the names by
+    which such mechanisms are made and written to files; arrays of bounds are kept in the order of the row.
     """
 
     lower: Array
     upper: Array
     sensitivity: Array = None
+    noise: Noise  # what is added: a field or a property
 
     clips = True
+    bounded = property(lambda self: self.lower is not None)  # if not, z is a statistic of many records
     linear_tails = property(attrgetter("noise.linear_tails"))
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
     _shared = property(lambda self: () if self.columns is None else ("lower", "upper", "standard_deviations"))
     has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
-
-    noise: Noise
-    """The law of what is added: a field or a property."""
+    # probability that a record is released as it is, after clipping: a number, or one a record
+    unperturbed = property(lambda self: self.noise.absent if isinstance(self.noise, Omitted) else 0.0)
 
     def __post_init__(self) -> None:
         self._check_columns_and_bounds()
@@ -200,11 +197,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 raise ValueError(f"parameters must broadcast against each other, got shapes {shapes}") from None
         check_order(self.lower, self.upper)
 
-    @property
-    def bounded(self) -> bool:
-        """Whether records are clipped; if not, the released value is a statistic of many records."""
-        return self.lower is not None
-
     def _clip(self, part: jax.Array) -> jax.Array:
         """Perturbed columns (*batch, dimension), clipped."""
         if not self.bounded:
@@ -213,8 +205,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
     def clipped(self, x: ArrayLike) -> jax.Array:
-        x = jnp.asarray(x)
-        x = x.astype(jnp.result_type(x, float))
+        x = floating(x)
         return self._columns.join(x, self._clip(self._columns.split(x)))
 
     @property
@@ -233,9 +224,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return lower, upper
 
     def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
-        """Whether released values are at the lower bound, and whether at the upper one, rounded or not (`snapped`).
-
-        Both in the shape of `z`, and False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
+        """Whether released values are at the lower bound, and whether at the upper one, rounded or not (`snapped`):
+        in the shape of `z`, False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
         """
         values = array_of(z)
         values = values if values.dtype.kind == "f" else values.astype(float)
@@ -298,15 +288,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
-    @property
-    def unperturbed(self) -> Array:
-        """Probability that a record is released as it is, after clipping: a number, or one a record."""
-        return self.noise.absent if isinstance(self.noise, Omitted) else 0.0
-
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip the perturbed columns of `x`, shape (*batch, *event), and add noise; concrete NaN raises ValueError.
-
-        For simulation and studies: differences of floating-point noise betray the record ([Mironov]).
+        """Clip the perturbed columns of `x` (*batch, *event) and add noise; ValueError for concrete NaN. Only for
+        simulation and studies: differences of floating-point noise betray the record ([Mironov]).
         """
         x = self._columns.in_order(x)
         if is_concrete(x):
@@ -323,9 +307,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log p(z | x), with respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise.
-
-        Where noise may be left out, there is a unit mass at clip(x). −inf where a column that is not perturbed differs.
+        """With respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise; where noise may
+        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs.
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -340,10 +323,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         mean = self.clipped(x)
         law = self.noise.astype(mean.dtype)
         noise = law.over_columns(law.variance)
-        batch = jnp.broadcast_shapes(mean.shape[: mean.ndim - len(self.event_shape)], noise.shape[:-1])
-        zeros = jnp.zeros(batch + self.event_shape, mean.dtype)
-        variance = self._columns.join(zeros, jnp.broadcast_to(noise, (*batch, self.dimension)))
-        mean, variance = jnp.broadcast_arrays(mean, variance)
+        zeros = jnp.zeros_like(mean)
+        mean, variance = jnp.broadcast_arrays(mean, self._columns.join(zeros, self._columns.split(zeros) + noise))
         return mean, variance
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
@@ -380,17 +361,15 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records that differ in all perturbed columns by their whole range.
-
-        For a statistic, the curve of two data sets that differ in one record.
+        """The curve of two records that differ in all perturbed columns by their whole range; for a statistic, of two
+        data sets that differ in one record.
         """
         return self._guarantee(self.noise.tradeoff, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the one perturbed column in which they are worst hidden.
-
-        One attribute may move a statistic as far as a whole record.
+        """The curve of two records that differ in the one perturbed column in which they are worst hidden; one
+        attribute may move a statistic as far as a whole record.
         """
         return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
 

@@ -24,10 +24,8 @@ ROUNDING = 2.0**-22  # relative rounding error of a bound: twice that of single 
 
 
 def improbable_count(count: Array, n: Array, probability: Array, tests: int, few: bool = False) -> np.ndarray:
-    """Whether a count of n independent values at least as large has a probability below `LEVEL` / `tests`.
-
-    With `few`, a count at most as large. `probability` is that of one value, on average over the values: at most, or
-    with `few` at least.
+    """Whether a count of n independent values at least as large (with `few`, at most) is less probable than `LEVEL`
+    over `tests`. `probability` bounds that of one value, on average over the values, from above (below).
     """
     count, n, p = (np.asarray(a, float) for a in (count, n, probability))
     beyond_mean = count <= n * p - 1 if few else count >= n * p + 1
@@ -42,7 +40,6 @@ def implausible_numbers(
     z: np.ndarray, lower: Array, upper: Array, standard_deviation: Array, share: Array, depth: Depth, columns: int = 1
 ) -> list[str]:
     """Sentences on numbers that additive noise on a clipped number could hardly have made of any numbers.
-
     However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t, and
     correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice the
     tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
@@ -53,9 +50,8 @@ def implausible_numbers(
     parameters = [np.broadcast_to(part, n) if np.size(part) > 1 else np.reshape(part, 1) for part in law]
 
     def chunks() -> Iterator[tuple]:
-        """Distances below and above the bounds, their rounding errors, standard deviations, and two probabilities.
-
-        The probabilities: that there is noise, and at least that a value with noise lies outside the bounds.
+        """Distances below and above the bounds, their rounding errors, standard deviations, the probability that there
+        is noise, and the least one that a value with noise lies outside the bounds.
         """
         for start in range(0, n, CHUNK):
             rows = slice(start, start + CHUNK)
@@ -87,7 +83,8 @@ def implausible_numbers(
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
     sentences = []
-    for side, (name, bound) in enumerate((("below the lower", lower), ("above the upper", upper))):
+    low, high = ("" if np.ndim(bound) else f" {float(bound):g}" for bound in (lower, upper))
+    for side, place in enumerate((f"below the lower bound{low}", f"above the upper bound{high}")):
         wrong = improbable_count(counts[side], total, most / total, tests)
         wrong[0] = False  # values within the bounds have no depth and are not counted
         if wrong.any():
@@ -96,12 +93,12 @@ def implausible_numbers(
             tails = (deep(sides[side], near, width) for sides, near, width, *_ in chunks())
             nearest = min(np.min(beyond[depths >= level], initial=np.inf) for beyond, depths in tails)
             sentences.append(
-                f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {name} bound{_shown(bound)}, where at "
+                f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {place}, where at "
                 f"most {most[level]:.3g} are expected"
             )
     if improbable_count(outside, total, least / total, tests, few=True):
         sentences.append(
-            f"{outside:,} of {total:,} lie outside the bounds{_shown(lower)} and{_shown(upper)}, where at least "
+            f"{outside:,} of {total:,} lie outside the bounds{low} and{high}, where at least "
             f"{least:,.1f} are expected: there is less noise in them than stated"
         )
     return sentences
@@ -127,10 +124,8 @@ def implausible_columns(
 def implausible_counts(
     counts: np.ndarray, n: float, least: Array, most: Array, tests: int, words: Callable[[int], str]
 ) -> list[str]:
-    """Sentences on kinds of which there are too few or too many among n values.
-
-    `least` and `most` are the probabilities of each kind for any record, on average over the records; `words` say what
-    values of a kind, by its position, are.
+    """Sentences on kinds of which there are too few or too many among n values. `least` and `most` bound the
+    probability of a kind for any record, on average over the records; `words` name the values of a kind by its number.
     """
     sentences = []
     for few, bound, probability in ((True, "least", least), (False, "most", most)):
@@ -144,7 +139,3 @@ def implausible_counts(
                 "expected"
             )
     return sentences
-
-
-def _shown(bound: Array) -> str:
-    return "" if np.ndim(bound) else f" {float(bound):g}"

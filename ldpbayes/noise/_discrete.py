@@ -92,11 +92,11 @@ class DiscreteGaussian(_WholeNumbers):
     linear_tails: ClassVar[bool] = False
     kinks: ClassVar[tuple[float, ...]] = ()
     norm: ClassVar[int] = 2
+    reach = property(lambda self: 12.25 * self.scale)  # 2 exp(−12.25²/2) is 5e-33
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3).
-
-        Of scale t = ⌊scale⌋ + 1, k being accepted with probability exp(−(|k| − scale²/t)²/(2 scale²)): about one half.
+        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3): of
+        scale t = ⌊scale⌋ + 1, k accepted with probability exp(−(|k| − scale²/t)²/(2 scale²)), about one half.
         """
         best = jnp.promote_types(dtype, jnp.result_type(float))
         scale = lax.stop_gradient(jnp.asarray(self.scale, best))[..., None]
@@ -123,11 +123,6 @@ class DiscreteGaussian(_WholeNumbers):
         """0 where the probability of all integers but 0 underflows."""
         xp = np if is_concrete(self.scale) else jnp
         return xp.sqrt(theta_variance(xp, self.scale))
-
-    @property
-    def reach(self) -> Array:
-        """12.25 scales: 2 exp(−12.25²/2) is 5e-33."""
-        return 12.25 * self.scale
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):

@@ -62,7 +62,6 @@ class IndependentGaussian(_NormalColumns):
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
 
     def over_columns(self, moment: Array) -> Array:
-        """The moment itself, which has the axis of columns."""
         return jnp.asarray(moment)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:

@@ -41,6 +41,7 @@ class Staircase(Noise):
     kinks: ClassVar[tuple[float, ...]] = ()  # infinitely many, of which `breakpoints` takes those that matter
     norm: ClassVar[int] = 1  # of one column only
     period = property(lambda self: self.step)
+    reach = property(lambda self: self.step)  # each further one repeats the density, lower by exp(−ε)
     resolution: ClassVar[float] = math.inf
 
     def _shares(self) -> tuple[Array, Array, Array]:
@@ -51,10 +52,7 @@ class Staircase(Noise):
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw a sign, a number of whole steps, a side of the jump, and a place there.
-
-        The number of steps is geometric ([GV]): the whole part of an exponential variable.
-        """
+        """A sign, a geometric number of whole steps, a side of the jump, and a place there ([GV])."""
         law: Any = self.astype(dtype)
         fall, _, total = (part[..., None] for part in law._shares())
         step, epsilon, gamma = (leaf[..., None] for leaf in (law.step, law.epsilon, law.gamma))
@@ -88,11 +86,6 @@ class Staircase(Noise):
         first, second = (gamma + outer) / 2, (gamma**2 + outer * (1 + gamma)) / 3
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
 
-    @property
-    def reach(self) -> Array:
-        """A step: each further one repeats the density, lower by exp(−ε)."""
-        return self.step
-
     def depth(self, distance: np.ndarray) -> np.ndarray:
         fall, lack, total = self._shares()
         steps = np.multiply(distance, self.standard_deviation / self.step)
@@ -117,9 +110,9 @@ class Staircase(Noise):
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
         """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added.
 
-        Returns cuts (*z, 2) in ascending order, and the densities (*z, 3) before, between and behind them. The noise
-        z − clip(x) can be at one jump on either side of zero at most: a range of one step holds no second one. Where it
-        can be at none, the cut is at a bound and nothing steps there. NumPy in, NumPy out; JAX in, JAX out.
+        Returns cuts (*z, 2), ascending, and the densities (*z, 3) before, between and behind them. In a range of one
+        step the noise z − clip(x) can be at one jump at most on either side of zero; where it can be at none, the cut
+        is at a bound and nothing steps there. NumPy in, NumPy out; JAX in, JAX out.
         """
         z = array_of(z)
         law: Any = self
@@ -138,7 +131,6 @@ class Staircase(Noise):
         return xp.stack(xp.broadcast_arrays(first, second), axis=-1), xp.stack(xp.broadcast_arrays(*levels), axis=-1)
 
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
-        """The cuts of `pieces`."""
         return self.pieces(z, lower, upper)[0]
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:

@@ -52,13 +52,9 @@ class Omitted(Noise):
     @property
     def present(self) -> Noise:
         """The noise of the records that get some; for those of scale 0 noise of scale 1, which is never used."""
-
-        def positive(scale: Array) -> Array:
-            if is_concrete(scale) and np.all(np.greater(scale, 0)):
-                return scale
-            return jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0)
-
-        return jax.tree.map(positive, self.noise)
+        if is_concrete(self.noise) and all(np.all(np.greater(scale, 0)) for scale in jax.tree.leaves(self.noise)):
+            return self.noise
+        return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density with respect to Lebesgue's measure and a unit mass at zero."""
