@@ -8,26 +8,35 @@ from ldpbayes.bootstrap._bootstrap import (
     PrivateEstimator,
     parametric_bootstrap,
 )
-from ldpbayes.bootstrap._families import Multinomial, NormalVector, ParametricFamily
-from ldpbayes.bootstrap._intervals import Interval, Percentile, Pivotal, Studentised, Transformed
-from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
-from ldpbayes.bootstrap._number_families import (
+from ldpbayes.bootstrap._families import (
     Bernoulli,
     Beta,
     Binomial,
     Exponential,
     Gamma,
     GammaRate,
+    Multinomial,
     Normal,
     NormalMean,
+    NormalVector,
     NumberFamily,
     OneParameterFamily,
+    ParametricFamily,
     Poisson,
 )
+from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
 from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
-from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
+from ldpbayes.bootstrap._result import (
+    BootstrapEstimate,
+    BootstrapWarning,
+    Interval,
+    Percentile,
+    Pivotal,
+    Studentised,
+    Transformed,
+)
 from ldpbayes.bootstrap.regression import least_squares
-from ldpbayes.bootstrap.statistics import fisher, sufficient_statistics
+from ldpbayes.bootstrap.statistics import sufficient_statistics
 
 __all__ = [
     "Bernoulli",
@@ -56,7 +65,6 @@ __all__ = [
     "PrivateEstimator",
     "Studentised",
     "Transformed",
-    "fisher",
     "least_squares",
     "m_estimator",
     "maximum_likelihood",

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -11,19 +11,13 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 from jax.flatten_util import ravel_pytree
-from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.constraints import Constraint
-from numpyro.distributions.transforms import IdentityTransform, Transform
 
 from ldpbayes._core.checks import ONE_ABOVE_0, at_least, checked, warn
 from ldpbayes._core.pytrees import pytree_dataclass, static
-from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.bootstrap._intervals import Interval, interval_kind
-from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning
+from ldpbayes._core.types import Array, Key, PyTree
+from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Interval, interval_kind
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import names_of
-from ldpbayes.mechanisms import Mechanism
-from ldpbayes.numerics.minimise import nearest_probabilities
 
 BATCH_SIZE = 50  # replicates that run at once by default
 OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
@@ -32,30 +26,6 @@ FLAT = 1e-3  # no step in directions in which the replicates move by less than t
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
 Target = Callable[[PyTree], PyTree]  # of parameters
-Constraints = Mapping[str, Constraint]
-
-
-def _bijection(constraint: Constraint) -> Transform:
-    """NumPyro's, but for probabilities, which may be 0 and 1: there a logit would be infinite."""
-    edges = constraint is constraints.unit_interval or constraint is constraints.simplex
-    return IdentityTransform() if edges else biject_to(constraint)
-
-
-def free_vector(allowed: Constraints, params: Params) -> jax.Array:
-    """Parameters, a dict, as a vector (q,) in which any step is allowed."""
-    return ravel_pytree({k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in params.items()})[0]
-
-
-def params_of_free(allowed: Constraints, vector: Array, like: Params) -> Params:
-    """Inverse of `free_vector`, for parameters of the shapes of ``like``; probabilities are the nearest."""
-    free = {k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in like.items()}
-    params = {k: _bijection(allowed[k])(part) for k, part in ravel_pytree(free)[1](vector).items()}
-    for name, value in params.items():
-        if allowed[name] is constraints.unit_interval:
-            params[name] = jnp.clip(value, 0.0, 1.0)
-        if allowed[name] is constraints.simplex:
-            params[name] = nearest_probabilities(value)
-    return params
 
 
 class Estimated(NamedTuple):
@@ -76,9 +46,6 @@ class PrivateEstimator(abc.ABC):
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
     replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
     """
-
-    constraints: Constraints | None = None
-    """NumPyro's constraints of the parameters, which are a dict then; None where any numbers are parameters."""
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
@@ -102,12 +69,11 @@ class PrivateEstimator(abc.ABC):
 
     def unconstrained(self, params: PyTree) -> jax.Array:
         """Parameters as a vector (q,) in which any step is allowed."""
-        return ravel_pytree(params)[0] if self.constraints is None else free_vector(self.constraints, params)
+        return ravel_pytree(params)[0]
 
     def constrained(self, vector: Array, like: PyTree) -> PyTree:
         """Inverse of `unconstrained`; ``like`` holds parameters of the wanted form."""
-        unflatten = ravel_pytree(like)[1]
-        return unflatten(vector) if self.constraints is None else params_of_free(self.constraints, vector, like)
+        return ravel_pytree(like)[1](vector)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
         """The values for `estimate` in a user's release; ValueError if it is not a release of this estimator."""
@@ -423,18 +389,6 @@ def checked_estimator(
     private = estimator if isinstance(estimator, FunctionEstimator) else FunctionEstimator(estimator)
     _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
     return private
-
-
-def values_released_by(mechanism: Mechanism, release: Release) -> Array:
-    """The values of a release; ValueError unless it has some, and they are of this mechanism."""
-    if not release.mechanism == mechanism:
-        raise ValueError(
-            f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: make the estimator "
-            "with this release, or with its bounds, budget and count"
-        )
-    if release.values is None:
-        raise ValueError("a release without values has nothing to estimate from")
-    return release.values
 
 
 def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyTree) -> None:

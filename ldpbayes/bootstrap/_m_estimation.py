@@ -21,8 +21,8 @@ from ldpbayes.bootstrap._bootstrap import (
     PrivateEstimator,
     Simulator,
     estimate_with_target,
-    values_released_by,
 )
+from ldpbayes.bootstrap.statistics import values_released_by
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss

@@ -15,11 +15,18 @@ from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.checks import ONE_POSITIVE, check_order, checked
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
-from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated
-from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
-from ldpbayes.bootstrap._number_families import Bernoulli, Binomial, Exponential, GammaRate, NormalMean, Poisson
+from ldpbayes.bootstrap._families import (
+    Bernoulli,
+    Binomial,
+    Exponential,
+    GammaRate,
+    NormalMean,
+    ParametricFamily,
+    Poisson,
+)
+from ldpbayes.bootstrap.statistics import FamilyEstimator
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law
@@ -38,9 +45,7 @@ class Conjugate:
     """
 
     parameter: str
-    prior_names: tuple[str, str]
-    uniform: tuple[float, float]  # the pair of the uniform law
-    valid: Callable[[np.ndarray], np.ndarray]  # which numbers of a pair are those of a prior, if they are finite
+    uniform: tuple[float, float]  # the pair of the uniform law, the prior
     allowed_range: str
     support: Constraint  # where the natural parameter is finite
     natural: Callable[[Array, Any], Array]
@@ -69,9 +74,7 @@ def _normal_posterior(pair: Pair, weight: Array, total: Array, count: Array, fam
 
 BETA = Conjugate(
     parameter="probs",
-    prior_names=("concentration1", "concentration0"),
     uniform=(1.0, 1.0),
-    valid=lambda pair: pair > 0,
     allowed_range="between 0 and 1, exclusive",
     support=constraints.open_interval(0.0, 1.0),
     natural=lambda theta, family: special.logit(theta),
@@ -81,9 +84,7 @@ BETA = Conjugate(
 )
 GAMMA = Conjugate(
     parameter="rate",
-    prior_names=("concentration", "rate"),
     uniform=(1.0, 0.0),
-    valid=lambda pair: np.array([pair[0] > 0, pair[1] >= 0]),
     allowed_range="a positive and finite number",
     support=constraints.positive,
     natural=lambda theta, family: -jnp.asarray(theta),
@@ -98,9 +99,7 @@ GAMMA_OF_POISSON = dataclasses.replace(
 )
 NORMAL = Conjugate(
     parameter="loc",
-    prior_names=("loc", "precision"),
     uniform=(0.0, 0.0),
-    valid=lambda pair: np.array([True, pair[1] >= 0]),
     allowed_range="a finite number",
     support=constraints.real,
     natural=lambda theta, family: theta / family.scale**2,
@@ -182,7 +181,6 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     epsilon: Array
     lower: Array
     upper: Array
-    prior: Pair
     count: int = static()
 
     def __post_init__(self) -> None:
@@ -202,13 +200,6 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
                 )
             checked_field(self, name, law.allowed_range, lambda a: (a.ndim == 0) & law.support(a) & np.isfinite(a))
         check_order(self.lower, self.upper)
-        if is_concrete(self.prior):
-            names = f"{' and '.join(law.prior_names)} of"
-            if np.shape(self.prior) != (2,):
-                raise ValueError(f"prior must be two numbers, {names} {law.parameter}, got {self.prior!r}")
-            allowed = f"{names} a prior of {law.parameter}"
-            pair = checked("prior", self.prior, allowed, lambda pair: law.valid(pair) & np.isfinite(pair))
-            object.__setattr__(self, "prior", tuple(map(float, pair)))
 
     @property
     def _law(self) -> Conjugate:
@@ -227,7 +218,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     def posterior(self, total: Array) -> Pair:
         """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
-        return self._law.posterior(self.prior, self.temper, total, self.count, self.family)
+        return self._law.posterior(self._law.uniform, self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)
@@ -260,15 +251,9 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
 
 def one_posterior_sample(
-    family: ParametricFamily,
-    *,
-    count: int,
-    epsilon: float,
-    lower: float,
-    upper: float,
-    prior: tuple[float, float] | None = None,
+    family: ParametricFamily, *, count: int, epsilon: float, lower: float, upper: float
 ) -> OnePosteriorSampleEstimator:
-    """Private estimator of a one-parameter family: a draw from its tempered posterior ([WFS]).
+    """Private estimator of a one-parameter family: a draw from its tempered posterior, under a uniform prior ([WFS]).
 
     Parameters
     ----------
@@ -281,11 +266,5 @@ def one_posterior_sample(
         Budget, for replacing one record.
     lower, upper : float
         Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
-    prior : tuple of two floats, optional
-        The conjugate prior on the range: (concentration1, concentration0) of the beta law of ``probs``,
-        (concentration, rate) of the gamma law of a ``rate``, (loc, precision) of the normal law of ``loc``. By default
-        uniform.
     """
-    law = CONJUGATES.get(type(family))
-    pair: Array = law.uniform if prior is None and law is not None else prior
-    return OnePosteriorSampleEstimator(family, epsilon, lower, upper, pair, count)
+    return OnePosteriorSampleEstimator(family, epsilon, lower, upper, count)

@@ -1,24 +1,83 @@
-"""Estimators from a released statistic: exponential families ([FWS] sec. 5), and Fisher intervals."""
+"""Estimators of exponential families from released statistics ([FWS] sec. 5)."""
 
-import functools
+import abc
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
 
+from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.bootstrap._bootstrap import Estimated, values_released_by
-from ldpbayes.bootstrap._families import FamilyEstimator, ParametricFamily
-from ldpbayes.bootstrap._number_families import NumberFamily
-from ldpbayes.bootstrap._result import NormalEstimate
+from ldpbayes._core.types import Array, Key, Params
+from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
+from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_vector, params_of_free
 from ldpbayes.data import Release
-from ldpbayes.estimation.estimates import names_of
-from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism
+from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
+
+
+def values_released_by(mechanism: Mechanism, release: Release) -> Array:
+    """The values of a release; ValueError unless it has some, and they are of this mechanism."""
+    if not release.mechanism == mechanism:
+        raise ValueError(
+            f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: make the estimator "
+            "with this release, or with its bounds, budget and count"
+        )
+    if release.values is None:
+        raise ValueError("a release without values has nothing to estimate from")
+    return release.values
+
+
+class FamilyEstimator(PrivateEstimator):
+    """An estimator of a ``family`` from a perturbed sum of the statistics of ``count`` records, a public number."""
+
+    family: ParametricFamily
+    count: int
+    fewest = 1  # records
+
+    def __post_init__(self) -> None:
+        if self.count is None:
+            raise ValueError(
+                "count is missing: the number of records is taken to be public, since estimates and replicates need "
+                "it. If it is private, release it with a share of the budget and give what was released"
+            )
+        object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
+
+    @property
+    def constraints(self) -> Constraints:
+        """NumPyro's, of all parameters."""
+        return self.family.constraints
+
+    def unconstrained(self, params: Params) -> jax.Array:
+        return free_vector(self.constraints, params)
+
+    def constrained(self, vector: Array, like: Params) -> Params:
+        return params_of_free(self.constraints, vector, like)
+
+    @abc.abstractmethod
+    def perturbed(self, key: Key, total: Array) -> jax.Array:
+        """Values released of the sum of the statistics."""
+
+    def randomize(self, key: Key, data: Array) -> jax.Array:
+        return self.perturbed(key, self.family.statistics(data).sum(axis=0))
+
+    def simulate_release(self, key: Key, params: Params) -> jax.Array:
+        # sums are drawn, not records, where their law is known
+        keys = jax.random.split(key)
+        return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
+
+    def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
+        """Read records (n, *event), and release values of them; for simulation and studies.
+
+        To release real data use a cryptographically secure source of random numbers.
+        """
+        records = self.family.checked(data)
+        if len(records) != self.count:
+            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
+        with jax.enable_x64(True):
+            return np.asarray(self.randomize(jax.random.key(seed), records))
 
 
 @pytree_dataclass
@@ -164,42 +223,3 @@ def sufficient_statistics(
     sensitivity = family.sensitivity(1 if delta is None else 2)
     mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
     return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
-
-
-def fisher(
-    estimator: SufficientStatisticsEstimator, release: Release | Array, *, noise: bool = False
-) -> NormalEstimate:
-    """Private Fisher intervals: normal, with the asymptotic covariance at the private estimate ([FWS] eq. 7).
-
-    Parameters
-    ----------
-    estimator : SufficientStatisticsEstimator or LeastSquaresEstimator
-        The estimator that made the release.
-    release : Release or array
-        What was released of the data.
-    noise : bool
-        Whether the noise for privacy counts. By default it is ignored, as in the paper: asymptotically it does not
-        matter, but at moderate sizes such intervals are far too short.
-    """
-    if not isinstance(estimator, SufficientStatisticsEstimator):
-        raise TypeError(
-            "Fisher intervals are for sufficient_statistics and least_squares, whose asymptotic covariance is known; "
-            f"got {estimator!r}"
-        )
-    with jax.enable_x64(True):
-        target, covariance = _target_with_covariance(estimator, estimator.release_values(release), noise)
-        target = jax.tree.map(np.asarray, target)
-        flat = np.asarray(ravel_pytree(target)[0])
-    if covariance is None:
-        raise ValueError(f"{type(estimator).__name__} has no formula for the covariance of this family; bootstrap it")
-    title = f"Private Fisher intervals, for {'sampling and the noise for privacy' if noise else 'sampling alone'}"
-    matrix = np.atleast_2d(np.asarray(covariance))
-    return NormalEstimate(target, flat, names_of(target), matrix, estimator.privacy, title)
-
-
-@functools.partial(jax.jit, static_argnames="noise")
-def _target_with_covariance(
-    estimator: SufficientStatisticsEstimator, values: Array, noise: bool
-) -> tuple[PyTree, jax.Array | None]:
-    params = estimator.estimate(values).params
-    return estimator.target(params), estimator.covariance(params, noise=noise)

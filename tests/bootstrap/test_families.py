@@ -11,8 +11,8 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
-from ldpbayes.bootstrap._bootstrap import free_vector, params_of_free
 from ldpbayes.bootstrap._clamped_sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
+from ldpbayes.bootstrap._families import free_vector, params_of_free
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes.bootstrap import Percentile, Pivotal, Poisson, Transformed, sufficient_statistics
+from ldpbayes.bootstrap import Normal, Percentile, Pivotal, Poisson, Transformed, sufficient_statistics
 from ldpbayes.plots import COLOURS
 from ldpbayes.studies import binomial_band
 from tests.reproductions.ferrando_wang_sheldon.figures import appendix, figure_1, figure_2, figure_3
@@ -16,6 +16,7 @@ from tests.reproductions.ferrando_wang_sheldon.trials import (
     FAMILIES,
     TAILS,
     NonPrivate,
+    fisher,
     intervals,
     normal_interval,
     replicates_at,
@@ -33,6 +34,21 @@ SIZE, DRAWS = 200, 199
 def poisson():
     estimator = sufficient_statistics(Poisson(20), count=1000, epsilon=1.0)
     return estimator, run_trials(estimator, TRUTH, trials=SIZE, draws=DRAWS, seed=3)
+
+
+def test_private_fisher_intervals_ignore_the_noise():
+    count = 300
+    estimator = sufficient_statistics(Normal(lower=-3.0, upper=5.0), count=count, epsilon=0.5)
+    u = np.random.default_rng(4).normal(0.0, 0.25, count)
+    release = np.array([u.sum() + 3, u @ u - 2])  # as with noise
+    estimate, low, high = fisher(estimator, release)
+    with jax.enable_x64(True):
+        counted = jax.jit(estimator.estimate)(release)
+    np.testing.assert_allclose(estimate, [counted.params["loc"], counted.params["scale"]])
+    # 9 standard deviations are between estimate and bounds, so that clamping does not matter
+    error = (high - low) / (2 * 1.959963985)
+    np.testing.assert_allclose(error, estimate[1] / np.sqrt([count, 2 * count]), rtol=0.02)
+    assert (np.asarray(counted.standard_error) > 1.2 * error).all()
 
 
 @pytest.mark.slow

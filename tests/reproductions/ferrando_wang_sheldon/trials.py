@@ -145,16 +145,21 @@ def _trial(estimator, truth, draws, release, key):
     data, boot = jax.random.split(key)
     released = estimator.simulate_release(data, truth) if release is None else release(estimator, data, truth)
     estimated = estimator.estimate(released)
-    flat = ravel_pytree(estimator.target(estimated.params))[0]
+    flat, error = _with_sampling_error(estimator, estimated.params)
     replicates = replicates_at(estimator, estimated.params, jax.random.split(boot, draws)).target
     ordered = jnp.sort(replicates, axis=0)
     quantiles, log_quantiles = (_quantiles(x, draws) for x in (ordered, jnp.log(jnp.maximum(ordered, 1e-300))))
-    covariance = estimator.covariance(estimated.params, noise=False) if hasattr(estimator, "covariance") else None
-    error = jnp.full(flat.shape, jnp.nan)
-    if covariance is not None:
-        error = jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
     mean, deviation = jnp.mean(ordered, axis=0), jnp.std(ordered, axis=0)
     return Trials(flat, error, quantiles, log_quantiles, mean, deviation, estimated.outside)
+
+
+def _with_sampling_error(estimator, params):
+    """Flat target (p,), and its asymptotic standard errors without the noise; NaN where no formula is known."""
+    flat = ravel_pytree(estimator.target(params))[0]
+    covariance = estimator.covariance(params, noise=False) if hasattr(estimator, "covariance") else None
+    if covariance is None:
+        return flat, jnp.full(flat.shape, jnp.nan)
+    return flat, jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
 
 
 class Replicates(NamedTuple):
@@ -201,6 +206,13 @@ def _likeliest(family, truth, count, keys):
         return NonPrivate(ravel_pytree(params)[0], jnp.sqrt(jnp.diagonal(covariance)))
 
     return lax.map(one, keys)
+
+
+def fisher(estimator, release):
+    """Estimate and ends, each (p,), of private Fisher intervals, which ignore the noise ([FWS] eq. 7)."""
+    with jax.enable_x64(True):
+        params = estimator.estimate(estimator.release_values(release)).params
+        return normal_interval(*map(np.asarray, _with_sampling_error(estimator, params)))
 
 
 def intervals(trials, positive=False):
