@@ -26,9 +26,8 @@ F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 
 def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
     """Decorator of a factory of models of one release, or sketch, of a `kind`: a key of `KINDS`; None for any data.
-
     `default` has texts for arguments where None means a prior; others that are None or False by default are shown only
-    if they are something else. An argument whose default is a distribution must be one, or None where that is allowed.
+    if they are something else.
     """
 
     def decorator(function: F) -> F:
@@ -88,7 +87,7 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
 
 
 def _check_prior(name: str, value: Any, none: bool) -> None:
-    """TypeError at once, where the model would end in an error of NumPyro; `none`: whether None is allowed."""
+    """TypeError, where the model would end in an error of NumPyro; `none`: whether None is allowed."""
     # Data as an argument mean that the factory was taken for its model: the caller reports that no site was made.
     data = any(isinstance(item, (Release, Sketch)) for item in (value if isinstance(value, (list, tuple)) else [value]))
     if not (data or isinstance(value, dist.Distribution) or (value is None and none)):

@@ -20,12 +20,10 @@ from ldpbayes.models._factory import check_kind, factory
 
 
 class Pooled(dist.Normal):
-    """A normal law, sampled in coordinates that are nearly standard normal a posteriori.
-
-    Given the law and a normal estimate `center` ± error, `precision` = 1/error² (0 for none), the posterior is
-    Normal(w · center + (1 − w) · loc, w · error²) with the weight w = scale² / (scale² + error²). The coordinate is the
-    value less that mean, over that standard deviation: the centred form where the estimate is sharp, the non-centred
-    one where there is none. A rough estimate costs draws, but changes no posterior. [PRS] has such weights.
+    """A normal law, sampled in coordinates that are nearly standard normal a posteriori ([PRS]). Given an estimate
+    `center` ± error, precision = 1/error² (0 for none), the posterior is Normal(w center + (1 − w) loc, w error²), with
+    w = scale² / (scale² + error²), and the coordinate is the value less that mean, over that standard deviation: the
+    centred form where the estimate is sharp, the non-centred one where there is none.
     """
 
     pytree_data_fields = ("support",)
@@ -38,10 +36,7 @@ class Pooled(dist.Normal):
 
 
 class _ShiftedReals(constraints.greater_than):
-    """The real line in the coordinates (x − center)/scale.
-
-    NumPyro lets a support that is "greater than −∞", unlike the real line's, depend on other sites.
-    """
+    """The real line in the coordinates (x − center)/scale; NumPyro lets "greater than −∞" depend on other sites."""
 
     def __init__(self, center: Any, scale: Any) -> None:
         super().__init__(jnp.full(jnp.shape(center), -jnp.inf))
@@ -63,10 +58,8 @@ def _(support: _ShiftedReals) -> transforms.AffineTransform:
 
 
 def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:
-    """Mean of each group's records, and the precision of that estimate of the group's mean, before any clipping.
-
-    `spread` is the standard deviation within groups. The precision is 0 for groups without values, with a budget a
-    record, or under a mechanism whose values cannot be made unbiased.
+    """Mean of each group's records before clipping, and its precision given their standard deviation `spread`: 0 for
+    groups without values, with a budget a record, or under a mechanism whose values cannot be made unbiased.
     """
     # Concrete releases are averaged outside the trace, and a kind of mechanism is handled at once: the trace is small.
     with jax.ensure_compile_time_eval() if is_concrete(releases) else contextlib.nullcontext():
@@ -87,10 +80,7 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
 
 
 def _sum_and_size(release: Any) -> tuple[Any, Any] | None:
-    """Sum and number of the values; None unless they were released under one budget and can be made unbiased.
-
-    All sketches of the same records have both in common, unlike the sum of squares.
-    """
+    """Sum and number of the values, which all sketches preserve; None for several budgets, or without `unbiased`."""
     if isinstance(release, ExpandedSketch) or release.mechanism.batch_shape:
         return None
     try:

@@ -18,7 +18,6 @@ from ldpbayes.numerics.arrays import packed
 
 
 def _coefficients(d: int, slope: dist.Distribution, intercept: dist.Distribution | None) -> tuple[Any, Any]:
-    """Slopes (d,) and the intercept (else 0): sites ``slopes`` and ``intercept``."""
     slopes = numpyro.sample("slopes", slope.expand([d]).to_event(1))
     return slopes, 0.0 if intercept is None else numpyro.sample("intercept", intercept)
 
@@ -268,10 +267,8 @@ def label_regression(
 
 
 def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
-    """A release or sketch of statistics as one of a single sum, and the number of records in it.
-
-    `count` is that number, where the mechanism does not say it, or a release of it with noise: the number then has a
-    flat prior, and sites ``count`` and ``count_error``, the noise in scales.
+    """A release or sketch of statistics as one of a single sum, and the number of records in it. A `count` that was
+    released with noise has a flat prior, and sites ``count`` and ``count_error``, the noise in scales.
     """
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:

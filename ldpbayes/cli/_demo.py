@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 from scipy import stats
 
 from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.data.release import simulated_release
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
 EPSILONS = (0.5, 1.0, 2.0)
@@ -43,7 +43,7 @@ def run(out: pathlib.Path, **options: Any) -> list[Any]:
     keys = jax.random.split(jax.random.key(options["seed"]))
     options["progress_bar"] = False
     shares, posteriors = analysed_affairs(affairs, keys[0], **options)
-    release = simulate(VISITS, keys[1], visits.astype(float))
+    release = simulated_release(keys[1], visits.astype(float), VISITS)
     counts, posteriors["randhie"] = analysed_visits(visits, release, **options)
     print(f"\nPosterior mean and 95 % interval\n\n{table(shares | counts)}\n")
     mean, error = release.values.mean(), 1.96 * release.values.std(ddof=1) / np.sqrt(len(release))
@@ -90,8 +90,9 @@ def analysed_affairs(records: np.ndarray, key: jax.Array, **options: Any) -> tup
 
     original = beta(records)
     for epsilon, subkey in zip(EPSILONS, jax.random.split(key, len(EPSILONS)), strict=True):
-        release, step = simulate(RandomizedResponse(epsilon), subkey, records), f"affairs, epsilon = {epsilon:g}"
-        posterior = fitted(f"{step}: noise-aware", models.warner(), release.sketch(), **options)
+        release = simulated_release(subkey, records, RandomizedResponse(epsilon))
+        step = f"affairs, epsilon = {epsilon:g}: noise-aware"
+        posterior = fitted(step, models.warner(), release.sketch(), **options)
         posteriors[f"fair-epsilon-{epsilon:g}"] = posterior
         draws = (beta(release.values), _draws(posterior, "theta"), original)
         estimates[f"affair, epsilon={epsilon:g}"] = dict(zip(ANALYSES, draws, strict=True))
@@ -132,12 +133,6 @@ def visit_shares(mean: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     success = concentration / (concentration + mean)
     below = stats.nbinom.pmf(np.arange(TOP), concentration[:, None], success[:, None])
     return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
-
-
-def simulate(mechanism: Mechanism, key: jax.Array, records: np.ndarray) -> Release:
-    """A release of the records, in double precision; a real one needs a cryptographically secure sampler."""
-    with jax.enable_x64(True):
-        return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
 def table(estimates: Draws) -> str:

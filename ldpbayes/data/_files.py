@@ -14,7 +14,6 @@ SPEC_KEY = "ldpbayes.mechanism"  # of the spec, in the schema metadata of a Parq
 
 
 def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) -> None:
-    """Write released values and their mechanism's spec; ValueError for another ending."""
     text = json.dumps(spec)
     if _is_npz(path):
         np.savez(path, values=values, mechanism=np.array(text))
@@ -25,7 +24,6 @@ def write_release(path: pathlib.Path, values: np.ndarray, spec: dict[str, Any]) 
 
 
 def read_release(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
-    """Released values and their mechanism's spec; ValueError for another ending or form, or a damaged file."""
     if not path.exists():
         raise FileNotFoundError(f"no release file {path}")
     values, spec = _read_npz(path) if _is_npz(path) else _read_parquet(path)
@@ -56,7 +54,6 @@ def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
 
 
 def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
-    """An array in an archive; ValueError where it is none, or one of Python objects."""
     try:
         entry = archive[name]
     except ValueError as error:

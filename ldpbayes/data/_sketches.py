@@ -20,9 +20,9 @@ ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suit
 class Sketch(Holding):
     """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
 
-    The nodes (nodes, *event) are released values, of which each stands for as many records as its weight (nodes,) says.
-    Weights can be negative: they integrate polynomials, they are not counts. ``mechanism`` made the release, and
-    ``doubts`` are warnings about it; a sum of sketches has the mechanisms of all in ``added``, which is else empty.
+    Each node (nodes, *event), a released value, stands for as many records as its weight (nodes,) says. Weights can be
+    negative: they integrate polynomials. ``doubts`` are warnings about the release; a sum of sketches has the
+    mechanisms of all in ``added``, which is else empty.
     """
 
     mechanism: Any
@@ -50,7 +50,7 @@ class Sketch(Holding):
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanisms of the releases, one each, as their privacy statement needs them."""
+        """Of the releases, one each, as their privacy statement needs them."""
         return self.added or (self.mechanism,)
 
     def _counts(self) -> dict[str, Any]:
@@ -73,8 +73,7 @@ class Sketch(Holding):
         return dataclasses.replace(self._plus(other), **both)
 
     def __radd__(self, other: Any) -> Any:
-        """Let ``sum`` start from 0."""
-        return self if is_integer(other) and other == 0 else NotImplemented
+        return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
 
 @pytree_dataclass(eq=False, repr=False)

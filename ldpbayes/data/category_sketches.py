@@ -46,8 +46,7 @@ class CountSketch(Sketch):
         return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
 
     def _common(self) -> Any:
-        """The protocol; budgets may differ."""
-        return jax.tree.structure(self.mechanism)
+        return jax.tree.structure(self.mechanism)  # budgets may differ
 
     def _plus(self, other: Any) -> "CountSketch":
         if (self.groups is None) != (other.groups is None):
@@ -145,11 +144,10 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of released values to the fourth order, or the third above 24 categories.
+        """Expand the log-likelihood to the fourth order, or the third above 24 categories.
 
-        Options and errors are those of `Release.sketch`. The expansion is at the mode that the posterior has in softmax
-        coordinates under a uniform prior: the maximum of the log-likelihood plus Σ log θ_k, which lies near the
-        posterior's mean also where a share is small.
+        Options and errors are those of `Release.sketch`. The expansion is at the maximum of the log-likelihood plus
+        Σ log θ_k, the mode in softmax coordinates: near the posterior's mean also where a share is small.
         """
         array = np.asanyarray(values)
         groups, num_groups = _group_numbers(by, len(array))
@@ -171,7 +169,6 @@ class ExpandedSketch(Sketch):
 
     @property
     def nodes(self) -> Any:
-        """AttributeError, which says what has nodes and weights."""
         raise AttributeError(
             "an expansion has no nodes and weights; release.sketch(expand=False) counts released values instead, or "
             "sketch.exact where it kept its records"
@@ -185,7 +182,7 @@ class ExpandedSketch(Sketch):
 
     @property
     def exact(self) -> CountSketch:
-        """A `CountSketch` of the records, whose log-likelihood is exact; ValueError without records."""
+        """A `CountSketch` of the records; ValueError without records."""
         total: Any = sum(CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records())
         return dataclasses.replace(total, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
 
@@ -205,7 +202,6 @@ class ExpandedSketch(Sketch):
     _common = CountSketch._common
 
     def _plus(self, other: Any) -> "ExpandedSketch":
-        """Both are expanded at one point (``at=``)."""
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         records = None if self.records is None or other.records is None else self.records + other.records
         polynomial = self.polynomial.plus(other.polynomial)
@@ -244,14 +240,13 @@ PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CategoryRecords:
-    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ. Values
-    (N, *event) can be a memory map; budgets are finite, one or one a record; `by` has the group of each record (N,). A
-    batch is () below, or (G,) with groups.
+    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ
+    (*batch, d); a batch is () or, with groups, (G,).
     """
 
-    values: Any
-    mechanism: Any
-    by: Any = None
+    values: Any  # (N, *event), possibly a memory map
+    mechanism: Any  # of finite budgets
+    by: Any = None  # group of each record (N,)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -386,9 +381,7 @@ def _frame_at_mode(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
 
 
 def _mode(records: CategoryRecords, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there.
-    Each pass maximises, for the log-likelihood's expansion of second order, the whole objective.
-    """
+    """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there."""
     best, kept = -np.inf, theta
     for _ in range(PASSES):
         value, gradient, information = records.derivatives(theta)
@@ -397,7 +390,7 @@ def _mode(records: CategoryRecords, theta: np.ndarray) -> tuple[np.ndarray, np.n
             theta = (theta + kept) / 2
             continue
         best, kept = objective, theta
-        theta = _barrier_maximum(theta, gradient, information)
+        theta = _barrier_maximum(theta, gradient, information)  # of the expansion of second order
         step = theta - kept
         if np.all(np.einsum("...i,...ij,...j->...", step, information, step) < NEAR**2):
             break
@@ -441,9 +434,7 @@ class SideBySide(Sketch):
 
 
 def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
-    """One sketch of several groups' records, of a law a group, from sketches of one group each. These are of one kind,
-    their mechanisms of one tree structure and expansions of one order; budgets, bounds and panels may differ.
-    """
+    """A sketch of several groups from one of each group, of one kind, order and tree structure of the mechanism."""
     mechanisms = [part.mechanism for part in sketches]
     if isinstance(sketches[0], ExpandedSketch):
         polynomials = [part.polynomial for part in sketches]

@@ -13,11 +13,9 @@ from ldpbayes._core.types import Array, PyTree
 
 
 class Table:
-    """A data frame inside a model: arrays by the names of columns, and a matrix of all of them.
-
-    ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]`` is a table of two columns, and
-    ``table @ slopes``, ``jnp.asarray(table)``, ``table.to_numpy()`` and ``table.values`` take all columns as a matrix
-    (rows, columns). Columns of labels and dates stay what they are, and cannot be part of a matrix.
+    """A data frame inside a model: ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]``
+    is a table, and in ``table @ slopes``, ``jnp.asarray(table)`` and ``table.values`` it is a matrix (rows, columns).
+    Columns of labels and dates cannot be part of a matrix.
     """
 
     def __init__(self, columns: dict[Any, Any]) -> None:
@@ -72,7 +70,6 @@ class Table:
         return len(next(iter(self._columns.values()), ()))
 
     def __iter__(self) -> Iterator[Any]:
-        """Names of the columns, as in a data frame."""
         return iter(self._columns)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -99,10 +96,9 @@ register_pytree_with_keys(
 
 
 def arrays_of_frames(tree: PyTree) -> PyTree:
-    """A pytree with a `Table` for each data frame in it, and an array for each series.
+    """A pytree with a `Table` for each data frame in it, and an array for each series, as `fit` gives to its model.
 
-    `ldpbayes.fit` gives these to its model. NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not
-    convert data frames, which cannot be multiplied by tracers: convert them first.
+    NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert data frames: convert them first.
 
     Parameters
     ----------

@@ -105,7 +105,6 @@ class PanelSketch(Sketch):
 
     @property
     def places(self) -> np.ndarray:
-        """Values (places,) of the atoms."""
         return _atom_places(self.mechanism, self.edges)
 
     @cached_property
@@ -123,13 +122,12 @@ class PanelSketch(Sketch):
 
     @property
     def channel_panels(self) -> int:
-        """Panels in x of the channel at its nodes."""
         return self.grid or len(self.edges) - 1
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The sketch on fewer panels in z and in x (`grid`), exactly as a sketch of the records would be there; there
-        are somewhat more where edges at integers are kept, by default if all integers between the ends are edges. A
-        sketch whose maker chose the panels, or that has no more, is returned as it is.
+        """The sketch on fewer panels in z and in x (`grid`), as a sketch of the records would be there; there are more
+        where edges at integers are kept, by default if all integers between the ends are edges. A sketch whose maker
+        chose the panels, or that has no more, is returned as it is.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -147,7 +145,7 @@ class PanelSketch(Sketch):
 
     @property
     def thinned(self) -> "PanelSketch":
-        """A sketch of the probes alone on its panels, each of which counts for size / probes records."""
+        """A sketch of the probes alone, each of which counts for size / probes records."""
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
@@ -189,9 +187,7 @@ def _evenly_spread(values: np.ndarray) -> np.ndarray:
 def panel_edges(
     mechanism: Any, panels: int | None = None, lattice: bool | None = None
 ) -> tuple[np.ndarray, int | None]:
-    """Panel edges (panels + 1,) over the released range of a mechanism with one budget; see `Release.sketch`. Also the
-    number of panels between the bounds, where those beyond are graded, else None.
-    """
+    """Panel edges (panels + 1,), and the number of panels between the bounds if those beyond are graded."""
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
         raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
@@ -222,9 +218,7 @@ def panel_edges(
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
-    """Edges equally far apart between the bounds; beyond them their distance is a share of that from a bound, as the
-    log density is smooth in the logarithm of the distance.
-    """
+    """Edges, beyond the bounds ever further apart: the log density is smooth in the logarithm of the distance."""
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)
     distances = [width]
@@ -298,9 +292,7 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
 
 
 def _merged(moments: Array, edges: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """Legendre moments (new, MOMENTS) on the panels between the edges that are kept, from those on all of them: on a
-    part of a panel the panel's P_n is a combination of the part's P_0, ..., P_n.
-    """
+    """Moments (new, MOMENTS) between kept edges: on part of a panel its P_n is a combination of the part's P_0..P_n."""
     t, w = np.polynomial.legendre.leggauss(MOMENTS)
     whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
     start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))

@@ -13,6 +13,7 @@ from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Key
 from ldpbayes.data._files import read_release, write_release
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
@@ -30,9 +31,8 @@ class Release(Holding):
     """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
 
     A value belongs to one record, and so does the guarantee; or it is a statistic of many records (a noisy count, sum
-    or mean), the only value of its release, whose mechanism has no bounds and states by how much one person can move
-    the statistic. ``LaplaceMechanism(n / scale, 0, n)`` makes the noise of a count, too, but guarantees the privacy of
-    a record that is a whole count, not of a person in it.
+    or mean), the only value of its release, whose mechanism has no bounds and states by how much one person moves it.
+    ``LaplaceMechanism(n / scale, 0, n)`` makes a count's noise too, but its guarantee is of a record that is a count.
 
     Parameters
     ----------
@@ -52,8 +52,7 @@ class Release(Holding):
     Warns
     -----
     ReleaseWarning
-        If the mechanism could hardly have released these values, whatever the records (`Mechanism.implausible`). The
-        attribute ``doubts`` keeps the warning, for `fit` and for sketches of the release.
+        If `Mechanism.implausible` gives reasons. ``doubts`` keeps the warning, for `fit` and sketches of the release.
     """
 
     values: Any
@@ -109,9 +108,8 @@ class Release(Holding):
     ) -> Sketch:
         """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
 
-        A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories in many
-        kinds of released values, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of locally perturbed
-        statistics.
+        A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories with many
+        kinds of outputs, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of statistics.
 
         Parameters
         ----------
@@ -126,17 +124,15 @@ class Release(Holding):
             Of discrete outputs: group of each record, 0, ..., G − 1; the records' law then has batch shape (G,).
         expand : bool, optional
             Of categories under a pure protocol: keep the log-likelihood as a polynomial of the shares, not a count of
-            each kind of released value. Default: where there are thousands of kinds, and records enough for the
-            polynomial to be as good as the counts.
+            each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
         at : ExpandedSketch, optional
             Expand where this sketch was expanded, to its order, in one pass; the two then add.
 
         Raises
         ------
         ValueError
-            For a release without values; personal budgets of a continuous release (sketch each budget's records apart);
-            rows under other than Gaussian noise; a mechanism of numbers without a released range, or values beyond it;
-            an option that does not suit the release.
+            For a release without values, personal budgets of a continuous one, rows under other than Gaussian noise, a
+            mechanism of numbers without a released range, values beyond it, or options that do not suit the release.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -173,6 +169,12 @@ class Release(Holding):
         """
         values, spec = read_release(pathlib.Path(path))
         return cls(values, mechanism_from_spec(spec))
+
+
+def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:
+    """A release of the records, in double precision; a real one needs a cryptographically secure sampler."""
+    with jax.enable_x64(True):
+        return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

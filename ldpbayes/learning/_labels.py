@@ -9,11 +9,12 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE_NUMBERS, check_order, checked
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array
 from ldpbayes.data import Release
+from ldpbayes.data.release import simulated_release
 from ldpbayes.estimation.priors import label_prior
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
-from ldpbayes.mechanisms import LaplaceMechanism, Mechanism, RPWithPrior
+from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -77,18 +78,17 @@ def release_labels(
 ) -> LabelRelease:
     """Release labels under `RPWithPrior`; its interval and half-width are chosen without looking at the labels.
 
-    A share ε₁ of the budget releases every label under Laplace noise, a prior is estimated from these releases, and
-    the rest of the budget releases the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if
-    the bounds are several times wider than the labels' range; the half-width hardly depends on it. About ε₁ = 12/√n
-    tells the law of n labels from a uniform one. For simulation and studies: real labels need a cryptographically
-    secure sampler that is safe in floating point.
+    A share ε₁ of the budget releases every label under Laplace noise, for an estimate of their prior, and the rest the
+    labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if the bounds are several times wider
+    than the labels' range; about ε₁ = 12/√n tells the law of n labels from a uniform one. For simulation and studies:
+    real labels need a cryptographically secure sampler that is safe in floating point.
 
     Parameters
     ----------
     labels : array_like (n,)
-        Numbers, none missing. Those outside the bounds are moved to the bounds.
+        Numbers, none missing; those outside the bounds are moved there.
     epsilon, prior_epsilon : float
-        The whole budget of a label, positive and finite, and ε₁, its part that is spent on the prior: 0 or more.
+        The whole budget of a label, positive and finite, and ε₁, 0 or more.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
     half_width : float, optional
@@ -117,7 +117,7 @@ def release_labels(
 
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
-        prior_release = _release(prior_key, values, LaplaceMechanism(prior_epsilon, lower, upper))
+        prior_release = simulated_release(prior_key, values, LaplaceMechanism(prior_epsilon, lower, upper))
         prior = label_prior(prior_release, deconvolved=deconvolved).within(lower, upper)
         default = prior.highest_density_interval(PRIOR_SHARE)
     else:
@@ -128,12 +128,8 @@ def release_labels(
         half_width, pair, _ = optimal_half_width(prior, own, interval=choice)
     else:
         pair = choice(prior, own, half_width) if callable(choice) else choice
-    return LabelRelease(_release(label_key, values, RPWithPrior(own, pair, half_width, outside)), prior_release, prior)
-
-
-def _release(key: Key, labels: np.ndarray, mechanism: Mechanism) -> Release:
-    with jax.enable_x64(True):
-        return Release(np.asarray(mechanism.randomize(key, labels)), mechanism)
+    release = simulated_release(label_key, values, RPWithPrior(own, pair, half_width, outside))
+    return LabelRelease(release, prior_release, prior)
 
 
 def checked_data(

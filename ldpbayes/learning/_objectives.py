@@ -52,9 +52,8 @@ def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
 class Objective(abc.ABC):
     """A loss of a predicted label, given what was released of it.
 
-    Objects are compared and hashed by their fields: they are static arguments of compiled functions. If the loss is a
-    `likelihood`, a negative log-likelihood, errors of a fit are those of its information; otherwise those of the
-    sandwich ([Huber67]).
+    Objects, static arguments of compiled functions, are compared and hashed by their fields. If the loss is a negative
+    log-likelihood (`likelihood`), errors of a fit are those of its information, otherwise of the sandwich ([Huber67]).
     """
 
     likelihood: ClassVar[bool] = False

@@ -30,8 +30,8 @@ SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked d
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Regression on public features and released labels; an estimator of scikit-learn.
 
-    ``fit(X, z, mechanism)`` takes released labels, and `predict` expects original ones. `score` is R² if its labels are
-    original; of released labels it is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
+    ``fit(X, z, mechanism)`` takes released labels, and `predict` expects original ones, as does `score`: the R² of
+    released labels is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
 
     Parameters
     ----------
