@@ -98,7 +98,7 @@ class Correction(abc.ABC):
         return mechanism.unperturbed
 
     def __eq__(self, other: object) -> bool:
-        return equal(self, other) if type(self) is type(other) else NotImplemented
+        return equal(self, other)
 
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
@@ -533,8 +533,7 @@ def is_inside(part: jax.Array, support: Bounds) -> jax.Array:
 def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Array]) -> jax.Array:
     """Functions (N, 2 × perturbed columns) of released records with mean zero, since no record is outside the support.
 
-    They are the doubly random corrections of the indicators of lying beyond a side of a column; the mean over the
-    analyst's noise is a Laplace tail.
+    Doubly random corrections of the indicators of lying beyond a bound; the mean over S is a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
     delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))

@@ -1,7 +1,6 @@
 """Shares of categories, and their errors."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
@@ -36,6 +35,7 @@ class Sample(NamedTuple):
 
 
 class Options(NamedTuple):
+    method: str
     alpha: float
     tolerance: float
     max_iterations: int
@@ -96,7 +96,7 @@ def frequencies(
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
-    options = Options(alpha, tolerance, at_least(1, "max_iterations", max_iterations))
+    options = Options(method, alpha, tolerance, at_least(1, "max_iterations", max_iterations))
     with jax.enable_x64(True):
         sample = Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float))
         estimate = estimator(sample, options)
@@ -132,7 +132,7 @@ class LinearVariance:
     def end(self, estimate: np.ndarray, z: float) -> np.ndarray:
         """The frequencies that are z of *their* standard deviations away from an estimate, the furthest if several are.
 
-        Below 0 and above 1 the variance is continued as a constant, so that every estimate has an end.
+        The variance is constant below 0 and above 1, so that every estimate has an end.
         """
         lead = 1 + z**2 * self.sampling
         middle = estimate + z**2 * (self.own - self.other + self.sampling) / 2
@@ -234,17 +234,17 @@ class FrequencyEstimate(Estimate):
 def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
     estimate, slope, variance = _linear(sample)
     error = np.sqrt(variance(np.clip(estimate, 0, 1)))
-    return FrequencyEstimate("unbiased", estimate, error, _sample=sample, _slope=slope, _variance=variance)
+    return FrequencyEstimate(options.method, estimate, error, _sample=sample, _slope=slope, _variance=variance)
 
 
 def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
     estimate, _, variance = _linear(sample)
     threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
-    return FrequencyEstimate("base_cut", np.where(estimate < threshold, 0.0, estimate))
+    return FrequencyEstimate(options.method, np.where(estimate < threshold, 0.0, estimate))
 
 
-def _projected(method: str, sample: Sample, options: Options) -> FrequencyEstimate:
-    return FrequencyEstimate(method, nearest_probabilities(_linear(sample)[0], np))
+def _projected(sample: Sample, options: Options) -> FrequencyEstimate:
+    return FrequencyEstimate(options.method, nearest_probabilities(_linear(sample)[0], np))
 
 
 def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
@@ -330,14 +330,14 @@ def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {options.tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {options.max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
-    return FrequencyEstimate("mle", theta, error, converged, steps, gap, _matrix=covariance)
+    return FrequencyEstimate(options.method, theta, error, converged, steps, gap, _matrix=covariance)
 
 
 _METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {
     "unbiased": _unbiased,
     "base_cut": _base_cut,
-    "norm_sub": functools.partial(_projected, "norm_sub"),
-    "projection": functools.partial(_projected, "projection"),
+    "norm_sub": _projected,
+    "projection": _projected,
     "mle": _maximum_likelihood,
 }
 

@@ -173,7 +173,7 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
     if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
-        rough = has_kinks(original, rows[[0, 0]], thetas, 2)  # in the parameter alone
+        rough = bool(has_kinks(original, rows[[0, 0]], thetas, 2))  # in the parameter alone
         known = dataclasses.replace(known, rough=rough)
     return Problem(records, known, start, unravel, units, everywhere, rough)
 
@@ -270,18 +270,14 @@ def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     return loss.values(rows, theta)
 
 
-def has_kinks(loss: Loss, rows: ArrayLike, thetas: ArrayLike, order: int) -> bool:
+@functools.partial(jax.jit, static_argnames=("loss", "order"))
+def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
 
     Each line is searched by zooming in, always to the panel where most of a change is not the derivative's integral. At
-    a jump that part stays as large as it is, while a curve, however steep, straightens; so units do not matter.
+    a jump that part stays as large as it is, while a curve, however steep, straightens; so units do not matter. In
+    double precision.
     """
-    with jax.enable_x64(True):
-        return bool(jnp.any(_jumps(loss, jnp.asarray(rows), jnp.asarray(thetas), order)))
-
-
-@functools.partial(jax.jit, static_argnames=("loss", "order"))
-def _jumps(loss: Loss, rows: jax.Array, thetas: jax.Array, order: int) -> jax.Array:
     t, w = np.polynomial.legendre.leggauss(NODES)
     edges = np.arange(PANELS + 1) / PANELS
     nodes = (edges[:-1, None] + (1 + t) / (2 * PANELS)).ravel()
@@ -313,4 +309,4 @@ def _jumps(loss: Loss, rows: jax.Array, thetas: jax.Array, order: int) -> jax.Ar
 
     edge = jnp.arange(2)
     missing, change, sizes = jax.vmap(along, (1, 1))(rows, thetas)
-    return missing > UNEXPLAINED * change + SMALL * sizes + FAINT * jnp.max(sizes, axis=0)
+    return jnp.any(missing > UNEXPLAINED * change + SMALL * sizes + FAINT * jnp.max(sizes, axis=0))

@@ -100,7 +100,7 @@ def as_loss(
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """A user's function of one record and a flat parameter; `rough` if it has kinks in it, and is to be rounded off."""
+    """A user's function of one record and a flat parameter; `rough` if it has kinks in it, to be rounded off."""
 
     function: Callable
     scalar: bool

@@ -108,6 +108,7 @@ CURVED = {
 EASY = ("absolute value", "jump", "ReLU", "logistic", "steep")
 
 
+@jax.enable_x64(True)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in EASY else n for n in KINKED | CURVED])
 def test_kinks_and_jumps_are_found_and_curves_are_not_taken_for_them(name, rng):
     rows, thetas = rng.normal(size=(2, 256, 2)), rng.normal(size=(2, 256, 1))
@@ -120,6 +121,7 @@ def power(k):
     return lambda x, t: jnp.where(x > t[0], 0.9, 0.1) * jnp.abs(x - t[0]) ** k
 
 
+@jax.enable_x64(True)
 @pytest.mark.parametrize("unit", [1e-4, *(pytest.param(unit, marks=pytest.mark.slow) for unit in (1.0, 1e5))])
 def test_a_jump_is_found_in_any_derivative_and_in_any_units(unit, rng):
     rows, thetas = unit * rng.uniform(size=(2, 64, 1)), unit * rng.uniform(size=(2, 64, 1))
