@@ -27,11 +27,9 @@ SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
 class Sample(NamedTuple):
-    """Distinct released values (n, ...), with the number of records (n,) that have each."""
-
     mechanism: PureProtocol
-    nodes: Array
-    weights: Array
+    nodes: Array  # distinct released values (n, ...)
+    weights: Array  # number of records (n,) that have each
 
 
 class Options(NamedTuple):

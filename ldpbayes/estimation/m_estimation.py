@@ -196,13 +196,11 @@ class MEstimationResult(Estimate):
 
 
 class Solution(NamedTuple):
-    """Estimate, its covariance, and how the minimisation ended."""
-
-    theta: Array
-    covariance: Array
+    theta: Array  # (p,)
+    covariance: Array  # (p, p)
     converged: Array
     iterations: Array
-    boundary: Array
+    boundary: Array  # whether each parameter is on the boundary of the space
 
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width

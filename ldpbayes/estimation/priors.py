@@ -80,14 +80,9 @@ def _released_histogram(release: Release, width: float | None) -> Histogram:
 
 
 class _Cells(NamedTuple):
-    """Counts (m,) of released labels in cells, none of them zero, and their probabilities.
-
-    `channel` (m, k) has the probability of each cell for a label that is uniform in each bin between `nodes` (k + 1,).
-    """
-
-    nodes: np.ndarray
-    channel: np.ndarray
-    counts: np.ndarray
+    nodes: np.ndarray  # ends (k + 1,) of the bins
+    channel: np.ndarray  # probability (m, k) of each cell for a label that is uniform in each bin
+    counts: np.ndarray  # of released labels in the cells (m,), none of them zero
 
     def likelihood(self, theta: np.ndarray) -> Likelihood:
         """Mean log-likelihood of probabilities (k,) of the bins, and its gradient."""

@@ -29,11 +29,9 @@ NATS = 1e-8  # that a last step on the host promises: the estimate is then off b
 
 
 class Derivatives(NamedTuple):
-    """A criterion's value, gradient (p,) and Hessian (p, p)."""
-
     value: Array
-    gradient: Array
-    hessian: Array
+    gradient: Array  # (p,)
+    hessian: Array  # (p, p)
 
 
 def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
@@ -165,10 +163,8 @@ def _next_damping(damping: Array, better: Array, xp: ArrayModule = jnp) -> Array
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended: the parameter (p,), and the criterion with its derivatives there."""
-
-    theta: Array
-    at: Any
+    theta: Array  # (p,)
+    at: Any  # the criterion's derivatives there
     converged: Array
     iterations: Array
 
@@ -182,10 +178,9 @@ def minimise(
 ) -> Minimum:
     """Minimise a twice differentiable function by damped Newton steps inside the space; traceable.
 
-    A step uses the absolute values of the Hessian's eigenvalues and is damped until the criterion decreases. The
-    minimisation ends when a step changes the criterion by less than `tolerance` squared of its size. With `units` (p,)
-    of the parameters, it ends when the last step is shorter than `tolerance` of them, and no step is longer than a unit
-    unless the Hessian says so: for criteria whose curvature is only seen from nearby and known with an error.
+    The last step changes the criterion by less than `tolerance` squared of its size. With `units` (p,) it is shorter
+    than `tolerance` of them, and no step is longer than a unit unless the Hessian says so: for criteria whose curvature
+    is only seen from nearby and known with an error.
     """
 
     def body(state: tuple) -> tuple:
@@ -253,10 +248,8 @@ Likelihood = tuple[float, np.ndarray]  # mean log-likelihood of shares and its g
 
 
 class LikeliestShares(NamedTuple):
-    """Shares θ (k,), how many nats their log-likelihood may be below the maximum, and iterations."""
-
-    theta: np.ndarray
-    gap: float
+    theta: np.ndarray  # (k,)
+    gap: float  # nats that the log-likelihood may be below its maximum
     iterations: int
 
 
@@ -295,9 +288,8 @@ def likeliest_shares(
         return second, likelihood(second)
 
     def newton(theta: np.ndarray, mean: float, gradient: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, Likelihood]:
-        """A step to the maximum of the quadratic model over θ ≥ 0, halved if the log-likelihood decreases ([KCSA]).
-
-        The model is of mean log-likelihood − Σθ, whose maximum over θ ≥ 0 sums to one: no constraint is needed.
+        """A step to the maximum over θ ≥ 0 of a quadratic model of mean log-likelihood − Σθ, whose maximum sums to one;
+        halved while the log-likelihood decreases ([KCSA]).
         """
         diagonal = np.diag(bend)
         damped = bend + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
