@@ -50,7 +50,7 @@ def pytree(cls: T) -> T:
     defaults = tuple(f.default for f in fields if f.name in hosted)
 
     def structure(tree: Any) -> tuple:
-        host_values = _HostValues(tuple(getattr(tree, name) for name in hosted))
+        host_values = _HostValues(tuple(getattr(tree, name) for name in hosted)) if hosted else None
         return tuple(getattr(tree, name) for name in fixed), host_values
 
     def flatten(tree: Any) -> tuple:
@@ -61,7 +61,7 @@ def pytree(cls: T) -> T:
 
     def unflatten(aux: tuple, children: Any) -> Any:
         tree: Any = object.__new__(cls)
-        host_values = aux[1].values if not hosted or is_concrete(children) else defaults
+        host_values = (aux[1].values if is_concrete(children) else defaults) if hosted else ()
         for name, value in zip((*leaves, *fixed, *hosted), (*children, *aux[0], *host_values), strict=True):
             object.__setattr__(tree, name, value)
         return tree

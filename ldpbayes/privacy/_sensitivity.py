@@ -90,9 +90,8 @@ def _across(square: float, product: float) -> float:
 def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: int) -> tuple[float, ...]:
     """A, and C where there is a third block."""
     numbers = f"{blocks} positive and finite numbers"
-    radius, response_bound = (
-        checked(name, value, *ONE_POSITIVE) for name, value in (("radius", radius), ("response_bound", response_bound))
-    )
+    radius = checked("radius", radius, *ONE_POSITIVE)
+    response_bound = checked("response_bound", response_bound, *ONE_POSITIVE)
     scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
     if np.shape(scales) != (blocks,):
         raise ValueError(f"ratios must be {numbers}, got {ratios!r}")

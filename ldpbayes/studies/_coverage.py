@@ -14,6 +14,7 @@ import scipy
 from numpyro.infer import NUTS, Predictive
 
 from ldpbayes._core.checks import at_least
+from ldpbayes._core.printing import FEW
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import MomentSketch, PanelSketch, Release, TotalSketch
 from ldpbayes.estimation.estimates import table
@@ -28,8 +29,6 @@ from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.studies._checkpoint import Checkpoint
 
-NAMES_SHOWN = 6  # more parameters are counted in a repr, not named
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CoverageTable:
@@ -41,7 +40,7 @@ class CoverageTable:
     quantiles: dict[str, np.ndarray]
 
     def __repr__(self) -> str:
-        names = ", ".join(self.quantiles) if len(self.quantiles) <= NAMES_SHOWN else f"{len(self.quantiles)} parameters"
+        names = ", ".join(self.quantiles) if len(self.quantiles) <= FEW else f"{len(self.quantiles)} parameters"
         return f"{type(self).__name__}({self.replicates} replicates of {names})"
 
     @property
