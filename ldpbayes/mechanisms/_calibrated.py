@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 import ldpbayes.noise as laws
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, SHARE, checked
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, ONE_ABOVE_0, POSITIVE, SHARE, checked
 from ldpbayes._core.pytrees import optional, ruled, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -38,7 +38,7 @@ class LaplaceMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(default=None)
+    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
     scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
 
     @classmethod
@@ -152,7 +152,7 @@ class GaussianMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(default=None)
+    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
     scale: Array = dataclasses.field(init=False)
     noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
@@ -253,7 +253,7 @@ class _WholeNumbers(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None, omitted=True)
     perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(default=None)
+    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if self.lower is None and self.upper is None and self.sensitivity is None:

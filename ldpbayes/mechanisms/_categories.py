@@ -43,6 +43,8 @@ class PureProtocol(DiscreteMechanism):
     """Whether codes are in S(z) independently of each other, given x."""
 
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
+    _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
+    _keep = property(lambda self: np.exp(-np.asarray(self.epsilon)))  # on the host, in double precision
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -121,16 +123,6 @@ class PureProtocol(DiscreteMechanism):
         problem = f"a record of infinite budget is released as {allowed}; {{}} are not"
         refuse(np.isinf(self.epsilon) & ~possible, problem, place="in row {}")
 
-    @property
-    def _budget(self) -> jax.Array:
-        """Epsilon in JAX's default floating dtype."""
-        return jnp.asarray(self.epsilon, jnp.result_type(float))
-
-    @property
-    def _keep(self) -> np.ndarray:
-        """exp(-epsilon) in double precision, on the host."""
-        return np.exp(-np.asarray(self.epsilon))
-
 
 class _Values(NamedTuple):
     """The values z that can be released: how many have a code in S(z), as many for each code."""
@@ -145,21 +137,17 @@ class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
+    # log of (1 - p)/p, where p = P(x in S(z) | x)
+    _log_odds = property(lambda self: np.log(self._values.odds).item() - self._budget)
 
     @property
     @abc.abstractmethod
     def _values(self) -> _Values: ...
 
-    @property
-    def _log_odds(self) -> jax.Array:
-        """Log of (1 - p)/p, where p = P(x in S(z) | x)."""
-        return np.log(self._values.odds).item() - self._budget
-
     def log_supported(self, z: ArrayLike) -> jax.Array:
         log_p = -jax.nn.softplus(self._log_odds) - self._values.log_number
-        return jnp.broadcast_to(
-            log_p, jnp.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(self.event_shape)], log_p.shape)
-        )
+        batch = jnp.shape(z)[: jnp.ndim(z) - len(self.event_shape)]
+        return jnp.broadcast_to(log_p, jnp.broadcast_shapes(batch, log_p.shape))
 
     @property
     def support_probabilities(self) -> tuple[Array, Array]:
@@ -234,10 +222,7 @@ class RandomizedResponse(_EvenProtocol):
     categories: int = static(default=2)
 
     support = property(attrgetter("domain"))
-
-    @property
-    def _values(self) -> _Values:
-        return _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1))
+    _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Codes in the dtype of `x` if that holds all of them, else integers."""
@@ -450,16 +435,10 @@ class HadamardResponse(_EvenProtocol):
         As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
     """
 
+    columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible values.")
     support = property(lambda self: constraints.integer_interval(0, self.columns - 1))
-
-    @property
-    def columns(self) -> int:
-        """K, the number of values that can be released."""
-        return 1 << self.categories.bit_length()
-
-    @property
-    def _values(self) -> _Values:
-        return _Values(1.0, np.log(self.columns / 2).item(), 0.5, 0.5)  # two rows agree in half of the columns
+    # two rows agree in half of the columns
+    _values = property(lambda self: _Values(1.0, np.log(self.columns / 2).item(), 0.5, 0.5))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         row, epsilon = self._codes(x).astype(jnp.int32) + 1, self._budget
@@ -522,13 +501,12 @@ class LocalHashing(_EvenProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(2, "categories", self.categories, MAX_CATEGORIES)
-        g = self._optimal_range() if self.hash_range is None else self.hash_range
+        g = self.hash_range
+        if g is None:
+            if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
+                raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
+            g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
         object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
-
-    def _optimal_range(self) -> int:
-        if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
-            raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
-        return min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
 
     @property
     def _values(self) -> _Values:
@@ -537,9 +515,8 @@ class LocalHashing(_EvenProtocol):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(
-            constraints.integer_interval(np.uint32(0), np.array([2**32 - 1, self.hash_range - 1], np.uint32)), 1
-        )
+        last = np.array([2**32 - 1, self.hash_range - 1], np.uint32)
+        return constraints.independent(constraints.integer_interval(np.uint32(0), last), 1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x, log_odds = self._codes(x), self._log_odds
@@ -559,8 +536,7 @@ class LocalHashing(_EvenProtocol):
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         rows = max(1, (1 << 22) // self.categories)
-        parts = [_packed(self, z[start : start + rows]) for start in range(0, len(z), rows)]
-        return np.concatenate([np.asarray(part) for part in parts])
+        return np.concatenate([_packed(self, z[start : start + rows]) for start in range(0, len(z), rows)])
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         for column, (name, last) in enumerate((("seed", 2**32 - 1), ("hash", self.hash_range - 1))):

@@ -53,6 +53,8 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
     _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
+    # the curve of any two labels in different bins
+    guarantee = property(lambda self: dataclasses.replace(self._response.guarantee, unit="label"))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -131,11 +133,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         p, q = self._response.support_probabilities
         return np.asarray(q)[..., None], np.asarray(p)[..., None]
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """The curve of any two labels in different bins."""
-        return dataclasses.replace(self._response.guarantee, unit="label")
-
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
     """Ends of cells: a prior's bins, cut into parts, or `MOST_CELLS` equal cells of its range instead of more bins."""
@@ -180,6 +177,8 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     _projects = property(lambda self: self.outside == "projection")
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
     support = property(lambda self: constraints.interval(*self._ends))
+    # under the uniform rule the interval has a margin, which stands for all labels outside it
+    domain = property(lambda self: constraints.interval(*(self.interval if self._projects else self._ends)))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -198,20 +197,15 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         *_, half, total = self._law(dtype)
         return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
 
-    def _inside(self, x: jax.Array) -> jax.Array:
-        return (x >= jnp.asarray(self.interval[0], x.dtype)) & (x <= jnp.asarray(self.interval[1], x.dtype))
-
-    def _projected(self, x: jax.Array) -> jax.Array:
-        return jnp.clip(x, *(jnp.asarray(end, x.dtype) for end in self.interval))
-
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = protocol.checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
+        projected = jnp.clip(x, lower, upper)
         near = choice < self._near(x.dtype)
-        near = near if self._projects else near & self._inside(x)
-        start = jnp.where(near, self._projected(x), lower) - half
+        near = near if self._projects else near & (x == projected)
+        start = jnp.where(near, projected, lower) - half
         length = jnp.where(near, 0.0, upper - lower) + 2 * half
         return jnp.minimum(start + length * place, upper + half)
 
@@ -241,8 +235,9 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         x = floating(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         near = self._near(x.dtype)
-        near = near if self._projects else jnp.where(self._inside(x), near, 0.0)
-        middle, apart = (lower + upper) / 2, self._projected(x) - (lower + upper) / 2
+        projected = jnp.clip(x, lower, upper)
+        near = near if self._projects else jnp.where(x == projected, near, 0.0)
+        middle, apart = (lower + upper) / 2, projected - (lower + upper) / 2
         within, anywhere = half**2 / 3, (upper - lower + 2 * half) ** 2 / 12
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
@@ -251,13 +246,9 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         if not self._projects:
             raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
         z = floating(z)
-        middle = (jnp.asarray(self.interval[0], z.dtype) + jnp.asarray(self.interval[1], z.dtype)) / 2
+        _, lower, upper, _, _ = self._law(z.dtype)
+        middle = (lower + upper) / 2
         return middle + (z - middle) / self._near(z.dtype)
-
-    @property
-    def domain(self) -> constraints.Constraint:
-        """The interval; under the uniform rule with a margin, which stands for all labels outside it."""
-        return constraints.interval(*(self.interval if self._projects else self._ends))
 
     @property
     def released_range(self) -> tuple[Array, Array]:
@@ -314,6 +305,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     _shared: ClassVar[tuple[str, ...]] = ("nodes", "outputs", "matrix")
     domain = property(lambda self: constraints.interval(self.nodes[0], self.nodes[-1]))
+    # of the nodes: a label between two has a mixture of their laws, which is never more extreme and tells no more
+    output_probabilities = property(lambda self: (self.matrix.min(axis=0), self.matrix.max(axis=0)))
+    guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix), unit="label"))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -404,13 +398,3 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
         return floating(z)
-
-    @property
-    def output_probabilities(self) -> tuple[Array, Array]:
-        """Over the nodes: between two nodes p(z | x) is a mixture, never more extreme."""
-        return self.matrix.min(axis=0), self.matrix.max(axis=0)
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The curve of all pairs of nodes: a label between two has a mixture of their laws, which tells no more."""
-        return Guarantee(FiniteTradeoff(self.matrix), unit="label")

@@ -42,6 +42,7 @@ class Columns:
 
     event_shape = property(lambda self: () if self.columns is None else (self.width,))
     dimension = property(lambda self: self.width if self.perturbed is None else len(self.perturbed))
+    others = property(lambda self: np.setdiff1d(np.arange(self.width), self.index))  # columns that are not perturbed
 
     @property
     def width(self) -> int:
@@ -56,11 +57,6 @@ class Columns:
         if self.perturbed is None:
             return tuple(range(self.width))
         return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
-
-    @property
-    def others(self) -> np.ndarray:
-        """Positions of the columns that are not perturbed."""
-        return np.setdiff1d(np.arange(self.width), self.index)
 
     def split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
@@ -153,6 +149,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
     _shared = property(lambda self: () if self.columns is None else ("lower", "upper", "standard_deviations"))
+    # the noise of the records that get some
+    _law = property(lambda self: self.noise.noise if isinstance(self.noise, Omitted) else self.noise)
     has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
     # probability that a record is released as it is, after clipping: a number, or one a record
     unperturbed = property(lambda self: self.noise.absent if isinstance(self.noise, Omitted) else 0.0)
@@ -174,7 +172,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                     "how far one record can move it (math.inf for records that were not clipped, to which the noise "
                     f"promises nothing). Got {self!r}"
                 )
-            self._check("sensitivity", *ONE_ABOVE_0)
             return
         if self.sensitivity is not None:
             raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")
@@ -269,11 +266,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             if not good.all():
                 bad = np.ravel(scale)[np.argmin(good)]
                 raise ValueError(f"the scale of the noise must be positive and finite, got {bad} in {self!r}")
-
-    @property
-    def _law(self) -> Noise:
-        """The noise of the records that get some."""
-        return self.noise.noise if isinstance(self.noise, Omitted) else self.noise
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -442,7 +434,7 @@ class AdditiveMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-    sensitivity: Array = optional(default=None)
+    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):

@@ -141,7 +141,11 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
     epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
-    prior, (lower, upper) = _merged(checked_histogram(histogram)), checked_interval(interval)
+    prior, (lower, upper) = checked_histogram(histogram), checked_interval(interval)
+    if len(prior.densities) > MAX_BINS:
+        mass, ends = prior.cumulative, prior.nodes[[0, -1]]
+        nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), ends]))
+        prior = Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
     nodes, densities = prior
     centred = nodes - prior.mean
     mass = prior.cumulative
@@ -217,15 +221,6 @@ def optimal_half_width(
     refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
     # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
     return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
-
-
-def _merged(prior: Histogram) -> Histogram:
-    """The histogram, or one with at most `MAX_BINS` bins whose probabilities are its own."""
-    if len(prior.densities) <= MAX_BINS:
-        return prior
-    mass = prior.cumulative
-    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), prior.nodes[[0, -1]]]))
-    return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
 def checked_interval(interval: Interval) -> Interval:

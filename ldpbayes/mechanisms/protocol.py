@@ -78,10 +78,8 @@ class Mechanism(Called, abc.ABC):
     def support(self) -> constraints.Constraint:
         """NumPyro constraint on z."""
 
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one released value: () for a number or a code."""
-        return ()
+    event_shape: tuple[int, ...] = ()
+    """Shape of one released value: () for a number or a code."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -235,10 +233,8 @@ class NumericMechanism(Mechanism):
         NumPy in, NumPy out; JAX in, JAX out. For a smooth density m = 0: ``z[..., None][..., :0]``.
         """
 
-    @property
-    def released_breakpoints(self) -> Array:
-        """Points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there."""
-        return np.empty(0)
+    released_breakpoints: Array = np.empty(0)
+    """Points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there."""
 
     period: Array = None
     """Length over which the log density falls by a constant, if tails are linear only from one period to the next.
