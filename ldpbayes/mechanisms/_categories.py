@@ -31,9 +31,10 @@ class PureProtocol(DiscreteMechanism):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive, or an array of one a record; infinite: the code is not perturbed.
+        Privacy budget of each record, positive, else ValueError, or an array of one a record; infinite: the code is not
+        perturbed.
     categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories - 1.
+        Number of categories, at least 2, else ValueError. Records are the codes 0, ..., categories - 1.
     """
 
     epsilon: Array = ruled(ABOVE_0)
@@ -199,10 +200,9 @@ def row_sums(z: Array) -> Array:
     if isinstance(z, np.ndarray):
         return z.sum(axis=-1, dtype=np.int32)
     # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
-    rows = by_rows(
-        lambda part: (part != 0).astype(jnp.float32) @ jnp.ones(z.shape[-1], jnp.float32), CHUNK // z.shape[-1]
-    )
-    return rows(z.reshape(-1, z.shape[-1])).reshape(z.shape[:-1])
+    width, ones = z.shape[-1], jnp.ones(z.shape[-1], jnp.float32)
+    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CHUNK // width)
+    return rows(z.reshape(-1, width)).reshape(z.shape[:-1])
 
 
 @registered_dataclass("randomized_response")
@@ -213,10 +213,8 @@ class RandomizedResponse(_EvenProtocol):
 
     Parameters
     ----------
-    epsilon : array_like
-        Privacy budget of each record, positive, else ValueError; infinite: z = x. An array holds one a record.
-    categories : int
-        Number of categories, at least 2, the default, else ValueError. Records are the codes 0, ..., categories - 1.
+    epsilon, categories
+        As for `PureProtocol`; an infinite budget leaves z = x, and there are 2 categories by default.
     """
 
     categories: int = static(default=2)
@@ -307,7 +305,7 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
+        As for `PureProtocol`.
     """
 
     _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
@@ -322,7 +320,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
+        As for `PureProtocol`.
     """
 
     _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
@@ -432,7 +430,7 @@ class HadamardResponse(_EvenProtocol):
     Parameters
     ----------
     epsilon, categories
-        As for `RandomizedResponse`, categories without a default. ValueError if one is out of range.
+        As for `PureProtocol`.
     """
 
     columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible values.")

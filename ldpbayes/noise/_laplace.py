@@ -23,7 +23,6 @@ class _LaplaceColumns(Noise):
 
     linear_tails: ClassVar[bool] = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
     def depth(self, distance: np.ndarray) -> np.ndarray:

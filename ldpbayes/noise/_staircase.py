@@ -64,9 +64,8 @@ class Staircase(Noise):
         return jax.random.rademacher(keys[3], shape, dtype) * step * (whole + part)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        step, epsilon, gamma, peak = (
-            jnp.asarray(part)[..., None] for part in (self.step, self.epsilon, self.gamma, self._log_peak())
-        )
+        parts = self.step, self.epsilon, self.gamma, self._log_peak()
+        step, epsilon, gamma, peak = (jnp.asarray(part)[..., None] for part in parts)
         jumps = jnp.floor(jnp.abs(value) / step - gamma) + 1
         return jnp.sum(peak - epsilon * jumps, axis=-1)
 
