@@ -25,7 +25,7 @@ from ldpbayes.bootstrap._families import (
     Poisson,
 )
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
-from ldpbayes.bootstrap._one_posterior_sample import one_posterior_sample
+from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator as one_posterior_sample
 from ldpbayes.bootstrap._result import (
     BootstrapEstimate,
     BootstrapWarning,

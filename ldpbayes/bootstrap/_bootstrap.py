@@ -138,10 +138,7 @@ estimate_with_target = jax.jit(_estimated, static_argnames="target")
 
 @pytree_dataclass
 class Replication:
-    """A private estimator with the keys (draws,) of its replicates; a user's simulator or target counts before its own.
-
-    ``batch_size`` replicates run at once.
-    """
+    """A private estimator with the keys (draws,) of its replicates; a user's simulator or target replaces its own."""
 
     estimator: PrivateEstimator
     keys: Key
@@ -377,17 +374,16 @@ def checked_estimator(
     estimator: PrivateEstimator | Callable, simulator: Simulator | None, release: Release | PyTree
 ) -> PrivateEstimator:
     """A user's estimator, after a check that it, the simulator and the release fit."""
-    if isinstance(estimator, PrivateEstimator) and not isinstance(estimator, FunctionEstimator):
-        if simulator is not None:
-            _check_count(estimator, simulator, release)
-        return estimator
-    if not isinstance(estimator, FunctionEstimator) and not callable(estimator):
-        kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
-        raise TypeError(f"estimator must be {kinds}, got {estimator!r}")
-    if simulator is None:
-        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
-    private = estimator if isinstance(estimator, FunctionEstimator) else FunctionEstimator(estimator)
-    _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
+    private = estimator if isinstance(estimator, PrivateEstimator) else FunctionEstimator(estimator)
+    if isinstance(private, FunctionEstimator):
+        if not callable(private.function):
+            kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
+            raise TypeError(f"estimator must be {kinds}, got {estimator!r}")
+        if simulator is None:
+            raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
+        _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
+    elif simulator is not None:
+        _check_count(private, simulator, release)
     return private
 
 
@@ -396,18 +392,16 @@ def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyT
     if (count := getattr(estimator, "count", None)) is None:
         return
     params = jax.eval_shape(lambda values: estimator.estimate(values).params, estimator.release_values(release))
-    data = jax.eval_shape(simulator, jax.random.key(0), params)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(simulator, jax.random.key(0), params))]
     if any(shape[:1] != (count,) for shape in shapes):
-        text = f"the estimator is for {count} records, those that it makes have shapes {shapes}"
-        raise ValueError(f"simulator does not fit: {text}")
+        raise ValueError(
+            f"simulator does not fit: the estimator is for {count} records, those that it makes have shapes {shapes}"
+        )
 
 
 def _check_function(function: Callable, simulator: Simulator, params: PyTree, *, public: bool) -> None:
-    """ValueError where a simulator does not fit a function, or the function reads other data than its argument.
-
-    A replicate may depend on data through the released parameters alone. So the function's value has to depend on its
-    data, and unless ``public`` it must not hold arrays of as many rows as there are records.
+    """ValueError where a simulator does not fit a function, or the function reads other data than its argument: its
+    value has to depend on that, and unless ``public`` it must not hold arrays of as many rows as there are records.
     """
     key = jax.random.key(0)
     try:

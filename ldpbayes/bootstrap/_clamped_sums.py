@@ -33,7 +33,6 @@ class PointMasses(NamedTuple):
 
     def compressed(self, size: int) -> "PointMasses":
         """At most ``size`` masses with the same moments up to 2 size − 1; the law itself, where it has no more points.
-
         By Lanczos' method with full reorthogonalisation, and the eigenvalues of its tridiagonal matrix ([GW]).
         """
         if len(self.nodes) <= size:
@@ -85,7 +84,6 @@ class PointMasses(NamedTuple):
 
 def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = None) -> jax.Array:
     """Draw the sum of ``count`` independent variables; the distribution function is off by less than 1e-5.
-
     The law has nodes of panels of `PANEL_NODES` and last its bounds, or all points of a lattice of a ``step``. There
     the sum is on the lattice too, unless its standard deviation is over two hundred steps: then the table is exact only
     if the sum is smooth over a step. Mapped over keys alone, tables are made once.
@@ -162,7 +160,6 @@ def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.
 
 def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
     """Points between the bounds, and the share of draws inside that are below, by the polynomials through the nodes.
-
     Points are closer together towards the ends of a panel, where densities that start or are cut there are steepest.
     """
     legendre, weights = lagrange_from_legendre(PANEL_NODES), np.polynomial.legendre.leggauss(PANEL_NODES)[1]

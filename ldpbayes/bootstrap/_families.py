@@ -95,6 +95,21 @@ class ParametricFamily(abc.ABC):
         """NumPyro's, of all parameters."""
         return self.base.arg_constraints
 
+    @property
+    def centre(self) -> Array:
+        """Middle of the bounds."""
+        return (self.lower + self.upper) / 2
+
+    @property
+    def half(self) -> Array:
+        """Half the distance of the bounds."""
+        return (self.upper - self.lower) / 2
+
+    def clamp(self, x: Array) -> jax.Array:
+        """Records, in floating point, between the bounds."""
+        x = jnp.asarray(x)
+        return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
+
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
         """Statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
@@ -242,17 +257,8 @@ class NormalVector(ParametricFamily):
         first = tuple(f"u{j}" for j in range(d))
         return first + tuple(f"u{j}*u{k}" for j, k in zip(*diagonal_first_pairs(d), strict=True))
 
-    @property
-    def centre(self) -> Array:
-        return (self.lower + self.upper) / 2
-
-    @property
-    def half(self) -> Array:
-        return (self.upper - self.lower) / 2
-
     def statistics(self, x: Array) -> jax.Array:
-        x = jnp.asarray(x)
-        u = (jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper) - self.centre) / self.half
+        u = (self.clamp(x) - self.centre) / self.half
         return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
 
     def sensitivity(self, order: int) -> float:
@@ -323,9 +329,6 @@ def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, j
     return (vectors * jnp.maximum(values, least)) @ vectors.T, values[0] < least
 
 
-# --- numbers ---
-
-
 class NumberFamily(ParametricFamily):
     """A family of numbers, clamped to ``lower`` and ``upper`` in their unit.
 
@@ -387,10 +390,6 @@ class NumberFamily(ParametricFamily):
     def width(self) -> Array:
         return self.upper - self.lower
 
-    def clamp(self, x: Array) -> jax.Array:
-        x = jnp.asarray(x)
-        return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
-
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
         """Expectation (k,) and covariance (k, k) of the statistics of a clamped record."""
         law = self.law(params)
@@ -436,7 +435,6 @@ class NumberFamily(ParametricFamily):
         self, expectation: Callable[[Params], jax.Array], mean: Array, start: Params
     ) -> tuple[Params, jax.Array]:
         """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them.
-
         (`minimise` gives the same from squares of the gap, in 2.5 to 4 times the time and half as much code again.)
         """
         low, high = (
@@ -732,11 +730,8 @@ class Normal(NormalLaw):
     def ranges(self) -> dict[str, Range]:
         return super().ranges | {"scale": (1e-3 * self.width, 10 * self.width)}
 
-    def _standardised(self, x: Array) -> Array:
-        return (x - (self.lower + self.upper) / 2) / (self.width / 2)
-
     def statistics(self, x: Array) -> jax.Array:
-        u = self._standardised(self.clamp(x))
+        u = (self.clamp(x) - self.centre) / self.half
         return jnp.stack([u, u**2], axis=-1)
 
     def sensitivity(self, order: int) -> float:
@@ -748,13 +743,12 @@ class Normal(NormalLaw):
         return {1: 2.25, 2: 2.0}[order]
 
     def mean(self, params: Params) -> jax.Array:
-        loc, deviation = self._standardised(params["loc"]), params["scale"] / (self.width / 2)
+        loc, deviation = (params["loc"] - self.centre) / self.half, params["scale"] / self.half
         return jnp.stack([loc, loc**2 + deviation**2])
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        half, (narrowest, widest) = self.width / 2, self.ranges["scale"]
-        loc = (self.lower + self.upper) / 2 + half * mean[0]
-        variance = half**2 * (mean[1] - mean[0] ** 2)
+        (narrowest, widest), loc = self.ranges["scale"], self.centre + self.half * mean[0]
+        variance = self.half**2 * (mean[1] - mean[0] ** 2)
         within = jnp.clip(loc, *self.ranges["loc"])
         clipped = jnp.clip(variance, narrowest**2, widest**2)
         return {"loc": within, "scale": jnp.sqrt(clipped)}, (within != loc) | (clipped != variance)

@@ -56,11 +56,9 @@ class RecordsEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator from a release, with a simulator (key, parameters) → original records.
-
-    ``estimator`` is compiled for a release of its kind; minimisations start at ``start`` (p,). Values are rows with a
-    key of the analyst's own noise: ``key`` for the release itself, others for replicates. ``unravel`` takes a flat
-    parameter to the form of the loss.
+    """An M-estimator from a release, with a simulator (key, parameters) → original records. Minimisations start at
+    ``start`` (p,). Values are rows with a key of the analyst's own noise: ``key`` for the release itself, others for
+    replicates. ``unravel`` takes a flat parameter to the form of the loss.
     """
 
     estimator: Estimator
@@ -148,9 +146,8 @@ def m_estimator(
 
 @pytree_dataclass
 class MaximumLikelihoodEstimator(RecordsEstimator):
-    """Maximum likelihood of the latent sites of a model of one release; their priors play no role.
-
-    The maximisation starts at ``start``, a value of each latent site; unconstrained values are looked for in ``space``.
+    """Maximum likelihood of the latent sites of a model of one release, whose priors play no role; it is searched for
+    from ``start``, a value of each site, among unconstrained values in ``space``.
     """
 
     model: Model = static()
@@ -170,19 +167,13 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
     def randomize(self, key: Key, data: Array) -> jax.Array:
         return self.mechanism.simulate(key, data)
 
-    def log_likelihood(self, params: Mapping[str, Array], values: Array) -> jax.Array:
-        """Log density of released values given the latent sites, without the priors."""
-        return self.density(values).log_likelihood(dict(params))
-
     def estimate(self, values: Array) -> Estimated:
-        """Standard errors by the observed information, NaN where that gives none.
-
-        It is outside where the space has no maximum inside: a standard deviation's likelihood, say, may increase all
-        the way to 0 where the noise outweighs what the records say.
+        """Standard errors by the observed information, NaN where that gives none. It is outside where the space has no
+        maximum inside: a scale's likelihood may increase all the way to 0 where noise outweighs what the records say.
         """
 
         def objective(vector: jax.Array) -> jax.Array:
-            return -self.log_likelihood(self.constrained(vector), values)
+            return -self.density(values).log_likelihood(self.constrained(vector))
 
         space, derivatives = self.space, functools.partial(value_gradient_hessian, objective)
         minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
@@ -318,10 +309,8 @@ class ModelSimulator:
     def _messages(self, key: Key, params: Mapping[str, Array]) -> dict[str, Message]:
         """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
         sites = self.density.trace(given(uncondition(seeded(self.density.model, key)), dict(params)))
-        samples = {name: message for name, message in sites.items() if message["type"] == "sample"}
-        return {
-            name: message for name, message in samples.items() if not isinstance(message["fn"], dist.Unit)
-        }  # factors
+        # factors are sites of a unit law
+        return {k: m for k, m in sites.items() if m["type"] == "sample" and not isinstance(m["fn"], dist.Unit)}
 
     def sites(self) -> Sites:
         """The model's sample sites, by abstract evaluation."""

@@ -38,10 +38,8 @@ HALVINGS = 36  # of a cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The conjugate law of a family's parameter; its density is log-concave in the coordinate u of NumPyro's bijection.
-
-    A law is a pair of numbers. Log densities are relative to a point, which they are computed from without the
-    cancellation that large counts would bring.
+    """The conjugate law of a family's parameter, a pair of numbers; log-concave in the coordinate u of NumPyro's
+    bijection. Log densities are relative to a point, without the cancellation that large counts would bring.
     """
 
     parameter: str
@@ -120,7 +118,6 @@ CONJUGATES: dict[type[ParametricFamily], Conjugate] = {
 @functools.partial(jax.jit, static_argnames="law")
 def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> jax.Array:
     """A draw of the parameter from a conjugate law between two ends, continuous in the law's numbers; traceable.
-
     The density is tabulated on both sides of its mode, down to exp(−40) of its value there, at places s² of the way for
     equidistant s, and taken to be quadratic in s between them: its distribution function is off by less than 4e-5.
     """
@@ -164,24 +161,38 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 
 @pytree_dataclass
 class OnePosteriorSampleEstimator(FamilyEstimator):
-    """A draw from a tempered posterior, as the exponential mechanism; where ρ = 1 it spends less than ε, and says so.
+    """Private estimator of a one-parameter family: a draw from its tempered posterior, under a uniform prior ([WFS]).
 
-    The release is θ itself, with density f(θ | S) ∝ π(θ) exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S
-    the sum of clamped records, η the natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the
-    bounds of records. For the sums S and S' of neighbours,
+    It is the exponential mechanism; where ρ = 1 it spends less than ε, and says so. The release is θ itself, with
+    density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S the sum of clamped records, η the
+    natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the bounds of records. For the sums S and
+    S' of neighbours,
 
         log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
 
     The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference
     is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. No larger ρ would do: as n grows, it is
     reached where all records are at a bound, if the range of θ has no more than the means between the bounds.
+
+    Parameters
+    ----------
+    family : ParametricFamily
+        `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
+        are clamped.
+    count : int
+        Number of records, public; neighbouring data sets have the same number.
+    epsilon : float
+        Budget, for replacing one record.
+    lower, upper : float
+        Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
     """
 
     family: ParametricFamily
+    _: dataclasses.KW_ONLY
+    count: int = static()
     epsilon: Array
     lower: Array
     upper: Array
-    count: int = static()
 
     def __post_init__(self) -> None:
         if type(self.family) not in CONJUGATES:
@@ -248,23 +259,3 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     @property
     def privacy(self) -> str:
         return self.guarantee.statement()
-
-
-def one_posterior_sample(
-    family: ParametricFamily, *, count: int, epsilon: float, lower: float, upper: float
-) -> OnePosteriorSampleEstimator:
-    """Private estimator of a one-parameter family: a draw from its tempered posterior, under a uniform prior ([WFS]).
-
-    Parameters
-    ----------
-    family : ParametricFamily
-        `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
-        are clamped.
-    count : int
-        Number of records, public; neighbouring data sets have the same number.
-    epsilon : float
-        Budget, for replacing one record.
-    lower, upper : float
-        Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
-    """
-    return OnePosteriorSampleEstimator(family, epsilon, lower, upper, count)

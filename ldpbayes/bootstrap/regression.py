@@ -19,10 +19,8 @@ from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
 
 @pytree_dataclass
 class RegressionMoments(NormalVector):
-    """Rows of regressors with the response in the last column, clamped to bounds (d + 1,).
-
-    The statistics are in three blocks: moments of the regressors (u_j, u_j² and √2 u_j u_k); those with the response v
-    in the first power (v and √2 u_j v); and v².
+    """Rows of regressors with the response in the last column, clamped to bounds (d + 1,). The statistics are in three
+    blocks: of the regressors (u_j, u_j² and √2 u_j u_k), with the response v once (v and √2 u_j v), and v².
     """
 
     def __post_init__(self) -> None:
@@ -45,7 +43,6 @@ class RegressionMoments(NormalVector):
 
     def block_sensitivities(self, order: int) -> tuple[float, float, float]:
         """Largest L1 (order 1) or L2 (order 2) change of the sums of each block, exactly, if one row is replaced.
-
         The first block has the statistics of a row without response. In the second, with m = |u − u'|/2 in each column
         and its p = |u + u'|/2 ≤ 1 − m, |v − v'| = 2m_v and |u_j v − u'_j v'| ≤ 2 (p_j m_v + m_j p_v) ≤
         2 (m_v + m_j − 2 m_v m_j). The sum of absolute differences is thus at most
@@ -151,7 +148,6 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.
-
         Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
         equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
         """
@@ -200,7 +196,6 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
         """The hybrid bootstrap: moments of x are kept as they were estimated, and what the errors e add is drawn.
-
         That is Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X explains a part and the rest is σ² χ²: only there
         errors are taken to be normal. Then all statistics get fresh noise. That rows are clamped is not replicated.
         """

@@ -69,9 +69,8 @@ class FamilyEstimator(PrivateEstimator):
         return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
-        """Read records (n, *event), and release values of them; for simulation and studies.
-
-        To release real data use a cryptographically secure source of random numbers.
+        """Read records (n, *event), and release values of them; for simulation and studies. To release real data use a
+        cryptographically secure source of random numbers.
         """
         records = self.family.checked(data)
         if len(records) != self.count:
@@ -82,11 +81,8 @@ class FamilyEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Noise on the sums of a family's statistics, times ``weights``, and the parameters that fit them.
-
-    The mechanism has no bounds and at least the sensitivity of these sums. With ``account_for_clamping`` the parameters
-    are those under which clamped records have the released mean statistics (the method of moments); else the likeliest
-    as if no record had been clamped, as in [FWS], which are biased where many are.
+    """Noise on the sums of a family's statistics, times ``weights``, and the parameters that fit them. The mechanism
+    has no bounds and at least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
     """
 
     family: ParametricFamily
@@ -216,7 +212,8 @@ def sufficient_statistics(
         Budget, for replacing one record.
     account_for_clamping : bool
         Whether parameters are those under which clamped records have the released mean statistics (not known for
-        `NormalVector`); by default the likeliest as if no record had been clamped, as in [FWS].
+        `NormalVector`), by the method of moments. By default they are the likeliest as if no record had been clamped,
+        as in [FWS], which are biased where many are.
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")

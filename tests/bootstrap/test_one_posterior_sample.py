@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ldpbayes.bootstrap import Bernoulli, Binomial, Exponential, Gamma, GammaRate, NormalMean, Poisson
+from ldpbayes.bootstrap import (
+    Bernoulli,
+    Binomial,
+    Exponential,
+    Gamma,
+    GammaRate,
+    NormalMean,
+    Poisson,
+    one_posterior_sample,
+)
 from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
-from ldpbayes.bootstrap._one_posterior_sample import CONJUGATES, draw, one_posterior_sample
+from ldpbayes.bootstrap._one_posterior_sample import CONJUGATES, draw
 
 PROBABILITY, RATE, MEAN = CONJUGATES[Bernoulli], CONJUGATES[Poisson], CONJUGATES[NormalMean]
 LAWS = [
