@@ -17,7 +17,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.numerics.polynomial import Frame, Polynomial, rowwise_pairs
+from ldpbayes.numerics.polynomial import Frame, Polynomial
 
 ROWS = 1 << 20  # released values that are counted at a time, which bounds the memory
 FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sorting
@@ -273,7 +273,7 @@ class CategoryRecords:
     def expansion(self, frame: Frame, order: int) -> Polynomial:
         """Each group's log-likelihood, expanded to order 3 or 4 at a frame whose lift has columns that sum to 0."""
         *batch, r, _ = frame.root.shape
-        rows, columns = rowwise_pairs(r)
+        rows, columns = np.triu_indices(r)
         shapes = [(), (r,), (r, r), (r, len(rows)), (len(rows),) * 2]
         sums = [np.zeros((*batch, *shape)) for shape in shapes[: order + 1]]
         size = max(1, PRODUCTS // len(rows))
@@ -348,7 +348,7 @@ def _membership_and_constant(mechanism: Any, values: Any) -> tuple[jax.Array, ja
 @functools.partial(jax.jit, static_argnums=1)
 def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     """Sums over records of products of three slopes (r, n), and of four, as pairs."""
-    rows, columns = rowwise_pairs(v.shape[0])
+    rows, columns = np.triu_indices(v.shape[0])
     products = v[rows] * v[columns]
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 

@@ -3,8 +3,8 @@
 from ldpbayes.inference._expansion import Expansion, expand
 from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, privatize
-from ldpbayes.inference._surrogates import ExpansionWarning, SketchWarning
 from ldpbayes.inference.result import ConvergenceWarning
+from ldpbayes.inference.surrogates import ExpansionWarning, SketchWarning
 
 __all__ = [
     "ConvergenceWarning",

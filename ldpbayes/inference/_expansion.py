@@ -1,7 +1,5 @@
-"""Expansions of log-likelihoods: a model that is cut in two, passes over its records, and polynomials fitted to these.
-
-A model is cut at its coordinates: values of sites, such as slopes or a deterministic site between group effects and the
-records. Above the cut are priors and transformations; below is the log-likelihood as a function of the coordinates.
+"""Expansions of log-likelihoods: a model that is cut, the mode of its posterior, polynomials fitted to passes over the
+records around it, and their comparison with the records, where draws are and where none are.
 """
 
 import dataclasses
@@ -9,142 +7,40 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import scipy
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from numpyro.infer import init_to_uniform
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
-from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, Rays, straight_rays, tail_errors
-from ldpbayes.inference._mode_search import Mode, NoMode, find_mode
-from ldpbayes.inference._surrogates import (
-    HOPELESS_SD,
-    MODERATE_SD,
-    NEGLIGIBLE_SD,
-    Comparison,
-    Expanded,
-    Report,
-    Surrogate,
-)
+from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
-from ldpbayes.inference.density import Density, Site, density_of, sites_of
-from ldpbayes.inference.sketch_certificate import panel_sketches
-from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes, terms_of_slopes
+from ldpbayes.inference.density import Density, Site, density_of, given, sites_of
+from ldpbayes.inference.result import smoothed_weights
+from ldpbayes.inference.surrogates import Report, Surrogate, Verdict, panel_sketches
+from ldpbayes.likelihood.nodes import ExpandedLaw
+from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes
 
+# --- a model that is cut in two ---------------------------------------------------------------------------------------
+
+# Coordinates are values of sites, such as slopes or a deterministic site between group effects and the records. Above
+# the cut are priors and transformations; below is the log-likelihood as a function of the coordinates.
 WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
 REQUESTED_RECORDS = 10  # records from which on an observed site is expanded on request
 MAX_COORDINATES = 128  # numbers in which a function is expanded, in each of its groups
 MAX_ALL_COORDINATES = 1 << 14  # numbers of all groups together
-ORDERS = (2, 3, 4)
-SPARE_POINTS = 16  # points of a fit, beyond twice the number of coefficients of an entry of the gradient
-HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to fit it
-MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
-NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
-MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
-MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
-MAX_ROUNDS = 4  # expansions, each at the draws of the one before
-MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
-NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-MIN_WORK = 1.5e11  # array entries that sampling the records handles, from which on compiling an expansion pays
-GRADIENTS = 10  # gradients of an iteration of NUTS, about
-WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
-MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Expansion:
-    """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
-
-    Expansions of shards add if they were made at the same points. `expand` makes them.
-    """
-
-    names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
-    order: int  # of the polynomial: 2, 3 or 4
-    count: int  # number of records
-    frame: Frame  # coordinates of the polynomial, in which draws of the posterior have covariance 1
-    points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
-    values: np.ndarray  # (points,): log-likelihoods of the records
-    slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
-    rays: Rays | None = None  # points outwards of these draws, where the polynomial is compared with the records
-    outwards: np.ndarray | None = None  # (m,): log-likelihoods of the records at the points of the rays
-
-    def __add__(self, other: object) -> "Expansion":
-        if not isinstance(other, Expansion):
-            return NotImplemented
-        if self.names != other.names or not np.array_equal(self.points, other.points):
-            raise ValueError(
-                "expansions add only if they were made at the same points: make the second with at=the first"
-            )
-        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
-        count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
-        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
-
-    def __radd__(self, other: object) -> "Expansion":
-        """Let ``sum`` start from 0."""
-        return self if is_integer(other) and other == 0 else NotImplemented
-
-    @functools.cached_property
-    def polynomial(self) -> Polynomial:
-        return self._fitted(np.ones(len(self.points), bool))
-
-    def _fitted(self, used: np.ndarray) -> Polynomial:
-        return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
-
-    def errors(self) -> np.ndarray:
-        """Errors in nats, up to a constant, at every fourth point of a polynomial that is fitted to the others."""
-        test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
-        errors = self.values[test] - self._fitted(~test).values(self.points[test])
-        return errors - errors.mean()
-
-
-def expand(
-    model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
-) -> Expansion:
-    """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
-
-    Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
-    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
-    expansion holds arrays only and can be pickled. Points are compared exactly: machines that differ in rounding need
-    one expansion as ``at``, not the posterior.
-
-    Parameters
-    ----------
-    model, *args, **kwargs
-        NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
-    at : Expansion or posterior, optional
-        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
-        of the posterior of these records alone; ValueError if it has several.
-    order : int, optional
-        2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
-    seed : int
-        Of the points.
-    """
-    if order is not None and order not in ORDERS:
-        raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
-    density, key = density_of(model, args, kwargs), jax.random.key(seed)
-    with jax.enable_x64(True):
-        split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
-        split.compile()
-        if isinstance(at, Expansion):
-            if (at.names, at.points.shape[1:]) != (split.cut.names, split.cut.shape):
-                raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {split.cut.names}")
-            expansion, rays = split.expansion_at(at.points, at.frame, order or at.order), at.rays
-        else:
-            draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
-            coordinates = split.coordinates(draws)
-            expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
-        if rays is None:
-            return expansion
-        return dataclasses.replace(expansion, rays=rays, outwards=split.values(split.coordinates(rays.points)))
 
 
 class Uncut(ValueError):
@@ -261,6 +157,341 @@ def _is_sum(cut: Cut, x: Array) -> bool:
     return True
 
 
+# --- the posterior's mode, and its spread there -----------------------------------------------------------------------
+
+GRADIENT_TOLERANCE = 0.05  # of the potential: the mode of a standard normal posterior is then off by a twentieth
+MAX_ITERATIONS = 500  # of a search
+STEP = 0.3  # standard deviations over which slopes are differenced
+MAX_SPREAD = 3.0  # standard deviations of an unconstrained parameter; larger estimates are not believed
+MAX_REPEATS = 3  # differences of slopes, repeated if the steps before were of a wrong length
+NEGLIGIBLE_MODE = 12.0  # nats of log mass by which another mode is lower if it may be left out: e^12 is 160,000
+STEEP = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
+SAME_MODE = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes count as one
+
+# From parameters (m, n) to potentials (m,) and their gradients (m, n).
+Gradients: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class NoMode(ValueError):
+    """No mode was found, or several modes far from each other, of which one expansion would know only one."""
+
+
+class Mode(NamedTuple):
+    """The normal approximation at the highest density: at + root u for standard normal u."""
+
+    at: np.ndarray  # (n,), unconstrained parameters
+    root: np.ndarray  # (n, n), a root of their covariance
+
+    def distance(self, point: np.ndarray) -> float:
+        return float(np.linalg.norm(np.linalg.solve(self.root, point - self.at)))
+
+
+def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
+    """The mode of most mass, by searches from several starts (n,); `NoMode` if there is none or another matters."""
+
+    def potential(point: np.ndarray) -> tuple[float, np.ndarray]:
+        (value,), (gradient,) = gradients(point[None])
+        finite = np.isfinite(value) and np.isfinite(gradient).all()
+        return (float(value), gradient) if finite else (np.inf, np.zeros_like(point))
+
+    options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_ITERATIONS}
+
+    def search(start: np.ndarray) -> Any:
+        with jax.enable_x64(True):
+            return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
+
+    # SciPy warns of a search that ends early; its end is judged below.
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-mode") as pool:
+        warnings.simplefilter("ignore")
+        ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
+    if not np.isfinite(ends[0].fun):
+        raise NoMode(f"the posterior has no density at any of {len(starts)} starts")
+    modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
+    steep: list[Mode] = []  # ends that are no modes: the density rises further, perhaps without bound
+    typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
+    for end in ends:
+        known = [*(each for _, each in modes), *steep]
+        if not np.isfinite(end.fun) or any(each.distance(end.x) - typical <= SAME_MODE for each in known):
+            continue
+        here = Mode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
+        if np.linalg.norm(end.jac @ here.root) > STEEP * typical:
+            steep.append(here)
+        else:
+            # The highest density may be in a narrow place of little mass.
+            modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
+    if not modes:
+        raise NoMode(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
+    (most, best), *others = sorted(modes, key=lambda each: -each[0])
+    for mass, other in others:
+        if most - mass < NEGLIGIBLE_MODE:
+            raise NoMode(
+                f"searches from different starts end {best.distance(other.at):.0f} standard deviations apart, at "
+                f"modes whose masses differ by a factor e^{most - mass:.1f}"
+            )
+    return best
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.clip(values, 1e-16, MAX_SPREAD**2))
+
+
+def _spread(gradients: Gradients, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
+    for _ in range(MAX_REPEATS):
+        steps = STEP * root.T
+        after = gradients(np.concatenate([at + steps, at - steps]))[1]
+        along = (after[: len(steps)] - after[len(steps) :]) / (2 * STEP)
+        hessian = along @ root  # in the coordinates of the root: the identity, if the root was right
+        if not np.isfinite(hessian).all():
+            break
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        scaled = root @ vectors / np.sqrt(np.maximum(values, 1e-4))
+        root = _root(scaled @ scaled.T)
+        if values[0] > 0.25 and values[-1] < 4:
+            break
+    return root
+
+
+# --- tails: mass of a posterior where draws of its surrogate have none ------------------------------------------------
+
+TAIL_TOLERANCE = 0.02  # relative error of a variance, which moves a standard deviation by 1 %
+NEAR = 1.5  # standard deviations at which a ray begins: further inside, draws are many
+FACTOR = 1.5  # ratio of successive distances along a ray
+FAR = 1e3  # standard deviations at which a ray ends at the latest
+MAX_BENDS = 4  # steps towards higher density at a fixed distance along the ray
+MAX_DIRECTIONS = 128  # directions, each of which is followed both ways
+SKEWED_DIRECTIONS = 4  # further directions, in which the draws are most skewed
+MAX_COSINE = 0.98  # of the angle between two directions; with a larger one they count as one
+DISTANCES = NEAR * FACTOR ** np.arange(1 + np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))  # standard deviations
+# Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`.
+NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
+# From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and the errors (m,) of the
+# surrogate, which are the posterior's log densities less its own.
+Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+class Rays(NamedTuple):
+    """Points on rays that lead out of draws. In coordinates y in which the draws have mean 0 and covariance 1, a ray is
+    the set of the highest densities at given values t of a linear function of y, or a straight line.
+    """
+
+    points: np.ndarray  # (1 + rays · distances, n), parameters: the mean of the draws, then points outwards ray by ray
+    farthest: np.ndarray  # (rays,), largest t of a draw
+
+
+class Tails(NamedTuple):
+    """The largest error of a variance along a ray, as a share of that variance."""
+
+    all: float  # from `NEAR` on
+    beyond: float  # from the farthest draw on, where no draw can be reweighted
+
+
+def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> Tails:
+    """Errors of variances along rays, from log densities, and errors less their mean at the draws: at the mean of the
+    draws, then at all distances, ray by ray. If other coordinates have the same spread at every t, that of a variance
+    is ∫ (1 + t²) |p(t) − q(t)| dt for densities p of the posterior and q of the surrogate, normalised as a normal one.
+    """
+    finite = np.isfinite(log_density)  # elsewhere there is no mass
+    height = np.where(finite, log_density, -np.inf)
+    height = height - height.max()  # of the mean, if the draws are the surrogate's and not those of a part of its data
+    with np.errstate(over="ignore"):
+        gap = np.abs(np.exp(height) - np.exp(height - np.where(finite, errors, 0.0)))
+    moments = gap[1:].reshape(len(farthest), -1) * (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
+    parts = moments, np.where(farthest[:, None] <= DISTANCES, moments, 0.0)
+    return Tails(*(float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in parts))
+
+
+def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[np.ndarray, ...]:
+    """Rays out of draws (draws, n) of parameters to where a posterior is negligible, as arguments of `tail_errors`.
+    Directions in which the coordinates (draws, ...) vary, on which the records depend, are followed, too.
+    """
+    frame, directions, farthest = _directions(draws, coordinates)
+
+    def at(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        log_density, gradient, errors = compare(frame.center + y @ frame.lift.T)
+        log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
+        return log_density, np.nan_to_num(gradient, posinf=0.0, neginf=0.0) @ frame.lift, errors
+
+    log_density = np.full(1 + len(directions) * len(DISTANCES), -np.inf)
+    errors = np.zeros(len(log_density))
+    log_density[:1], _, errors[:1] = at(np.zeros((1, directions.shape[1])))
+    alive, y = np.arange(len(directions)), NEAR * directions
+    for step in range(len(DISTANCES)):
+        y, height, off = _climb(at, directions[alive], y, log_density[0])
+        place = 1 + alive * len(DISTANCES) + step
+        log_density[place], errors[place] = height, off
+        continues = height - log_density[0] > NEGLIGIBLE_DENSITY
+        alive, y = alive[continues], FACTOR * y[continues]
+        if not len(alive):
+            break
+    return farthest, log_density, errors
+
+
+def straight_rays(draws: np.ndarray, coordinates: np.ndarray) -> Rays:
+    """Straight rays of full length, which no posterior bends or ends: they serve any part of the records."""
+    frame, directions, farthest = _directions(draws, coordinates)
+    points = (DISTANCES[:, None] * directions[:, None] @ frame.lift.T).reshape(-1, len(frame.center))
+    return Rays(frame.center + np.concatenate([np.zeros((1, points.shape[1])), points]), farthest)
+
+
+def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points of nearly the highest density at their distances along the rays, with log densities and errors there."""
+    log_density, slope, errors = at(y)
+    length = np.ones(len(y))
+    for _ in range(MAX_BENDS):
+        across = slope - np.sum(slope * rays, axis=1, keepdims=True) * rays
+        rise = np.sum(across**2, axis=1)  # half of this is gained where the surrogate's covariance is right
+        moving = np.flatnonzero((rise > 1) & (log_density - top + rise > NEGLIGIBLE_DENSITY))
+        if not len(moving):
+            break
+        trial = y[moving] + length[moving, None] * across[moving]
+        after = at(trial)
+        better = after[0] > log_density[moving]
+        length[moving[~better]] /= 4
+        improved = moving[better]
+        y[improved], log_density[improved] = trial[better], after[0][better]
+        slope[improved], errors[improved] = after[1][better], after[2][better]
+    return y, log_density, errors
+
+
+def _directions(draws: np.ndarray, coordinates: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
+    """Coordinates y of draws, unit vectors (rays, r) in them, and how far the draws reach along each: both ways where
+    parameters vary, where the records' coordinates vary, and where draws are most skewed.
+    """
+    frame = Frame.of_draws(draws)
+    y = frame.coordinates(draws)
+    spread = coordinates.reshape(len(coordinates), -1)
+    spread = spread - spread.mean(axis=0)
+    linear = np.concatenate([frame.lift, spread.T @ y / len(y)])
+    lengths = np.linalg.norm(linear, axis=1)
+    linear = linear[lengths > 0] / lengths[lengths > 0, None]
+    skewness = np.abs(np.mean((y @ linear.T) ** 3, axis=0))
+    linear = linear[np.sort(np.argsort(-skewness)[:MAX_DIRECTIONS])]
+    # Power iteration for the third moments: a direction of locally largest skewness from each start.
+    skewed = linear
+    for _ in range(10):
+        skewed = ((y @ skewed.T) ** 2).T @ y / len(y)
+        skewed = skewed / np.linalg.norm(skewed, axis=1, keepdims=True)
+    skewed = skewed[np.argsort(-np.mean((y @ skewed.T) ** 3, axis=0))]
+    directions = _distinct([*_distinct(linear), *_distinct(skewed)[:SKEWED_DIRECTIONS]])
+    directions = np.concatenate([directions, -directions])
+    return frame, directions, np.max(y @ directions.T, axis=0)
+
+
+def _distinct(directions: Iterable[np.ndarray]) -> np.ndarray:
+    distinct: list[np.ndarray] = []
+    for direction in directions:
+        if all(abs(direction @ other) < MAX_COSINE for other in distinct):
+            distinct.append(direction)
+    return np.array(distinct)
+
+
+# --- expansions -------------------------------------------------------------------------------------------------------
+
+ORDERS = (2, 3, 4)
+SPARE_POINTS = 16
+HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to fit it
+MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
+NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
+MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
+MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
+MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
+NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
+MIN_WORK = 1.5e11  # array entries that sampling the records handles, from which on compiling an expansion pays
+GRADIENTS = 10  # gradients of an iteration of NUTS, about
+WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
+MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expansion:
+    """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
+
+    Expansions of shards add if they were made at the same points. `expand` makes them.
+    """
+
+    names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
+    order: int  # of the polynomial: 2, 3 or 4
+    count: int  # number of records
+    frame: Frame  # coordinates of the polynomial, in which draws of the posterior have covariance 1
+    points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
+    values: np.ndarray  # (points,): log-likelihoods of the records
+    slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
+    rays: Rays | None = None  # points outwards of these draws, where the polynomial is compared with the records
+    outwards: np.ndarray | None = None  # (m,): log-likelihoods of the records at the points of the rays
+
+    def __add__(self, other: object) -> "Expansion":
+        if not isinstance(other, Expansion):
+            return NotImplemented
+        if self.names != other.names or not np.array_equal(self.points, other.points):
+            raise ValueError(
+                "expansions add only if they were made at the same points: make the second with at=the first"
+            )
+        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
+        count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
+        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
+
+    def __radd__(self, other: object) -> "Expansion":
+        """Let ``sum`` start from 0."""
+        return self if is_integer(other) and other == 0 else NotImplemented
+
+    @functools.cached_property
+    def polynomial(self) -> Polynomial:
+        return self._fitted(np.ones(len(self.points), bool))
+
+    def _fitted(self, used: np.ndarray) -> Polynomial:
+        return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
+
+    def errors(self) -> np.ndarray:
+        """Errors in nats, up to a constant, at every fourth point of a polynomial that is fitted to the others."""
+        test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
+        errors = self.values[test] - self._fitted(~test).values(self.points[test])
+        return errors - errors.mean()
+
+
+def expand(
+    model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
+) -> Expansion:
+    """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
+
+    Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
+    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
+    expansion holds arrays only and can be pickled. Points are compared exactly: machines that differ in rounding need
+    one expansion as ``at``, not the posterior.
+
+    Parameters
+    ----------
+    model, *args, **kwargs
+        NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
+    at : Expansion or posterior, optional
+        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
+        of the posterior of these records alone; ValueError if it has several.
+    order : int, optional
+        2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
+    seed : int
+        Of the points.
+    """
+    if order is not None and order not in ORDERS:
+        raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
+    density, key = density_of(model, args, kwargs), jax.random.key(seed)
+    with jax.enable_x64(True):
+        split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
+        split.compile()
+        if isinstance(at, Expansion):
+            if (at.names, at.points.shape[1:]) != (split.cut.names, split.cut.shape):
+                raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {split.cut.names}")
+            expansion, rays = split.expansion_at(at.points, at.frame, order or at.order), at.rays
+        else:
+            draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
+            coordinates = split.coordinates(draws)
+            expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
+        if rays is None:
+            return expansion
+        return dataclasses.replace(expansion, rays=rays, outwards=split.values(split.coordinates(rays.points)))
+
+
 @dataclasses.dataclass(frozen=True)
 class _PolynomialDensity(Density):
     """A density in which a polynomial stands for the log-likelihood of the records below a cut."""
@@ -289,6 +520,7 @@ class SplitModel:
     ) -> None:
         self._strategy, self.key = strategy, key
         self._first = self._start(density, 0)
+        self.unravel: Callable[[Array], Params] = ravel_pytree(self._first)[1]
         self.cut = cut = cut_model(density, sites, self._first, min_records)
         self.passes, self._lock = 0, threading.Lock()  # number of passes so far
         self._point = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
@@ -299,27 +531,19 @@ class SplitModel:
         return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
 
     def compile(self, passes: bool = True) -> None:
-        """Begin to compile what is above the cut, and passes. (Searches for the mode, which run in threads, would each
-        begin by themselves.)
-        """
-        cut, unravel = self.cut, ravel_pytree(self._first)[1]
+        """Begin to compile what is above the cut, and passes: searches for the mode, in threads, would each begin."""
+        cut, unravel = self.cut, self.unravel
 
         def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
             """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
-
-            def difference(row: Array) -> tuple[Array, Array]:
-                rest = cut.rest(unravel(row))
-                return rest - jnp.sum(slope * cut.coordinates(unravel(row))), rest
-
-            gradient, rest = jax.grad(difference, has_aux=True)(row)
-            return rest, gradient
+            (rest, _), pulled_back = jax.vjp(lambda row: (cut.rest(unravel(row)), cut.coordinates(unravel(row))), row)
+            return rest, pulled_back((jnp.ones_like(rest), -slope))[0]
 
         row = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float)
         if passes:
             program = self._pass.program("pass", self._pass, self._arrays, self._point)
             self._slopes = functools.partial(program, self._arrays)
             self._values = program_of("pass", cut.likelihood, self._point)
-        self.unravel: Callable[[Array], Params] = unravel
         self._coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
         self._tilted = program_of("tilted", tilted, row, self._point)
 
@@ -409,8 +633,208 @@ class SplitModel:
 
 
 def passes_for(frame: Frame, order: int) -> int:
-    """Number of points to which a polynomial of an order is fitted."""
-    return 2 * terms_of_slopes(frame.root.shape[-2], order) + SPARE_POINTS
+    """Number of points to which a polynomial of an order is fitted: twice the coefficients of an entry of its gradient,
+    and some to spare.
+    """
+    return 2 * math.comb(frame.root.shape[-2] + order - 1, order - 1) + SPARE_POINTS
+
+
+# --- surrogates -------------------------------------------------------------------------------------------------------
+
+# Errors are the posterior's log density less the sampled one, at draws, up to a constant.
+NEGLIGIBLE_SD = 0.01  # nats: such a standard deviation moves no mean by more than so many standard deviations
+NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
+MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
+HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
+CHECKED_DRAWS = 64  # draws at which errors are measured first
+
+
+class Expanded(Surrogate):
+    """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
+
+    least_warmup: float = CHECKED_DRAWS
+    records: Callable[..., Surrogate]  # the data as they are, from why an expansion is given up and its report
+    name: str  # in words
+    report: Callable[[], Report]  # what is sampled, and after how many passes over the records
+    coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
+    errors: Callable[[np.ndarray], np.ndarray]  # log-likelihoods of the records less those sampled, at coordinates
+    along: Compare  # the posterior at flat parameters, and the errors
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+        rows = flat_rows(positions, self.chains.example)
+        x = self.coordinates(rows)
+        errors = self.errors(evenly_spaced(x, CHECKED_DRAWS))
+        if not final:
+            report, sd = self.report().of_errors(errors), np.std(errors)
+            why = f"{self.name} is off by {sd:.2g} nats (standard deviation) at posterior draws"
+            return self.again(x, errors, final) or (Verdict(report) if sd <= HOPELESS_SD else self.records(why, report))
+        farthest, log_density, outwards = follow_rays(rows, x, self.along)
+        tail = tail_errors(farthest, log_density, outwards - np.mean(errors))
+        negligible = np.std(errors) <= NEGLIGIBLE_SD and np.max(np.abs(errors - np.mean(errors))) <= NEGLIGIBLE_MAX
+        if not tail.beyond <= TAIL_TOLERANCE:
+            why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
+            return self.records(why, self.report().of_errors(errors, tail_error=tail.all))
+        if not (negligible and tail.all <= TAIL_TOLERANCE):
+            errors = self.errors(x)
+        report = self.report().of_errors(errors, tail_error=tail.all)
+        # The largest error does not count among all draws, of which a few may be off by more.
+        if np.std(errors) <= NEGLIGIBLE_SD and tail.all <= TAIL_TOLERANCE:
+            return Verdict(report)
+        weights = smoothed_weights(errors)
+        k, share = weights.pareto_k, weights.share
+        report = dataclasses.replace(report, ran="expansion, reweighted", pareto_k=k, effective_share=share)
+        if weights.good:
+            return Verdict(report, weights, errors)
+        why = f"importance weights are too uneven (Pareto k {k:.2f}, {share:.0%} of the draws)"
+        return self.again(x, errors, final) or self.records(why, report)
+
+    def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
+        """An expansion at the draws of this one; None if there is none, or if it would not help or is not necessary."""
+        return None
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedRecords(Expanded):
+    """An expansion of the records, which are its reference, the first one or one at draws of the one before."""
+
+    split: SplitModel
+    sampler: Sampler
+    records: Callable[..., Surrogate]
+    expansion: Expansion
+    mode: Mode
+    given: bool = False  # by the user
+    number: int = 0  # of expansions before
+
+    def __post_init__(self) -> None:
+        self.density = self.split.expanded(self.expansion, self.mode)
+        self.key = jax.random.fold_in(self.sampler.key, 2)
+        self.name, self.coordinates = f"an expansion of order {self.expansion.order}", self.split.coordinates
+        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
+
+    def report(self) -> Report:
+        return self.split.report("expansion", self.expansion.order)
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        return self.split.values(x) - self.expansion.polynomial.values(x)
+
+    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x = self.split.coordinates(rows)
+        values, slopes = self.split.slopes(x)
+        potentials, gradients = self.split.potentials(rows, values, slopes)
+        return -potentials, -gradients, values - self.expansion.polynomial.values(x)
+
+    def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
+        if not self._may_repeat:
+            return None
+        order = self.expansion.order
+        if final:
+            worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
+            expansion = self.split.expansion(draws, order, draws[worst])
+        else:
+            sd, frame = np.std(errors), Frame.of_draws(draws)
+            order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
+            # Reweighting takes a pass a draw, but no slopes and no other chains.
+            passes, reweighting = 3 * passes_for(frame, order), self.sampler.num_samples * self.sampler.num_chains
+            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
+            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
+                return None
+            expansion = self.split.expansion(draws, order)
+        return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedShards(Surrogate):
+    """An expansion of records on other machines, which nothing is compared with: its errors are those at its points."""
+
+    split: SplitModel
+    expansion: Expansion
+    mode: Mode
+
+    def __post_init__(self) -> None:
+        self.density = self.split.expanded(self.expansion, self.mode)
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+        expansion, split, polynomial = self.expansion, self.split, self.expansion.polynomial
+        share, tail = polynomial.share_outside(split.coordinates(split.flat(positions))), np.nan
+        if expansion.rays is not None and expansion.outwards is not None:
+            x = split.coordinates(expansion.rays.points)
+            potentials, _ = split.potentials(expansion.rays.points, expansion.outwards, np.zeros_like(x))
+            errors = expansion.outwards - polynomial.values(x)
+            errors -= np.mean(expansion.values - polynomial.values(expansion.points))
+            tail = tail_errors(expansion.rays.farthest, -potentials, errors).all
+        report = split.report("expansion of shards", expansion.order)
+        report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
+        doubts = []
+        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
+            doubts.append(
+                f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made, and "
+                f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
+            )
+        if not tail <= TAIL_TOLERANCE:
+            doubts.append(
+                f"a variance is off by {tail:.1%}: where that remains, the posterior has a tail that the expansion has "
+                "not; fit the records"
+            )
+        return Verdict(dataclasses.replace(report, doubt="; ".join(doubts) or None))
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedCategories(Expanded):
+    """A model of expanded sketches, whose reference are the records that they were made from, if these are kept."""
+
+    density: Density
+    sampler: Sampler
+    records: Callable[..., Surrogate]
+    name = "a sketch"
+
+    def __post_init__(self) -> None:
+        kept = [data.records is not None for data in self.density.data if isinstance(data, ExpandedSketch)]
+        self.least_warmup = CHECKED_DRAWS if all(kept) else np.inf
+        self.key = jax.random.fold_in(self.sampler.key, self.sampler.num_chains)
+
+    def prepare(self, chains: Any) -> None:
+        """The shares of categories that the expansions depend on are compiled."""
+        super().prepare(chains)
+        self._sketches: list[ExpandedSketch] = []
+        first, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), chains.example))
+
+        def shares(row: Array) -> list[Array]:
+            parameters = unravel(row)
+            sites = self.density.trace(given(self.density.model, parameters, parameters)).values()
+            laws = [unwrapped(site["fn"])[0] for site in sites if site["type"] == "sample"]
+            self._sketches[:] = [law.sketch for law in laws if isinstance(law, ExpandedLaw)]
+            return [law.theta for law in laws if isinstance(law, ExpandedLaw)]
+
+        self._shares = program_of("shares", shares, first)
+
+    def _at(self, rows: np.ndarray) -> Iterator[tuple[ExpandedSketch, np.ndarray]]:
+        """Each sketch with its shares (draws, ...)."""
+        shares = zip(*map(self._shares, rows), strict=True)
+        return zip(self._sketches, map(np.stack, shares), strict=True)
+
+    def report(self) -> Report:
+        order = max(sketch.polynomial.order for sketch in self._sketches)
+        return Report(ran="expansion", count=sum(int(sketch.size) for sketch in self._sketches), order=order)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        return sum(sketch.log_likelihood(theta) - sketch.polynomial.values(theta) for sketch, theta in self._at(x))
+
+    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        (potentials, gradients), errors = self.chains.potentials(rows), self.errors(rows)
+        return errors - potentials, -gradients, errors
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+        if self.least_warmup < np.inf:
+            return super().judge(positions, final)
+        rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
+        share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
+        doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
+        report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
+        return Verdict(dataclasses.replace(report, doubt=doubt if share > 0 else None))
 
 
 def expanded_records(
@@ -420,9 +844,8 @@ def expanded_records(
     expand: bool | Expansion | None,
     records: Callable[..., Surrogate],
 ) -> Surrogate | None:
-    """Expansions of the records; None if these are neither requested nor worthwhile. One that is given may be of all
-    records, or of more than the arguments have. Raises ValueError if it is of another model, or of shards, with a
-    posterior of several modes.
+    """Expansions of the records; None if these are neither requested nor worthwhile. ValueError if one is given, and is
+    of another model, or of more records than the arguments have, with a posterior of several modes.
     """
     given = expand if isinstance(expand, Expansion) else None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
@@ -462,9 +885,8 @@ def _begun(
                 f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= "
                 "points that are nearer to the posterior of all of them"
             ) from None
-        if given is not None:  # around another place, or of other records
-            return _begun(split, sampler, records, None)
-        return records(str(reason), split.report())
+        # A given one may be around another place, or of other records.
+        return records(str(reason), split.report()) if given is None else _begun(split, sampler, records, None)
     if given is None:
         expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
         return ExpandedRecords(split, sampler, records, expansion, mode)
@@ -472,93 +894,3 @@ def _begun(
         return ExpandedShards(split, given, mode)
     # Where this fails, another one around the mode is tried.
     return ExpandedRecords(split, sampler, lambda *_: _begun(split, sampler, records, None), given, mode, given=True)
-
-
-@dataclasses.dataclass(eq=False)
-class ExpandedRecords(Expanded):
-    """An expansion of the records, which are its reference, the first one or one at draws of the one before."""
-
-    split: SplitModel
-    sampler: Sampler
-    records: Callable[..., Surrogate]
-    expansion: Expansion
-    mode: Mode
-    given: bool = False  # by the user
-    number: int = 0  # of expansions before
-
-    def __post_init__(self) -> None:
-        self.density = self.split.expanded(self.expansion, self.mode)
-        self.key = jax.random.fold_in(self.sampler.key, 2)
-        self.name, self.coordinates = f"an expansion of order {self.expansion.order}", self.split.coordinates
-        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
-
-    def report(self) -> Report:
-        return self.split.report("expansion", self.expansion.order)
-
-    def errors(self, x: np.ndarray) -> np.ndarray:
-        return self.split.values(x) - self.expansion.polynomial.values(x)
-
-    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        x = self.split.coordinates(rows)
-        values, slopes = self.split.slopes(x)
-        potentials, gradients = self.split.potentials(rows, values, slopes)
-        return -potentials, -gradients, values - self.expansion.polynomial.values(x)
-
-    def refined(self, comparison: Comparison) -> Surrogate | None:
-        return (self._again(comparison) if self._may_repeat else None) or super().refined(comparison)
-
-    def _again(self, comparison: Comparison) -> Surrogate | None:
-        """An expansion at the draws of this one; None if it would not help, or is not necessary."""
-        draws, order, sd = comparison.draws, self.expansion.order, np.std(comparison.errors)
-        if comparison.final:
-            if comparison.why is None or comparison.weights is None:
-                return None
-            worst = np.argsort(-np.abs(comparison.errors - np.mean(comparison.errors)))[: len(draws) // WORST_ONE_IN]
-            expansion = self.split.expansion(draws, order, draws[worst])
-        else:
-            frame = Frame.of_draws(draws)
-            order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
-            # Reweighting takes a pass a draw, but no slopes and no other chains.
-            passes, reweighting = 3 * passes_for(frame, order), self.sampler.num_samples * self.sampler.num_chains
-            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
-            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
-            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
-                return None
-            expansion = self.split.expansion(draws, order)
-        return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
-
-
-@dataclasses.dataclass(eq=False)
-class ExpandedShards(Surrogate):
-    """An expansion of records on other machines, which nothing is compared with: its errors are those at its points."""
-
-    split: SplitModel
-    expansion: Expansion
-    mode: Mode
-
-    def __post_init__(self) -> None:
-        self.density = self.split.expanded(self.expansion, self.mode)
-
-    def compare(self, positions: Params, final: bool = True) -> Comparison:
-        expansion, split, polynomial = self.expansion, self.split, self.expansion.polynomial
-        share, tail = polynomial.share_outside(split.coordinates(split.flat(positions))), np.nan
-        if expansion.rays is not None and expansion.outwards is not None:
-            x = split.coordinates(expansion.rays.points)
-            potentials, _ = split.potentials(expansion.rays.points, expansion.outwards, np.zeros_like(x))
-            errors = expansion.outwards - polynomial.values(x)
-            errors -= np.mean(expansion.values - polynomial.values(expansion.points))
-            tail = tail_errors(expansion.rays.farthest, -potentials, errors).all
-        facts = {"outside": share, "tail_error": tail, "count": expansion.count}
-        report = split.report("expansion of shards", expansion.order).of_errors(expansion.errors(), **facts)
-        doubts = []
-        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
-            doubts.append(
-                f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made, and "
-                f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
-            )
-        if not tail <= TAIL_TOLERANCE:
-            doubts.append(
-                f"a variance is off by {tail:.1%}: where that remains, the posterior has a tail that the expansion has "
-                "not; fit the records"
-            )
-        return Comparison(dataclasses.replace(report, doubt="; ".join(doubts) or None), positions)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import sys
 import threading
@@ -32,9 +33,8 @@ LONG = 180.0  # remaining seconds from which on the expected time is written, wi
 
 
 class Bar:
-    """A bar that counts iterations of all chains, ``unit_size`` of which it shows as one; lines if stderr is a file.
-    ``faster`` is advice that is written once, with the expected time, if much is left after the first seconds. Options
-    are those of `tqdm.tqdm`.
+    """A bar of tqdm that counts iterations of all chains, ``unit_size`` of which it shows as one; lines if stderr is a
+    file. ``faster`` is advice that is written once, with the expected time, if much is left after the first seconds.
     """
 
     def __init__(self, total: int, shown: bool, unit_size: int = 1, faster: str | None = None, **options: Any) -> None:
@@ -97,12 +97,11 @@ def can_run(kernel: Any, sites: Mapping[str, Site]) -> bool:
 
 
 class Chains:
-    """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``.
-    There is one entry of ``data`` for all chains, or one for each, of one structure. A chain is compiled as two
-    functions of the arrays in its density, one for its start and one for some of its iterations, which serve all data
-    of one structure. Draws are a function of the keys (chains,), not of how the chains are run: by default in threads
-    on a CPU, and vectorised, spread over all devices, on accelerators. `constrained` is compiled for ``num_samples``
-    draws of a chain; `example` has shapes and types of the unconstrained parameters.
+    """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``,
+    of which there is one for all chains, or one for each, of one structure. Two compiled functions, for the start of a
+    chain and for some of its iterations, serve all data of one structure. Draws are a function of the keys (chains,),
+    not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
+    `constrained` is compiled for ``num_samples`` draws a chain; `example` has the shapes of unconstrained parameters.
     """
 
     measure = staticmethod(Density.potential)  # of positions
@@ -139,19 +138,18 @@ class Chains:
         self._rows = max(1, min(MAX_ITERATIONS, MAX_BYTES // (8 * (dimensions + len(STATISTICS)))))
         # Arrays are equal as text where all numbers are; a function, whose text has its address, equals itself only.
         described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
-        algorithm = self._starting.key, self._gradient.key, kernel._algo, kernel._kinetic_fn, described
+        algorithm = kernel._algo, kernel._kinetic_fn, described, num_warmup, self._rows
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
-        self._begin, self._advance = kept(
-            (*algorithm, num_warmup, self._rows, *spread), functools.partial(self._compiled, options)
-        )
+        key = self._starting.key, self._gradient.key, *algorithm, *spread
+        self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
 
         def constrain(data: PyTree, parameters: Params) -> Params:
             return density(data).constrained(parameters)
 
         constraining, self._constants = trace(constrain, self.example, data=data)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
-        vectorized = jax.vmap(constraining, (None, 0))
-        self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
+        each = jax.vmap(constraining, (None, 0))
+        self._constrained = constraining.program("constrained", each, self._constants[0], draws)
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
@@ -248,11 +246,9 @@ class Chains:
 
     def constrained(self, positions: Params) -> Params:
         """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...) of `run`."""
-        chains = []
-        for chain in range(len(self._keys)):
-            arrays = self._constants[chain % len(self._constants)]
-            chains.append(self._constrained(arrays, {name: part[chain] for name, part in positions.items()}))
-        return jax.tree.map(lambda *parts: np.stack(parts), *chains)
+        chains = [{name: part[chain] for name, part in positions.items()} for chain in range(len(self._keys))]
+        samples = map(self._constrained, itertools.cycle(self._constants), chains)
+        return jax.tree.map(lambda *parts: np.stack(parts), *samples)
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
@@ -292,15 +288,10 @@ class Chains:
 
     def _raise_no_start(self, index: int) -> None:
         """Raise NumPyro's error for a model without a finite density."""
-        density = self._density(self._data[index % len(self._data)])
+        density, strategy = self._density(self._data[index % len(self._data)]), self._kernel._init_strategy
+        options = {"init_strategy": strategy, "model_args": density.args, "model_kwargs": density.kwargs}
         with RUNNING:
-            initialize_model(
-                self._keys[index],
-                density.model,
-                init_strategy=self._kernel._init_strategy,
-                model_args=density.args,
-                model_kwargs=density.kwargs,
-            )
+            initialize_model(self._keys[index], density.model, **options)
         raise RuntimeError("Cannot find valid initial parameters. Please check your model again.")
 
 

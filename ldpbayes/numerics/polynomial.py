@@ -1,6 +1,6 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept as tensors. A
-polynomial is kept in coordinates y = root (x − center), in which draws of x have standard deviations of about one, with
-its symmetric tensors packed: each product y_i y_j, i ≤ j, stands once.
+"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. They are in
+coordinates y = root (x − center), in which draws of x have standard deviations of about one, with symmetric tensors
+packed: each product y_i y_j, i ≤ j, stands once, in the order of `numpy.triu_indices`.
 """
 
 import dataclasses
@@ -29,11 +29,6 @@ def lagrange_from_legendre(order: int) -> np.ndarray:
     """Matrix C that turns Legendre moments into weights at Gauss-Legendre nodes: ℓ_k(t) = Σ_n C[n, k] P_n(t)."""
     t, w = legendre.leggauss(order)
     return (np.arange(order)[:, None] + 0.5) * legendre.legvander(t, order - 1).T * w
-
-
-def rowwise_pairs(r: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the upper triangle of an r × r matrix, in the order in which products are packed."""
-    return np.triu_indices(r)
 
 
 class Frame(NamedTuple):
@@ -86,7 +81,7 @@ class Polynomial:
 
     def __call__(self, x: ArrayLike) -> jax.Array:
         """Values (...) at points (..., n)."""
-        return _value(self._tensors, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
+        return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Values (points,), summed over a batch, at points (points, ..., n). By NumPy, which compiles nothing."""
@@ -95,7 +90,7 @@ class Polynomial:
     def values_and_slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`values`, and gradients in x (points, ..., n)."""
         polynomial = jax.device_get(self)
-        value, slope = _value_and_slope(np, polynomial._tensors, polynomial.coordinates(points))
+        value, slope = _value_and_slope(np, polynomial, polynomial.coordinates(points))
         return value.reshape(len(points), -1).sum(axis=1), np.einsum("...kn,m...k->m...n", polynomial.root, slope)
 
     def share_outside(self, points: np.ndarray) -> float:
@@ -106,10 +101,6 @@ class Polynomial:
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Coordinates y (points, ..., r) of points (points, ..., n)."""
         return np.einsum("...kn,m...n->m...k", self.root, points - self.center, optimize="greedy")
-
-    @property
-    def _tensors(self) -> tuple[Array, ...]:
-        return self.constant, self.slope, self.curvature, self.radius, self.third, self.fourth
 
     @property
     def order(self) -> int:
@@ -130,16 +121,17 @@ class Polynomial:
         return dataclasses.replace(self, fourth=fourth, **sums)
 
 
-def _value_and_slope(xp: ArrayModule, tensors: Any, y: Any) -> tuple[Any, Any]:
-    constant, slope, curvature, radius, third, fourth = tensors
+def _value_and_slope(xp: ArrayModule, polynomial: Polynomial, y: Any) -> tuple[Any, Any]:
+    """Values at coordinates y, and gradients in them."""
+    slope, fourth = polynomial.slope, polynomial.fourth
     # The norm has no derivative at 0, but this function is its own derivative, so that none is taken of it.
-    distance, limit = xp.sqrt(xp.sum(y**2, axis=-1, keepdims=True)), xp.expand_dims(radius, -1)
+    distance, limit = xp.sqrt(xp.sum(y**2, axis=-1, keepdims=True)), xp.expand_dims(polynomial.radius, -1)
     outside = distance > limit
     shrunk = xp.where(outside, limit / xp.where(outside, distance, 1.0), 1.0)
     near, r = y * shrunk, y.shape[-1]
-    rows, columns = rowwise_pairs(r)
+    rows, columns = np.triu_indices(r)
     products = near[..., rows] * near[..., columns]
-    rise = xp.einsum("...kp,...p->...k", third, products, optimize="greedy")
+    rise = xp.einsum("...kp,...p->...k", polynomial.third, products, optimize="greedy")
     value = xp.sum(near * rise, axis=-1) / 3
     if fourth is not None:
         form = xp.einsum("...pq,...q->...p", fourth, products, optimize="greedy")
@@ -148,8 +140,8 @@ def _value_and_slope(xp: ArrayModule, tensors: Any, y: Any) -> tuple[Any, Any]:
         packed[rows, columns] = packed[columns, rows] = np.arange(len(rows))
         full = form[..., packed] * (1.0 + np.eye(r))
         rise = rise + 2 * xp.einsum("...ij,...j->...i", full, near, optimize="greedy")
-    bent = xp.einsum("...ij,...j->...i", curvature, near, optimize="greedy")
-    value = constant + xp.sum((slope + 0.5 * bent) * near, axis=-1) + value
+    bent = xp.einsum("...ij,...j->...i", polynomial.curvature, near, optimize="greedy")
+    value = polynomial.constant + xp.sum((slope + 0.5 * bent) * near, axis=-1) + value
     rise = slope + bent + rise
     along = y * xp.sum(rise * y, axis=-1, keepdims=True) / xp.where(outside, distance**2, 1.0)
     value = value - 0.5 * xp.sum(y**2 - near**2, axis=-1)
@@ -157,8 +149,8 @@ def _value_and_slope(xp: ArrayModule, tensors: Any, y: Any) -> tuple[Any, Any]:
 
 
 @jax.custom_jvp
-def _value(tensors: Any, y: Any) -> Any:
-    return _value_and_slope(jnp, tensors, y)[0]
+def _value(polynomial: Polynomial, y: Any) -> Any:
+    return _value_and_slope(jnp, polynomial, y)[0]
 
 
 @_value.defjvp
@@ -166,11 +158,6 @@ def _(primals: Any, tangents: Any) -> Any:
     # The gradient comes with the value in one contraction, where differentiating would scatter products back.
     value, slope = _value_and_slope(jnp, *primals)
     return value, jnp.sum(slope * tangents[1], axis=-1)
-
-
-def terms_of_slopes(r: int, order: int) -> int:
-    """Number of coefficients of an entry of the gradient of a polynomial of r variables."""
-    return math.comb(r + order - 1, order - 1)
 
 
 def polynomial_of_slopes(
@@ -205,7 +192,7 @@ def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray
     coefficients = np.linalg.lstsq(np.concatenate(monomials, axis=1), g, rcond=None)[0]
     slope, *parts = np.split(coefficients, np.cumsum([each.shape[1] for each in monomials])[:-1])
     curvature, *higher = map(_symmetric, indices, parts)
-    rows, columns = rowwise_pairs(r)
+    rows, columns = np.triu_indices(r)
     twice = np.where(rows == columns, 1.0, 2.0)
     third = twice * higher[0][rows, columns].T if higher else np.zeros((r, len(rows)))
     # The quartic part is Σ T[i, j, k, l] y_i y_j y_k y_l / 4.

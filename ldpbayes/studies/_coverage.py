@@ -22,7 +22,7 @@ from ldpbayes.inference import privatize
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.compiled_programs import Program
 from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.sketch_certificate import COARSE_TOLERANCE, Certificate, coarser
+from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.likelihood import Privatized
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import unwrapped

@@ -16,7 +16,7 @@ from ldpbayes.inference import compiled_programs
 from ldpbayes.inference._fit import generator, log_likelihoods
 from ldpbayes.inference.compiled_programs import Program, kept, trace
 from ldpbayes.inference.density import density_of
-from ldpbayes.inference.sketch_certificate import Certificate
+from ldpbayes.inference.surrogates import Certificate
 
 X = np.arange(6.0).reshape(2, 3)
 

@@ -9,12 +9,17 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference._expansion import expanded_records
-from ldpbayes.inference._missed_tails import TAIL_TOLERANCE, follow_rays, tail_errors
-from ldpbayes.inference._mode_search import NoMode, find_mode
-from ldpbayes.inference._surrogates import sample
+from ldpbayes.inference._expansion import (
+    TAIL_TOLERANCE,
+    NoMode,
+    expanded_records,
+    find_mode,
+    follow_rays,
+    tail_errors,
+)
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.density import Density, sites_of
+from ldpbayes.inference.surrogates import sample
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
 
 COUNT = 1500  # records of each of three groups

@@ -9,9 +9,8 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference._surrogates import TOLERANCE
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.sketch_certificate import Certificate
+from ldpbayes.inference.surrogates import TOLERANCE, Certificate
 from ldpbayes.likelihood.nodes import law_of_nodes
 from ldpbayes.mechanisms.additive import Additive
 

@@ -1,0 +1,287 @@
+"""Sampling surrogates: one is compared with its reference at its draws, and then serves, is refined or reweighted, or
+is given up. Here are those that have sketches on panels, whose references are finer sketches.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ldpbayes._core.checks import LdpBayesWarning, warn
+from ldpbayes._core.types import Array, Key, Params, PyTree
+from ldpbayes.data import PanelSketch, Release
+from ldpbayes.inference.chains import Sampler
+from ldpbayes.inference.compiled_programs import trace
+from ldpbayes.inference.density import Density
+from ldpbayes.inference.result import Weights, arviz, resample
+
+
+class ExpansionWarning(LdpBayesWarning):
+    """An expansion was not exact enough for the posterior; the message says why the records were sampled."""
+
+
+class SketchWarning(LdpBayesWarning):
+    """A sketch was too coarse for the posterior; the message says what was done about it."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was sampled in place of the records, why, and how far off it was; defaults stand for what does not apply."""
+
+    ran: str | None = None
+    why: str | None = None  # the records were sampled
+    outside: float = np.nan  # share of the draws that are far from where an expansion was made
+    error_sd_nats: float = np.nan
+    error_nats: float = np.nan
+    tail_error: float = np.nan
+    pareto_k: float = np.nan
+    effective_share: float = np.nan
+    sites: tuple[str, ...] = ()  # that the records see, and the shape of their values
+    shape: tuple[int, ...] = ()
+    count: int | None = None
+    passes: int | None = None
+    order: int | None = None
+    panels: tuple[int, ...] = ()
+    doubt: str | None = None
+
+    def entries(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value not in (None, ()) and value == value}
+
+    def of_errors(self, errors: np.ndarray, **facts: Any) -> "Report":
+        """The report with errors, of which only the differences count, and further facts."""
+        sd, largest = np.std(errors), np.max(np.abs(errors - np.mean(errors)))
+        return dataclasses.replace(self, error_sd_nats=float(sd), error_nats=float(largest), **facts)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """That the draws of a surrogate serve, with weights if there are any, from log ratios (draws,) of the densities."""
+
+    report: Report
+    weights: Weights | None = None
+    errors: Any = None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Samples by site and statistics by name, (chains, iterations, ...), of a density, and reports of how that went."""
+
+    samples: Params
+    statistics: Params
+    density: Density
+    reports: list[Report]
+
+
+class Surrogate:
+    """A density that is sampled in place of a reference, and perhaps replaced by another."""
+
+    density: Density
+    key: Key  # for resampling
+    reports: tuple[Report, ...] = ()  # of what was sampled before
+    least_warmup: float = np.inf  # iterations from which on the warm-up is compared with the reference, too
+    advice: str | None = None  # what is faster
+
+    def prepare(self, chains: Any) -> None:
+        """Keep the chains, and let what compares be compiled while they are."""
+        self.chains = chains
+
+    def judge(self, positions: Params, final: bool = True) -> "Surrogate | Verdict":
+        """What must be sampled instead, if draws (chains, draws, ...) of a run, or of its warm-up, do not serve."""
+        raise NotImplementedError
+
+
+def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
+    """Draws of a surrogate, or of what it is refined to, that its reference has been compared with."""
+    outcome: Surrogate | Draws = surrogate
+    while isinstance(outcome, Surrogate):
+        outcome = _attempt(outcome, sampler)
+    return outcome
+
+
+def _attempt(surrogate: Surrogate, sampler: Sampler) -> Surrogate | Draws:
+    chains = sampler.chains(surrogate.density)
+    surrogate.prepare(chains)
+    arviz()  # imported while the programs are being compiled
+    with sampler.bar(surrogate.advice) as bar:
+        settled = chains.warm_up(bar)
+        if sampler.num_warmup >= surrogate.least_warmup:
+            verdict = surrogate.judge(settled, final=False)
+            if isinstance(verdict, Surrogate):
+                return verdict
+        positions, statistics = chains.run(sampler.num_samples, bar)
+    verdict = surrogate.judge(positions)
+    if isinstance(verdict, Surrogate):
+        return verdict
+    if verdict.weights is not None:
+        energy, errors = statistics["potential_energy"], verdict.errors
+        draws = positions, statistics | {"potential_energy": energy - (errors - errors.mean()).reshape(energy.shape)}
+        positions, statistics = resample(draws, verdict.weights.log.reshape(energy.shape), surrogate.key)
+    if verdict.report.doubt is not None:
+        warn(verdict.report.doubt, ExpansionWarning)
+    reports = [report for report in (*surrogate.reports, verdict.report) if report.entries()]
+    return Draws(chains.constrained(positions), statistics, surrogate.density, reports)
+
+
+# --- the data as they are -------------------------------------------------------------------------------------------
+
+DRAWS = 64  # posterior draws at which densities are compared
+COARSE_TOLERANCE = 1e-4  # nats that a sketch on fewer panels may be off by
+CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
+TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
+REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
+FASTER = (
+    "Where many records share a law, ldpbayes.observe is faster with a sketch in their place: release.sketch(), "
+    "release.sketch(by=group) for discrete outputs, or a list with the sketch of each group."
+)
+
+
+@dataclass(eq=False)
+class Records(Surrogate):
+    """The data as they are, but for sketches on panels: first coarser, and in the end as fine as is necessary."""
+
+    exact: Density
+    whole_numbers: bool  # whether records are whole numbers
+    coarse: bool  # whether sketches are coarser in the density than in the exact one
+    reports: tuple[Report, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.advice, self.density, own = faster(self.exact), self.exact, panel_sketches(self.exact)
+        fewer = coarser(own, self.whole_numbers) if self.coarse else own
+        if any(a is not b for a, b in zip(fewer, own, strict=True)):
+            self.density, self.least_warmup = _with_sketches(self.exact, fewer), 2
+
+    def prepare(self, chains: Any) -> None:
+        super().prepare(chains)
+        if panel_sketches(self.density):
+            self._certificate = Certificate(self.density, self.exact, chains.example, chains.measure)
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+        panels, exact = panel_counts(self.density), self.density is self.exact
+        if not panels:
+            return Verdict(Report())
+        report = Report(error_nats=self._certificate.error(positions), panels=tuple(panels))
+        if report.error_nats <= (TOLERANCE if exact else COARSE_TOLERANCE):
+            return Verdict(report)
+        if not exact:
+            return dataclasses.replace(self, coarse=False)
+        message = f"a sketch of {panels} panels is off by {report.error_nats:.2g} nats at posterior draws"
+        first = not any(each.panels for each in self.reports)
+        finer = self._finer(positions) if first else None
+        if finer is None:
+            advice = "sketch with more panels, or with keep_records=True" if first else "fit the release itself"
+            warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
+            return Verdict(report)
+        warn(f"{message}; refined to {panel_counts(finer)} and sampled again", SketchWarning)
+        return dataclasses.replace(self, exact=finer, coarse=False, reports=(*self.reports, report))
+
+    def _finer(self, positions: Params) -> Density | None:
+        """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
+        density, chains, lattice = self.exact, self.chains, True if self.whole_numbers else None
+        for _ in range(REFINEMENTS):
+            refined = [sketch.refine(lattice=lattice) or sketch for sketch in panel_sketches(density)]
+            finer = _with_sketches(density, refined)
+            if panel_counts(finer) == panel_counts(density):
+                return None
+            density = finer
+            # The margin is there because draws from the refined posterior will lie elsewhere.
+            if Certificate(density, density, chains.example, chains.measure).error(positions) <= 0.1 * TOLERANCE:
+                break
+        return density
+
+
+def faster(density: Density) -> str:
+    """Advice for a model with releases that can be sketched."""
+    mechanisms: list[Any] = [data.mechanism for data in density.data if isinstance(data, Release)]
+    numbers = [m for m in mechanisms if not (m.record_shape or m.batch_shape)]
+    discrete = any(m.support.is_discrete for m in mechanisms)
+    return FASTER if discrete or any(m.released_range is not None for m in numbers) else ""
+
+
+class Certificate:
+    """Largest difference in log density between the sketches of ``density`` and the references of those in ``exact``,
+    which have more nodes for the same moments; if all keep probes, also between the sketch of these alone and the
+    probes themselves. ``measure`` is `Density.potential` or `Density.log_density`, ``example`` has its parameters.
+    """
+
+    def __init__(
+        self,
+        density: Density,
+        exact: Density,
+        example: Params,
+        measure: Callable[[Density, Params], Array] = Density.potential,
+    ) -> None:
+        coarse, fine = panel_sketches(density), [sketch.reference for sketch in panel_sketches(exact)]
+        self._probed = all(sketch.probes is not None for sketch in coarse)
+        coarse_nodes, fine_nodes = ([sketch.nodes for sketch in side] for side in (coarse, fine))
+        if self._probed:
+            fine_nodes = [np.concatenate([nodes, s.probes]) for nodes, s in zip(fine_nodes, coarse, strict=True)]
+        self._weights, self._example = self._weightings(coarse, fine), example
+
+        def difference(_: tuple, weights: PyTree, parameters: Params) -> Array:
+            ours = measure(_reweighted(density, coarse, coarse_nodes, weights[0]), parameters)
+            return ours - measure(_reweighted(exact, fine, fine_nodes, weights[1]), parameters)
+
+        first = jax.tree.map(lambda each: each[0], self._weights)
+        traced, (self._arrays,) = trace(difference, first, example)
+        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((DRAWS, *leaf.shape), leaf.dtype), example)
+        mapped = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
+        self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
+
+    def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:
+        """Weights of the nodes of each sketch, for both sides, a row a comparison: of all records, and of the probes,
+        which are further nodes of the exact side.
+        """
+        sides: list[list[Any]] = [[[sketch.weights] for sketch in coarse], [[sketch.weights] for sketch in fine]]
+        if self._probed:
+            for sketch, coarse_rows, fine_rows in zip(coarse, *sides, strict=True):
+                coarse_rows.append(sketch.thinned.weights)
+                share = np.full(len(sketch.probes), sketch.size / len(sketch.probes))
+                own = fine_rows[0]
+                fine_rows[:] = np.pad(own, (0, len(share))), np.pad(share, (len(own), 0))
+        return [[np.stack(rows) for rows in side] for side in sides]
+
+    def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
+        """The largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...). ``sketches``, those that
+        are judged and the exact ones, take the places of the densities' own: on the same panels, without probes.
+        """
+        flat = {name: positions[name].reshape(-1, *positions[name].shape[2:]) for name in self._example}
+        pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, DRAWS).astype(int)
+        weights = self._weights
+        if sketches is not None:
+            weights = self._weightings(sketches[0], [sketch.reference for sketch in sketches[1]])
+        differences = self._program(self._arrays, weights, {name: values[pick] for name, values in flat.items()})
+        return float(np.max(np.abs(differences)))
+
+
+def _reweighted(density: Density, sketches: list[PanelSketch], nodes: list[Array], weights: list[Array]) -> Density:
+    """A density with these sketches, whose nodes and weights are replaced where they are kept once computed."""
+    copies = [copy.copy(sketch) for sketch in sketches]
+    for sketch, own_nodes, own_weights in zip(copies, nodes, weights, strict=True):
+        vars(sketch).update(nodes=own_nodes, weights=own_weights)
+    return _with_sketches(density, copies)
+
+
+def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]:
+    """Sketches on fewer panels, with which sampling begins: the matrices of all of them stay in a core's cache."""
+    panels, grid = (20, 20) if len(sketches) <= CACHED_SKETCHES else (10, 12)
+    return [sketch.coarser(panels, grid, lattice) for sketch in sketches]
+
+
+def panel_sketches(density: Density) -> list[PanelSketch]:
+    """The sketches on panels among the arguments of a density, in their order there."""
+    return [data for data in density.data if isinstance(data, PanelSketch)]
+
+
+def panel_counts(density: Density) -> list[int]:
+    """Numbers of panels of these sketches."""
+    return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
+
+
+def _with_sketches(density: Density, sketches: Sequence[PanelSketch]) -> Density:
+    """A density with other sketches in the places of those on panels."""
+    others = iter(sketches)
+    return density.replace_data(lambda data: next(others) if isinstance(data, PanelSketch) else data)
