@@ -59,7 +59,6 @@ class Channel:
 
 
 def _product(density: Array, matrix: Array) -> jax.Array:
-    """Sum over nodes of a density (n, *batch) times a matrix (n, *z)."""
     rows = matrix.T  # nodes last, which is how `build_channel` has laid them out
     if density.ndim == 1:
         return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
@@ -72,9 +71,8 @@ def _product(density: Array, matrix: Array) -> jax.Array:
 
 
 def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panels: int | None = None) -> Channel:
-    """The channel of a mechanism for a base's support, at released values z; `panels` of `latent_nodes`. Where all are
-    concrete (the usual case inside a NumPyro model), it is computed once in NumPy and double precision; otherwise as
-    part of the traced function. ValueError if the matrix would be larger than a gigabyte.
+    """The channel of a mechanism for a base's support, at released values z: concrete ones are built once, in NumPy and
+    double precision, others in the traced function. ValueError if the matrix would be larger than a gigabyte.
     """
     grid = latent_nodes(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
@@ -171,9 +169,8 @@ class _Kernel:
         return self.log(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1))))
 
     def integrals(self, log_values: Array, log_scale: Array, left: Array, right: Array, holders: list) -> Array:
-        """Integrals of the panels' Lagrange bases against it, divided by exp(log_scale), shape (8 panels, *z).
-        `log_values` are those of `log_at_gauss_points`; `holders` mark, for each cut, the panel (panels, *z) that it is
-        in, if any.
+        """Integrals (8 panels, *z) of the panels' Lagrange bases against it, divided by exp(log_scale), from values of
+        `log_at_gauss_points`; `holders` mark, for each cut, the panel (panels, *z) that it is in, if any.
         """
         # every panel by one Gauss rule whose nodes all released values share ...
         t, w = leggauss(INTEGRATION_ORDER)

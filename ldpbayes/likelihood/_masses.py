@@ -57,8 +57,7 @@ def _log_mass(base: dist.Distribution, inside: Array, counts: Array) -> Array:
 
 def _log_density(base: dist.Distribution, inside: Array, points: Array) -> Array:
     """``base.log_prob`` where it is finite and not negligible against its largest value, and else −inf. Where a density
-    overflows or underflows its derivative may be NaN, which spoils the others even if not selected. So the density is
-    only differentiated at points where it counts, and in place of all others at one of them.
+    overflows or underflows its derivative may be NaN, even if not selected: another point takes the place of these.
     """
     if family_of(base).tame:
         return base.log_prob(points)

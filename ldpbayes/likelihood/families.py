@@ -62,9 +62,8 @@ class Family:
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
-        """Log P(X > last node) of a law on 0, 1, 2, ..., accurate however small it is. The nodes are 0, 1, ..., n − 1,
-        with their log masses (n, *batch). Here it is the log of 1 less these masses, which loses its digits where it is
-        small.
+        """Log P(X > last node) of a law on 0, 1, 2, ..., accurate however small, from log masses (n, *batch) at the
+        nodes 0, 1, ..., n − 1. By default the log of 1 less these masses, which loses its digits where it is small.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 
@@ -77,7 +76,7 @@ class Registry:
         self.ours: dict[Any, Any] = {}
 
     def add(self, key: Any, entry: Any, purpose: str) -> None:
-        """Register a function or class; ValueError, which names its purpose, if another from its side has the key."""
+        """ValueError, which names the purpose, if another function or class from its side has the key."""
         table = self.ours if entry.__module__.startswith("ldpbayes.") else self.own
         known = table.get(key, entry)
         # running a notebook cell again defines an entry of the same name anew
@@ -117,7 +116,6 @@ def register_family(*base_types: type) -> Callable[[F], F]:
 
 
 def family_of(base: dist.Distribution) -> Family:
-    """The family of a law, possibly expanded."""
     law = unexpanded(base)
     return (_FAMILIES.find(type(law).__mro__) or Family)(law)
 

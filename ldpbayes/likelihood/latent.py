@@ -47,10 +47,9 @@ def graded_breaks(base: dist.Distribution) -> jax.Array | None:
 
 
 def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Replace the panels between edges (panels + 1, *batch) that hold a break by pieces, two a break, which end there.
-    Breaks (m, *batch) are in ascending order; those beyond the first or the last edge are moved there. Returns the left
-    and right ends (2 m, *batch) of the pieces, which cover every panel that holds a break once, some having no width,
-    and whether each panel (panels, *batch) holds no break.
+    """Cut the panels between edges (panels + 1, *batch) at breaks (m, *batch) in ascending order, of which those beyond
+    are moved to an edge. Returns the left and right ends (2 m, *batch) of pieces, some without width, which cover every
+    panel that holds a break once, and whether each panel (panels, *batch) holds none.
     """
     rank = max(jnp.ndim(edges), breaks.ndim)
     edges, breaks = aligned(edges, rank), aligned(breaks, rank)
@@ -104,9 +103,8 @@ class Latent:
         )
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on the points.
-        Normalisation changes nothing, to rounding, where the nodes resolve the base. Where they do not (a standard
-        deviation far below their distance) it puts the mass on the nearest node instead of inventing or losing any.
+        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on the points:
+        where these do not resolve the base, the mass is on the nearest node, and none is invented or lost.
         """
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
@@ -177,10 +175,8 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
-    """Choose the nodes for a univariate base under a mechanism; ValueError as of `check_nodes`. The base's support may
-    depend on parameters, even traced ones, but costs less where it does not; bounds of counts must be known before
-    tracing. Panels have 8 Gauss-Legendre nodes each inside the bounds. By default they are 40, or as many as the scale
-    of the mechanism's noise asks for.
+    """The nodes for a univariate base under a mechanism: 8 a panel inside the bounds, or all counts; ValueError as of
+    `check_nodes`. The base's support may depend on traced parameters, but costs less where it does not.
     """
     check_nodes(base, mechanism)
     if base.support.is_discrete:

@@ -24,9 +24,8 @@ MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a clos
 
 
 class ExpandedLaw(dist.Distribution):
-    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion. The base is
-    the law of a category, of batch shape ``sketch.law_shape``; `theta` are the shares of the categories, (d,) or (G,
-    d). The `sketch` is lost where the law is taken apart as a pytree.
+    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion at shares
+    `theta` (*sketch.law_shape, d). The `sketch` is lost where the law is taken apart as a pytree.
     """
 
     arg_constraints: dict[str, Constraint] = {}
@@ -49,7 +48,6 @@ class ExpandedLaw(dist.Distribution):
         return jnp.sum(self.polynomial(self.theta))
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
-        """Itself; ValueError in a plate or under a mask with an axis, which would count or leave out single records."""
         if tuple(batch_shape):
             raise ValueError(
                 f"an expansion is one site of all records, and plates or masks make it of shape {tuple(batch_shape)}; "
@@ -64,8 +62,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
     Parameters
     ----------
     sketch : Sketch
-        A sketch of the records. ValueError for counts of which some are released without noise, where too many integers
-        lie between the bounds.
+        ValueError for counts of which some are released without noise, where too many integers lie between the bounds.
     base_dist : numpyro.distributions.Distribution
         Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
     **options

@@ -109,7 +109,6 @@ class Privatized(dist.Distribution):
         return self.mechanism.simulate(z_key, x)
 
     def _validate_sample(self, value: Any) -> None:
-        """Refuse values that are not traced and that the mechanism cannot have released."""
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
@@ -128,7 +127,6 @@ class Privatized(dist.Distribution):
 
     @property
     def _unclipped(self) -> bool:
-        """Whether moments leave out the clipping, as for rows, or there is none."""
         return bool(self.mechanism.record_shape) or not getattr(self.mechanism, "bounded", True)
 
     @property
@@ -194,7 +192,6 @@ class Grouped(dist.Distribution):
 
     @property
     def support(self) -> Constraint:
-        """Support of the laws, which must be common to them."""
         return self.base_dist.support
 
     def _own(self, of_all_laws: jax.Array) -> jax.Array:
@@ -211,9 +208,7 @@ class Grouped(dist.Distribution):
 
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
-    """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories.
-    TypeError if the class has further parameters.
-    """
+    """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
     if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, Additive):
         return Grouped(law, groups)
     own = unexpanded(law)

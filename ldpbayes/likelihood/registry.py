@@ -31,16 +31,16 @@ def register_closed_form(
 ) -> Callable[[ClosedForm], ClosedForm]:
     """Decorator: use a function (base, mechanism, z) -> log density for `base_type` under a kind and its subclasses.
 
-    Your own function wins over one of ours, in `Privatized` and `observe`, for releases and for sketches. Its values
-    have the broadcast shape of z and the base's batch. ValueError if another is registered for the pair.
+    Your own function wins over one of ours, for releases and for sketches. Its values have the broadcast shape of z and
+    the base's batch. ValueError if another is registered for the pair.
 
     Parameters
     ----------
     base_type : type, or tuple of them
         A NumPyro distribution class.
     kind : type, or tuple of them
-        A class of noises (of `ldpbayes.noise`), for any mechanism that adds such noise, also where the noise is left
-        out for some records: these are mixed in. Or a class of mechanisms: then the form has to describe all records.
+        A class of noises, for any mechanism that adds such noise; records without noise are mixed in. Or a class of
+        mechanisms: then the form has to describe all records.
     bounded : bool, optional
         Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
         are statistics. By default both: the function then looks at ``mechanism.bounded``.
@@ -60,15 +60,13 @@ def register_closed_form(
 
 
 def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
-    """The function registered for a law and a mechanism, a user's before ours, or None. The nearest base class counts
-    first, then the mechanism's classes, then those of its noise. The form describes all records, those without noise
-    included.
+    """The function registered for a law and a mechanism, a user's before ours, or None; it describes all records. The
+    nearest base class counts first, then the mechanism's classes, then those of its noise.
     """
     return _FORMS.find(_keys(base, mechanism))
 
 
 def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
-    """Whether a closed form for these is a user's own."""
     return any(key in _FORMS.own for key in _keys(base, mechanism))
 
 
@@ -93,11 +91,9 @@ def for_all_records(form: Callable) -> Callable:
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
-    """Log density (*batch) of released values some of which are the records themselves. `noisy` is the log density of
-    the others, under ``mechanism.perturbing``. The reference measure is Lebesgue's plus unit masses at the values that
-    clipped records take, for a discrete base; for numbers, at the bounds, where clipping gathers records, unless the
-    base's support, whatever its parameters, has nothing beyond: then a value there is like any other. The measure must
-    not depend on parameters, or likelihoods would not compare.
+    """Log density (*batch) of released values some of which are the records themselves, `noisy` that of the others. The
+    reference measure, which must not depend on parameters, is Lebesgue's plus unit masses at the values that clipped
+    records take, for a discrete base; for numbers, at the bounds beyond which the base's support can go on.
     """
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):

@@ -62,9 +62,8 @@ def _negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.A
 @register_family(dist.GammaPoisson)
 class _NegativeBinomial(Family):
     def log_mass(self, counts: Array) -> jax.Array:
-        """Products of the ratios of neighbouring masses, in which nothing is lost. NumPyro's negative binomial rests on
-        `betaln`, which JAX has to 1e-6 only, and on differences of log-gammas, which lose their digits at a large
-        concentration.
+        """Products of the ratios of neighbouring masses: JAX has NumPyro's `betaln` to 1e-6 only, and differences of
+        log-gammas lose their digits at a large concentration.
         """
         concentration, log_q, log_1mq = _negative_binomial_parameters(self.law)
         ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
@@ -131,9 +130,8 @@ _NEGATIVE_BINOMIAL = _CountLaw(
     bounded=False,
 )
 def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
-    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer. The base
-    is Poisson, negative binomial, geometric, one of these with more zeros, or of finite support. ValueError if it is
-    none of these, or if the size of a sum is not known before tracing.
+    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer. ValueError
+    for a zero-inflated base of another kind, or where the size of a sum is not known before tracing.
     """
     law = unexpanded(base)
     noise: Any = mechanism.noise
@@ -188,9 +186,8 @@ def _under_laplace(law: _CountLaw, z: Array, scale: Array, *parameters: Array) -
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _under_gaussian(law: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
-    """Windows around the largest term, the log of which is more concave than that of the noise's probabilities. That of
-    a negative binomial mass need not be concave near 0, where its second derivative may exceed 1/k²: counts up to the
-    first window's end are all summed, and the second window is around the largest term beyond.
+    """A window around the largest term, as log masses are concave. Those of a negative binomial need not be near 0,
+    where their second derivative may exceed 1/k²: all counts up to the first window's end are then summed too.
     """
     first = 0 if law.log_concave else half + 1
     at, width, *fixed = lax.stop_gradient((z, scale, *parameters))

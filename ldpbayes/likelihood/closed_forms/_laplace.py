@@ -39,9 +39,8 @@ class _Laplace(_AsymmetricLaplace):
 
 @register_closed_form(dist.Laplace, (Laplace, SymmetricLaplace), bounded=True)
 def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
-    """Laplace data, clipped at the bounds, with Laplace noise. The log of p(x | θ) p(z | x) is a broken line of x,
-    which bends at the centre and at z. Between neighbouring bends and bounds its exponential has the integral width ·
-    (larger end) · (1 − exp(−y))/y, y being the difference of ends.
+    """Clipped Laplace data with Laplace noise: log p(x | θ) p(z | x) is a broken line of x, with bends at the centre
+    and z. Between bends and bounds its exponential integrates to width · (larger end) · (1 − exp(−y))/y, y the fall.
     """
     rate, lower, upper = 1.0 / mechanism.noise.resolution, mechanism.lower, mechanism.upper
     # A bend at a bound stays there: it would lose half of its derivative, and the first derivatives do not need it.
@@ -64,7 +63,7 @@ def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Ar
 
 
 def _log_tail(x: Array) -> jax.Array:
-    """Log of the Laplace law's cdf; at the centre it has a derivative."""
+    """Log of the Laplace law's cdf, with a derivative at the centre."""
     return jnp.where(x < 0, x - jnp.log(2.0), jnp.log1p(-0.5 * jnp.exp(-jnp.where(x < 0, 0.0, x))))
 
 
@@ -79,9 +78,8 @@ class _Exponential(Family):
 
 @register_closed_form(dist.Exponential, (Laplace, SymmetricLaplace), bounded=True)
 def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Exponential data, clipped at the bounds, with Laplace noise. Source: [KJKH], supplement 10.2, eqs. (29)-(30); `y`
-    there is z, and the singularity where the exponential's rate equals the noise's is removable: both integrals are
-    written through (1 − exp(−y))/y.
+    """Clipped exponential data with Laplace noise ([KJKH], supplement 10.2, eqs. (29)-(30), where `y` is z). Written
+    through (1 − exp(−y))/y, the integrals have no singularity where the exponential's rate equals the noise's.
     """
     theta, rate = base.rate, 1.0 / mechanism.noise.resolution
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper

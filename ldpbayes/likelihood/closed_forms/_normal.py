@@ -84,8 +84,8 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
 def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Normal data, clipped at both bounds, with Gaussian noise. Source: [KJKH], Lemma 3.2, with the factor 2σ² that
-    eqs. (18)-(20) lose: given z, the unclipped x is normal with mean m and scale τ.
+    """Clipped normal data with Gaussian noise ([KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose): given
+    z, the unclipped x is normal with mean m and scale τ.
     """
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)
@@ -113,9 +113,7 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)
 def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus symmetric Laplace noise in the perturbed columns; clipping is left out. Columns
-    that are not perturbed have their normal density, the others that of a normal mixture given them.
-    """
+    """Normal rows plus symmetric Laplace noise in perturbed columns: a normal mixture given the others; no clipping."""
     mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
     return log_rest + normal_mixture(z[..., mechanism.index] - mean, covariance, mechanism.noise.standard_deviation)
 
@@ -132,10 +130,9 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
 def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus independent Laplace noise in up to three perturbed columns. Laplace noise of scale
-    b is a normal with variance 2 b² W, W ~ Exp(1), one W a column: a mixture of normals over a product rule. Where
-    every principal standard deviation is at least a tenth of the noise's scale it is exact to 1e-10 in one column, 1e-8
-    in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
+    """Multivariate normal rows plus independent Laplace noise in up to three columns, each a normal with variance
+    2 b² W, W ~ Exp(1), by a product rule. Where every principal standard deviation is at least a tenth of the noise's
+    scale it is exact to 1e-10 in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
@@ -171,10 +168,9 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
 
 
 def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
-    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, for f that vary on any scale of w. The
-    double-exponential map w = exp(t − exp(−t)) has points on every scale down to 1e-12, a Gauss-Laguerre rule none
-    below 0.02. With `narrowest`, the smallest variance of the records in any direction over that of the noise, the rule
-    has points at that scale, where f has its finest features; 36 will do where it is 1/100.
+    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, by w = exp(t − exp(−t)): it has points on every scale
+    down to 1e-12, a Gauss-Laguerre rule none below 0.02. With `narrowest`, the smallest variance of the records in any
+    direction over that of the noise, the finest are at that scale; 36 will do where it is 1/100.
     """
     xp = np if is_concrete(narrowest) else jnp
     if narrowest is None:
@@ -205,9 +201,9 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 
 
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
-    """Log density (*batch) of normal vectors plus noise SL(scale² I), at a distance (*batch, d) from their mean. To
-    1e-8 in up to six dimensions where every principal standard deviation is at least sigma/10. Sigma is a number or one
-    a record; the covariance is (d, d), or one of each record (*batch, d, d).
+    """Log density (*batch) of normal vectors plus symmetric Laplace noise, away (*batch, d) from their mean: to 1e-8 in
+    up to six dimensions where every principal standard deviation is at least sigma/10. The covariance is (d, d), or
+    (*batch, d, d), and sigma a number or one a record.
     """
     w, log_weights = mixing_rule(MIXING_NODES)
     d = away.shape[-1]

@@ -35,7 +35,7 @@ class ChebyshevExpansion:
     """Expansion of the sigmoid in Chebyshev polynomials, whose mean over a normal predictor is a polynomial.
 
     Its mean is clipped to [0, 1], and where responses are released as they are, to [`floor`, 1 − `floor`], with no
-    gradient where it is. Source: [KJKH] supplement 7 and 12.2, the defaults from its Figure 6.
+    gradient beyond. Source: [KJKH] supplement 7 and 12.2; defaults of Figure 6.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ChebyshevExpansion:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Coefficients of the powers 0, 1, ..., order of the predictor."""
+        """Of the powers 0, 1, ..., order of the predictor."""
         sigmoid, terms = lambda x: 0.5 * (1 + np.tanh(0.5 * self.half_width * x)), self.order + 1
         series = np.polynomial.chebyshev.chebinterpolate(sigmoid, 2 * self.order + 199)[:terms]
         powers = np.polynomial.chebyshev.cheb2poly(series)  # without trailing zeros
@@ -80,11 +80,11 @@ class RegressionRows(dist.Distribution):
     """Law of rows of covariates x ~ N(m, C) and a response y ~ response(intercept + xᵀ slopes).
 
     Under a mechanism that perturbs all columns but the response the latent x is integrated out, and y where it passed
-    randomized response (`LogisticRecordsMechanism`). Given released covariates z and the scale W of their noise, the
-    linear predictor is normal, with one variance for all records; under symmetric Laplace noise an integral over W
-    remains. For logit and probit responses the log density is exact to 1e-8 where every principal standard deviation of
-    the covariates is at least a tenth of the noise's, but for rows that are next to impossible (Notes). Clipping is
-    left out: the bounds should hold (nearly) all covariates.
+    randomized response (`LogisticRecordsMechanism`). Given released covariates and the scale W of their noise the
+    predictor is normal; under symmetric Laplace noise an integral over W remains. For logit and probit responses the
+    log density is exact to 1e-8 where every principal standard deviation of the covariates is at least a tenth of the
+    noise's, but for rows that are next to impossible (Notes). Clipping is left out: the bounds should hold (nearly) all
+    covariates.
 
     Parameters
     ----------
@@ -144,7 +144,6 @@ class RegressionRows(dist.Distribution):
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Positions of the covariates in a row."""
         return tuple(j for j in range(self.event_shape[0]) if j != self.place)
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
@@ -159,7 +158,7 @@ class RegressionRows(dist.Distribution):
         return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
 
     def parts(self, value: Array) -> tuple[Array, Array]:
-        """Covariates (*batch, d) and responses (*batch) of rows, as NumPy arrays where the rows are one."""
+        """Covariates (*batch, d) and responses (*batch), as NumPy arrays where the rows are one."""
         sides = [side for side in (value[..., : self.place], value[..., self.place + 1 :]) if side.shape[-1]]
         xp = np if isinstance(value, np.ndarray) else jnp
         return sides[0] if len(sides) == 1 else xp.concatenate(sides, axis=-1), value[..., self.place]
@@ -187,9 +186,8 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
 def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
-    """Rows under Gaussian noise in the covariates and randomized response on a response of 0 or 1, the last column:
-    log N(z_x) + log(q + (1 − 2q) p), with p the probability that the response was the released one, given z_x, and
-    q = 1/(1 + exp(epsilon)) that of a flip.
+    """Rows under Gaussian noise and randomized response on a response of 0 or 1: log N(z_x) + log(q + (1 − 2q) p), with
+    p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) the probability of a flip.
     """
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
@@ -226,8 +224,8 @@ def _checked(
 
 
 def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log density of perturbed covariates, and mean and variance of the predictor, under normal noise. The noise has
-    variance sigma² w, or sigma² where w is None. Shapes (w, *batch), (w, *batch) and (w,).
+    """Log density of perturbed covariates (w, *batch), and mean (w, *batch) and variance (w,) of the predictor, under
+    normal noise of variance sigma² w, or sigma² where w is None.
     """
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
     single, w = w is None, np.ones(1) if w is None else w
@@ -257,10 +255,9 @@ def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) ->
 
 
 def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor: float | None = None) -> jax.Array:
-    """Log E[p(y | t + √v U)] for standard normal U, −inf for y that the response cannot be. Shapes: y (*batch), t (q,
-    *batch) and v (q,), or t (*batch) and v (). Responses with finitely many values are tabulated (`smoothed_log`),
-    unless the law depends on traced parameters besides the predictor, in which the table has no derivatives. `floor` is
-    the least probability by an expansion, by default the expansion's own.
+    """Log E[p(y | t + √v U)] for standard normal U, with y (*batch), t (q, *batch) and v (q,), or t (*batch) and v ().
+    Responses with finitely many values are tabulated (`smoothed_log`), unless the law depends on traced parameters
+    besides the predictor, in which a table has no derivatives. `floor` takes the place of an expansion's own.
     """
     if base.expansion is not None:
         p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))

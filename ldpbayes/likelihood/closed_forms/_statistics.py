@@ -24,10 +24,8 @@ class SumOfStatistics(dist.Distribution):
 
     Parameters
     ----------
-    each_mean : array (p,)
-        E[t] of one record.
-    each_covariance : array (p, p)
-        Cov[t] of one record; may be singular.
+    each_mean, each_covariance : array (p,), array (p, p)
+        E[t] and Cov[t] of one record; the covariance may be singular.
     count : array_like
         Number of records; may be a latent variable of the model.
     """
@@ -66,7 +64,7 @@ class SumOfStatistics(dist.Distribution):
         return self.mean + jnp.einsum("...ij,...j->...i", root, draw)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
-        """Log density of a sum that was not perturbed; its covariance must not be singular."""
+        """Of a sum that was not perturbed; its covariance must not be singular."""
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
@@ -83,8 +81,7 @@ def linear_rows(
 ) -> dist.MultivariateNormal:
     """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, σ²).
 
-    It has event shape (d + 1,), the response last: mean (m, intercept + slopes·m) and covariance
-    [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], with θ the slopes.
+    It has event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], θ the slopes.
 
     Parameters
     ----------
@@ -92,10 +89,8 @@ def linear_rows(
         Law of the covariates, event shape (d,).
     slopes : array (*batch, d)
         Coefficients, in the unit of y per that of each x.
-    standard_deviation : array_like
-        σ, that of y given x.
-    intercept : array_like
-        Mean of y where all covariates are 0.
+    standard_deviation, intercept : array_like
+        σ, and the mean of y where all covariates are 0.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
@@ -160,20 +155,15 @@ def logistic_statistics(
     """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
 
     With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
-    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to E[g x_i x_j x_k], which
-    takes three derivatives. Their expectations are integrals in one dimension. [KJKHK] expands the sigmoid for these
-    moments, which are exact here.
+    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to three derivatives, whose
+    expectations are integrals in one dimension. [KJKHK] expands the sigmoid for these moments, which are exact here.
 
     Parameters
     ----------
-    covariates : numpyro.distributions.MultivariateNormal
-        Law of the covariates, event shape (d,), no batch.
-    slopes, intercept : array (d,), array_like
-        Coefficients, and the predictor where all covariates are 0.
-    count : array_like
-        Number of records.
-    off_diagonal : {"scaled", "once"}
-        s, as in `LinearStatisticsMechanism`.
+    covariates, slopes, intercept
+        As in `linear_rows`, without a batch; the intercept is the predictor where all covariates are 0.
+    count, off_diagonal
+        As in `linear_statistics`.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -196,10 +186,10 @@ def logistic_statistics(
 
 
 def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array, Array]:
-    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal. By the trapezoid rule on 129 points,
-    to 1e-11. Its error is of order exp(−2π · π/step), the poles of g being π away from the real line. Steps are of an
-    eighth of the standard deviation; where that is wide the points are around 0 instead, where g varies: g less an
-    error function, whose expectation is known, vanishes beyond.
+    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal, to 1e-11 by the trapezoid rule. Its
+    error is of order exp(−2π · π/step), as the poles of g are π away from the real line. Steps are an eighth of the
+    standard deviation; where that is wide the 129 points are around 0 instead, beyond which g less an error function,
+    whose expectation is known, vanishes.
     """
     points = np.arange(-64, 65)
     wide = variance > WIDE**2

@@ -25,10 +25,8 @@ FEWEST = 64  # categories from which on `bit_product` is faster, for one chain a
 
 @functools.singledispatch
 def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
-    """Probability of S(z) under a law theta of the codes, in the broadcast batch shape, in chunks of released values.
-    The codes are the last axis of theta; its others broadcast with the batch shape of z. With `groups`, which index a
-    one-dimensional batch, each released value has a row of theta as its law. A class of mechanisms whose masses need
-    not look at all memberships can have a function of its own: ``@supported_mass.register``.
+    """Probability of S(z) under a law theta (*batch, codes), whose batch broadcasts with that of z; with `groups` each
+    released value has its row of theta. A class whose masses need not look at all memberships registers a function.
     """
     theta = jnp.asarray(theta)
     batch = np.shape(z)[: np.ndim(z) - len(mechanism.event_shape)]
@@ -51,7 +49,6 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
 
 @supported_mass.register
 def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
-    """Entry z of theta."""
     z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
     if groups is not None:
         return theta[jnp.asarray(groups), z]
@@ -64,8 +61,8 @@ def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups:
 
 @register_closed_form(dist.Distribution, PureProtocol)
 def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) -> jax.Array:
-    """Categories under a pure protocol. p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner]
-    for two categories under randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
+    """p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
+    randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
     """
     groups = base.groups if isinstance(base, Grouped) else None
     theta = category_probabilities(base.base_dist if isinstance(base, Grouped) else base, mechanism)
@@ -96,11 +93,10 @@ def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> 
 
 @register_closed_form((dist.Normal, dist.Laplace, dist.StudentT, dist.Cauchy, dist.Logistic), PiecewiseConstant)
 def piecewise_constant(base: dist.Distribution, mechanism: PiecewiseConstant, z: Array) -> jax.Array:
-    """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4). The
-    probability of an interval is a difference of the tails on its own side of the median, which keeps its digits.
-    """
+    """Sum of the levels of p(z | x), each times the probability of the records between its two cuts ([LH] eq. 3.4)."""
     cuts, levels = (jnp.moveaxis(part, -1, 0) for part in mechanism.pieces(z))
     lower, upper = family_of(base).tails(cuts)
+    # differences of the tails on an interval's own side of the median keep their digits
     inner = jnp.where(lower[:-1] > 0.5, upper[:-1] - upper[1:], lower[1:] - lower[:-1])
     return log_or_nothing(levels[0] * lower[0] + jnp.sum(levels[1:-1] * inner, axis=0) + levels[-1] * upper[-1])
 
