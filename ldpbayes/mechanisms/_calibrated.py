@@ -159,10 +159,7 @@ class GaussianMechanism(Additive):
     def __post_init__(self) -> None:
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
-            raise ValueError(
-                "epsilon and delta of a GaussianMechanism must be concrete, got a traced value; "
-                "make the mechanism outside the traced function and pass it in as an argument"
-            )
+            raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
         with np.errstate(over="ignore"):
             object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()

@@ -253,14 +253,12 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
             if shape := np.shape(getattr(self, name)):
                 raise ValueError(f"{name} must be a number, or one a perturbed column (here 1), got shape {shape}")
-        if left_out or self.columns is not None:
-            for leaf in jax.tree.leaves(self.noise):
-                if np.ndim(leaf) > 1:
-                    raise ValueError(f"scale must be a number, or one a record, got shape {np.shape(leaf)}")
+        for shape in map(np.shape, jax.tree.leaves(self.noise)) if left_out or self.columns is not None else ():
+            if len(shape) > 1:
+                raise ValueError(f"scale must be a number, or one a record, got shape {shape}")
         for name in ("lower", "upper", "sensitivity") if self.noise.discrete else ():
-            value = getattr(self, name)
-            if value is not None and is_concrete(value) and np.any(value != np.round(value)):
-                raise ValueError(f"{name} must be a whole number under {type(self).__name__}, got {value!r}")
+            if getattr(self, name) is not None:
+                self._check(name, f"a whole number under {type(self).__name__}", lambda a: a == np.round(a))
         if is_concrete(scale) and not left_out:
             good = np.ravel((np.asarray(scale) > 0) & (np.asarray(scale) < np.inf))
             if not good.all():

@@ -143,20 +143,19 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
     epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
     prior, (lower, upper) = checked_histogram(histogram), checked_interval(interval)
     if len(prior.densities) > MAX_BINS:
-        mass, ends = prior.cumulative, prior.nodes[[0, -1]]
-        nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), ends]))
+        mass, limits = prior.cumulative, prior.nodes[[0, -1]]
+        nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), limits]))
         prior = Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
     nodes, densities = prior
-    centred = nodes - prior.mean
-    mass = prior.cumulative
-    moment = np.concatenate([[0.0], np.cumsum(densities * np.diff(centred**2) / 2)])
+    mass, mean = prior.cumulative, prior.mean
+    moment = np.concatenate([[0.0], np.cumsum(densities * np.diff((nodes - mean) ** 2) / 2)])
 
     def below(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """P(Y < x) and E[(Y − EY) 1{Y < x}]."""
         x = np.clip(x, nodes[0], nodes[-1])
         bin_ = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, len(densities) - 1)
         density, start = densities[bin_], nodes[bin_]
-        first = moment[bin_] + density * (x - start) * ((x + start) / 2 - prior.mean)
+        first = moment[bin_] + density * (x - start) * ((x + start) / 2 - mean)
         return mass[bin_] + density * (x - start), first
 
     # Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps
