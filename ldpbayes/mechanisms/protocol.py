@@ -140,7 +140,7 @@ class Mechanism(Called, abc.ABC):
 
     @property
     def _support_bounds(self) -> tuple[Array, Array]:
-        """Infinite where the `support` has no bound."""
+        """Least and largest value, infinite where the `support` has no bound."""
         support = self.support
         return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
 
@@ -376,7 +376,7 @@ def increasing(name: str, value: Any, least: int) -> np.ndarray:
 
 
 class _OneOf(constraints.Constraint):
-    """Some numbers, ascending."""
+    """Some numbers, in ascending order."""
 
     is_discrete = True
 
