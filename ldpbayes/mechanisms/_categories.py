@@ -31,7 +31,7 @@ class PureProtocol(DiscreteMechanism):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive, else ValueError; infinite: no perturbation. An array holds one a record.
+        Privacy budget of each record, positive, else ValueError; infinite: no perturbation. Arrays hold one a record.
     categories : int
         Number of categories, at least 2, else ValueError. Records are the codes 0, ..., categories - 1.
     """
