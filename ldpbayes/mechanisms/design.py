@@ -141,12 +141,21 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
     epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
-    prior, (lower, upper) = checked_histogram(histogram), checked_interval(interval)
-    if len(prior.densities) > MAX_BINS:
-        mass, limits = prior.cumulative, prior.nodes[[0, -1]]
-        nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), limits]))
-        prior = Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
-    nodes, densities = prior
+    return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
+
+
+def _merged(prior: Histogram) -> Histogram:
+    """The histogram, or one with at most `MAX_BINS` bins whose probabilities are its own."""
+    if len(prior.densities) <= MAX_BINS:
+        return prior
+    mass = prior.cumulative
+    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), prior.nodes[[0, -1]]]))
+    return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
+
+
+def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
+    """`explained_variance`, by Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps."""
+    (nodes, densities), (lower, upper) = prior, interval
     mass, mean = prior.cumulative, prior.mean
     moment = np.concatenate([[0.0], np.cumsum(densities * np.diff((nodes - mean) ** 2) / 2)])
 
@@ -158,7 +167,6 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
         first = moment[bin_] + density * (x - start) * ((x + start) / 2 - mean)
         return mass[bin_] + density * (x - start), first
 
-    # Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps
     ends = lower - half_width, upper + half_width
     cuts = np.concatenate([np.add.outer([-half_width, half_width], nodes).ravel(), ends])
     cuts = np.append(cuts, [lower + half_width, upper - half_width, (lower + upper) / 2])
@@ -205,11 +213,12 @@ def optimal_half_width(
     ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
     if not callable(interval):
         ends = ends if interval is None else checked_interval(interval)
+    merged = _merged(prior)
 
     def design(log_half_width: float) -> HalfWidthDesign:
         half_width = float(np.exp(log_half_width))
         choice = interval(prior, epsilon, half_width) if callable(interval) else ends
-        return HalfWidthDesign(half_width, choice, explained_variance(histogram, epsilon, choice, half_width))
+        return HalfWidthDesign(half_width, choice, _explained(merged, epsilon, choice, half_width))
 
     widest = np.log(ends[1] - ends[0])
     # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
