@@ -148,8 +148,8 @@ class Chains:
 
         constraining, self._constants = trace(constrain, self.example, data=data)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
-        each = jax.vmap(constraining, (None, 0))
-        self._constrained = constraining.program("constrained", each, self._constants[0], draws)
+        vectorized = jax.vmap(constraining, (None, 0))
+        self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
