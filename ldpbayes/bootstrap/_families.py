@@ -382,7 +382,8 @@ class NumberFamily(ParametricFamily):
         t, w = leggauss(PANEL_NODES)
         half = jnp.diff(parts)[..., None] / 2
         nodes = parts[:, :-1, None] + half * (1 + t)
-        masses = half * w * self.density(record, nodes)
+        # An empty panel is at a bound, where a density may be 0 or infinite and have no derivative.
+        masses = half * w * self.density(record, jnp.where(half > 0, nodes, cuts[1]))
         weights = jnp.append(masses[0], jnp.sum(masses[1:], axis=(1, 2)))
         return PointMasses(jnp.append(backward(nodes[0]), jnp.stack(bounds)), weights / jnp.sum(weights))
 

@@ -198,6 +198,28 @@ def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
         HalfNormal()
 
 
+class Rayleigh(HalfNormal):
+    """A law whose density is 0 at the bound, where its logarithm has no derivative."""
+
+    def distribution(self, params):
+        return dist.Weibull(np.sqrt(2) * params["scale"], 2.0)
+
+    def of_mean(self, mean):
+        return mean / np.sqrt(np.pi / 2)
+
+    def reach(self, record):
+        return 0.0, record.scale / np.sqrt(2), 6.5 * record.scale
+
+
+def test_a_density_that_is_0_at_a_bound_has_derivatives_there():
+    family, scale, bound = noise.pytree(dataclasses.dataclass(frozen=True)(Rayleigh))(3.0), 1.2, 3.0
+    ratio = bound / (np.sqrt(2) * scale)
+    mean = np.sqrt(np.pi / 2) * special.erf(ratio) * scale  # the integral of P(x > t) from 0 to the bound
+    slope = mean / scale - bound / scale * np.exp(-(ratio**2))
+    value, backwards = jax.value_and_grad(lambda scale: family.moments({"scale": scale})[0][0])(scale)
+    np.testing.assert_allclose([value, backwards], [mean, slope], rtol=1e-10)
+
+
 OUTSIDE = {
     "gaussian": np.array([0.9, 0.5]),  # a second moment below the square of the first
     "gamma": np.array([0.9, 0.1]),  # log of the mean below the mean of the log
