@@ -127,16 +127,16 @@ def test_no_module_has_the_name_of_something_that_its_face_holds():
 
 
 def faces():
-    """Names in the `__all__` of each `__init__.py`, by folder."""
+    """Names in each `__all__`, by folder, or by module where that has one."""
     result = {}
     for file, (_, tree) in SOURCES.items():
-        if pathlib.PurePath(file).name == "__init__.py":
-            lists = [
-                node.value
-                for node in tree.body
-                if isinstance(node, ast.Assign) and "__all__" in ast.dump(node.targets[0])
-            ]
-            result[pathlib.PurePath(file).parent] = [item for each in lists for item in ast.literal_eval(each)]
+        path = pathlib.PurePath(file)
+        lists = [
+            node.value for node in tree.body if isinstance(node, ast.Assign) and "__all__" in ast.dump(node.targets[0])
+        ]
+        if lists or path.name == "__init__.py":
+            place = path.parent if path.name == "__init__.py" else path.with_suffix("")
+            result[place] = [item for each in lists for item in ast.literal_eval(each)]
     return result
 
 
