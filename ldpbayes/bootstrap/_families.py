@@ -363,7 +363,7 @@ class NumberFamily(ParametricFamily):
 
     def reach(self, record: Any) -> tuple[Array, Array, Array]:
         """Points in the `coordinate`: between the first and the last is all of a law, to rounding; its mode."""
-        raise NotImplementedError(f"{type(self).__name__} has another rule for the law of a clamped record")
+        raise NotImplementedError(f"{type(self).__name__} must say where its density is: `reach`, or `law`")
 
     def density(self, record: Any, y: Array) -> jax.Array:
         """Density of the `coordinate` of a record, whose NumPyro law is given."""

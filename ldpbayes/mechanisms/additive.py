@@ -304,6 +304,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         dtype = jnp.result_type(z, x, float)
         difference = self._columns.split(z.astype(dtype)) - self._clip(self._columns.split(x.astype(dtype)))
         result = self.noise.astype(dtype).log_prob(difference)
+        if np.ndim(result) > max(difference.ndim - 1, len(self.noise.batch_shape)):
+            name = f"{type(self.noise).__name__}.log_prob"
+            raise ValueError(f"{name} must be the density of all columns: sum it over the last axis of its argument")
         if self.perturbed is None:
             return result
         others = self._columns.others
@@ -437,4 +440,7 @@ class AdditiveMechanism(Additive):
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):
             raise TypeError(f"noise must be one of ldpbayes.noise, such as Laplace(scale=3.0), got {self.noise!r}")
+        if jax.tree.leaves(self.noise) == [self.noise]:
+            kind = type(self.noise).__name__
+            raise TypeError(f"{kind} must be decorated with @ldpbayes.noise.pytree, above @dataclasses.dataclass")
         super().__post_init__()

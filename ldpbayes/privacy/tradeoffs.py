@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_0, INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
+from ldpbayes._core.checks import INSIDE_0_1, NOT_NEGATIVE, POSITIVE, PROBABILITY, SHARE, checked
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
@@ -146,7 +146,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
     of slopes -exp(budget), -1 and -exp(-budget).
     """
 
-    budget: Array = ruled(ABOVE_0, "epsilon")
+    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
     separation: Array = ruled(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
@@ -313,7 +313,7 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
     response between two answers that gives the true one away with probability δ, in [0, 1).
     """
-    epsilon = checked("epsilon", epsilon, *POSITIVE)
+    epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
     response = PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-np.asarray(epsilon))))
     return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)

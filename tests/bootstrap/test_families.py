@@ -196,6 +196,9 @@ def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
     assert float(clamped[0]["scale"]) == pytest.approx(1.5, rel=1e-7)
     with pytest.raises(ValueError, match="upper is missing"):
         HalfNormal()
+    forgetful = type("Forgetful", (HalfNormal,), {"reach": bootstrap.NumberFamily.reach})
+    with pytest.raises(NotImplementedError, match="Forgetful must say where its density is"):
+        forgetful(2.0).law({"scale": 1.5})
 
 
 class Rayleigh(HalfNormal):

@@ -56,6 +56,22 @@ def test_a_name_and_its_noise_say_the_same(named, plain):
     assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(plain.spec()))) == plain
 
 
+def test_what_a_noise_of_ones_own_lacks_is_said():
+    class Columnwise(noise.Laplace):
+        def log_prob(self, value):
+            return -jnp.abs(value) / self.scale - jnp.log(2 * self.scale)
+
+    @dataclasses.dataclass(frozen=True)
+    class Plain(noise.Laplace):
+        pass
+
+    with pytest.raises(TypeError, match=r"Plain must be decorated with @ldpbayes\.noise\.pytree"):
+        ldp.mechanisms.AdditiveMechanism(Plain(3.0), 0, 10)
+    columnwise = ldp.mechanisms.AdditiveMechanism(noise.pytree(Columnwise)(3.0), 0, 10)
+    with pytest.raises(ValueError, match=r"Columnwise\.log_prob must be the density of all columns"):
+        columnwise.log_prob(jnp.array([1.0, 2.0]), 3.0)
+
+
 def test_scales_are_stated_by_name_and_cannot_be_confused():
     laplace = ldp.LaplaceMechanism.from_scale(3.0, 0, 10)
     gaussian = ldp.GaussianMechanism.from_standard_deviation(3.0, 0, 10)

@@ -229,7 +229,7 @@ def test_zero_inflated_curve_is_the_shrunk_one_and_its_deltas_follow():
 
 
 def test_approximate_tradeoff_is_the_largest_of_its_lines():
-    for epsilon, delta in ((0.8, 0.17), (2.0, 0.0), (30.0, 1e-6)):
+    for epsilon, delta in ((0.8, 0.17), (2.0, 0.0), (30.0, 1e-6), (0.0, 0.2)):
         curve = approximate_tradeoff(epsilon, delta)
         lines = [0 * GRID, 1 - delta - np.exp(epsilon) * GRID, np.exp(-epsilon) * (1 - delta - GRID)]
         np.testing.assert_allclose(curve(GRID), np.max(lines, axis=0), atol=1e-14)
