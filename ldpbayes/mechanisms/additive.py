@@ -440,7 +440,7 @@ class AdditiveMechanism(Additive):
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):
             raise TypeError(f"noise must be one of ldpbayes.noise, such as Laplace(scale=3.0), got {self.noise!r}")
-        if jax.tree.leaves(self.noise) == [self.noise]:
+        if jax.tree_util.all_leaves([self.noise]):
             kind = type(self.noise).__name__
             raise TypeError(f"{kind} must be decorated with @ldpbayes.noise.pytree, above @dataclasses.dataclass")
         super().__post_init__()
