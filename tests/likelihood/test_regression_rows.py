@@ -23,8 +23,8 @@ def normal_parts(z, mean, covariance, slopes, noise):
     away = z - mean
     solved = np.linalg.solve(total, away.T).T
     log_density = -0.5 * np.sum(away * solved, axis=-1) - 0.5 * np.linalg.slogdet(2 * np.pi * total)[1]
-    load = covariance @ slopes
-    return log_density, INTERCEPT + mean @ slopes + solved @ load, slopes @ load - load @ np.linalg.solve(total, load)
+    load = covariance @ slopes  # the variance is written without a difference, which rounding could take below 0
+    return log_density, INTERCEPT + mean @ slopes + solved @ load, load @ np.linalg.solve(total, noise * slopes)
 
 
 def log_mean(log_p, y, t, v):
