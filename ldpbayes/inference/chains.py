@@ -24,7 +24,7 @@ from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import Program, kept, program_of, trace
+from ldpbayes.inference.compiled_programs import Program, kept, trace
 from ldpbayes.inference.density import RUNNING, Density, Site
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
@@ -254,11 +254,14 @@ class Chains:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
         flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example))
 
-        def slope(row: Array) -> tuple[Array, Array]:
-            value, gradient = self._gradient(self._arrays[0][1], unravel(row))
+        def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
+            value, gradient = self._gradient(arrays, unravel(row))
             return value, ravel_pytree(gradient)[0]
 
-        values, gradients = zip(*map(program_of("slopes", slope, flat), rows), strict=True)
+        arrays = self._arrays[0][1]
+        # Traced once for all data of one structure: a check of an expansion calls this dozens of times.
+        program = self._gradient.program("slopes", slope, arrays, flat)
+        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
         return np.array(values), np.stack(gradients)
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
