@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ldpbayes._core.printing import shown
 from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
@@ -108,8 +109,7 @@ def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int
     groups = np.asarray(by)
     if groups.shape != (n,) or groups.dtype.kind not in "iu" or groups.min() < 0:
         raise ValueError(
-            f"by must hold a group number for each of the {n} records, integers from 0; got shape {groups.shape}, "
-            f"dtype {groups.dtype}" + (f", least {groups.min()}" if groups.dtype.kind in "iu" and groups.size else "")
+            f"by must hold a group number for each of the {n} records, integers from 0; got {shown(groups)}"
         )
     return groups, int(groups.max()) + 1
 
@@ -144,10 +144,9 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood to the fourth order, or the third above 24 categories.
-
-        Options and errors are those of `Release.sketch`. The expansion is at the maximum of the log-likelihood plus
-        Σ log θ_k, the mode in softmax coordinates: near the posterior's mean also where a share is small.
+        """Expand the log-likelihood to the fourth order, or the third above 24 categories, with the options and errors of
+        `Release.sketch`: at the maximum of the log-likelihood plus Σ log θ_k, the mode in softmax coordinates, which is
+        near the posterior's mean also where a share is small.
         """
         array = np.asanyarray(values)
         groups, num_groups = _group_numbers(by, len(array))
@@ -155,8 +154,7 @@ class ExpandedSketch(Sketch):
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
         if at is not None and not isinstance(at, ExpandedSketch):
-            kind = type(at).__name__
-            raise ValueError(f"at must be an ExpandedSketch, got {kind}; release.sketch(expand=True) is one")
+            raise ValueError(f"at must be an ExpandedSketch, of release.sketch(expand=True); got {type(at).__name__}")
         records = CategoryRecords(array, mechanism, groups)
         if at is None:
             order = 4 if mechanism.categories <= FOURTH_ORDER else 3
@@ -169,10 +167,7 @@ class ExpandedSketch(Sketch):
 
     @property
     def nodes(self) -> Any:
-        raise AttributeError(
-            "an expansion has no nodes and weights; release.sketch(expand=False) counts released values instead, or "
-            "sketch.exact where it kept its records"
-        )
+        raise AttributeError("an expansion has no nodes and weights; release.sketch(expand=False) or sketch.exact has")
 
     weights = nodes
 

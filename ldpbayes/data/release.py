@@ -32,7 +32,6 @@ class Release(Holding):
 
     A value belongs to one record, and so does the guarantee; or it is a statistic of many records (a noisy count, sum
     or mean), the only value of its release, whose mechanism has no bounds and states by how much one person moves it.
-    ``LaplaceMechanism(n / scale, 0, n)`` makes a count's noise too, but its guarantee is of a record that is a count.
 
     Parameters
     ----------
@@ -46,8 +45,8 @@ class Release(Holding):
     Raises
     ------
     TypeError, ValueError
-        If ``mechanism`` is not registered; for values that are refused by `Mechanism.validated`, personal budgets of
-        another length, or a wrong count.
+        If ``mechanism`` is not registered; for values that `Mechanism.validated` refuses, personal budgets of another
+        length, or a wrong count.
 
     Warns
     -----
@@ -68,17 +67,15 @@ class Release(Holding):
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if self.values is None:
-            if self.count is None:
-                raise ValueError("a release without values needs count, its number of records; got None")
-            object.__setattr__(self, "count", at_least(1, "count", self.count))
+            count = at_least(1, "count", self.count)
         elif isinstance(self.values, jax.core.Tracer):
-            object.__setattr__(self, "count", self.values.shape[0])
+            count = self.values.shape[0]
         else:
-            values = self.mechanism.validated(self.values)
-            if self.count is not None and self.count != len(values):
-                raise ValueError(f"count is {self.count}, but there are {len(values)} values; leave count out")
-            object.__setattr__(self, "values", values)
-            object.__setattr__(self, "count", len(values))
+            object.__setattr__(self, "values", self.mechanism.validated(self.values))
+            count = len(self.values)
+            if self.count not in (None, count):
+                raise ValueError(f"count is {self.count}, but there are {count} values; leave count out")
+        object.__setattr__(self, "count", count)
         if self.mechanism.batch_shape not in ((), (1,), (self.count,)):
             raise ValueError(
                 f"the mechanism's parameters have shape {self.mechanism.batch_shape}, but there are {self.count} "

@@ -1,7 +1,8 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes.likelihood.closed_forms._regression_rows import ChebyshevExpansion, RegressionRows
-from ldpbayes.likelihood.closed_forms._statistics import (
+from ldpbayes.likelihood.closed_forms._regressions import (
+    ChebyshevExpansion,
+    RegressionRows,
     SumOfStatistics,
     linear_rows,
     linear_statistics,

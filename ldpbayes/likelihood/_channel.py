@@ -16,7 +16,7 @@ from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
-from ldpbayes.likelihood._masses import aligned
+from ldpbayes.likelihood.families import aligned
 from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.polynomial import lagrange_from_legendre

@@ -13,8 +13,8 @@ from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import aligned, log_mass_beyond, log_mass_outside, log_prob_on_support
-from ldpbayes.likelihood.families import family_of, is_infinite, support_ends, unexpanded
+from ldpbayes.likelihood import families
+from ldpbayes.likelihood.families import aligned, is_infinite, support_ends
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.numerics.special import log_sum
 
@@ -30,7 +30,7 @@ GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
     """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
-    points = [jnp.broadcast_to(point, base.batch_shape) for point in family_of(base).breaks()]
+    points = [jnp.broadcast_to(point, base.batch_shape) for point in families.family_of(base).breaks()]
     return jnp.sort(jnp.stack(points), axis=0) if points else None
 
 
@@ -38,7 +38,7 @@ def graded_breaks(base: dist.Distribution) -> jax.Array | None:
     """`density_breaks`, and points ever closer to the centres of the law, for a density too narrow for fixed panels."""
     own, shape = density_breaks(base), tuple(base.batch_shape)
     points = [] if own is None else [own]
-    for pair in family_of(base).centres():
+    for pair in families.family_of(base).centres():
         centre, width = (jnp.broadcast_to(part, shape) for part in jax.lax.stop_gradient(pair))
         known = jnp.isfinite(centre) & jnp.isfinite(width)
         grades = aligned(GRADES, 1 + len(shape))
@@ -71,7 +71,7 @@ def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, j
 class Latent:
     """Points of the latent variable and the weights of the base density there; point axis first."""
 
-    nodes: Array  # (n, *batch): where the base density (or mass) is evaluated
+    nodes: Array  # (n, *batch)
     ends: tuple[Array, Array]  # x (*batch) at which the mass below the first and above the last node's panel is placed
     volume: Array  # (n + 2, *batch): weights of the nodes, then 1 for each end; density times volume is mass
     edges: Array  # (panels + 1, *batch): panel edges; None for a discrete base
@@ -115,15 +115,15 @@ class Latent:
 
     def _log_points(self, base: dist.Distribution) -> jax.Array:
         """Log density (mass) at the nodes and log mass at both ends, not normalised."""
-        inside = log_prob_on_support(base, self.nodes)
+        inside = families.log_prob_on_support(base, self.nodes)
         if self.pieces is not None:
             left, _, whole = self.pieces
             counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
             inside = jnp.where(aligned(jnp.repeat(counts, QUADRATURE_ORDER, axis=0), inside.ndim), inside, -jnp.inf)
         if self.edges is None:
-            ends = log_mass_beyond(base, self.nodes, self.open_ends, inside)
+            ends = families.log_mass_beyond(base, self.nodes, self.open_ends, inside)
         else:
-            ends = log_mass_outside(base, self.edges[0], self.edges[-1])
+            ends = families.log_mass_outside(base, self.edges[0], self.edges[-1])
         return jnp.concatenate([inside, jnp.broadcast_to(ends, (2, *inside.shape[1:]))])
 
     def log_masses(self, base: dist.Distribution) -> jax.Array:
@@ -131,20 +131,19 @@ class Latent:
         masses = self._log_points(base)
         return masses - jax.nn.logsumexp(masses, axis=0)
 
-    def expectation(self, base: dist.Distribution, function: Callable[[Array], Array], rank: int = 1) -> jax.Array:
-        """E[function(x)], (*batch, *event), x ~ base clipped; of points (n + 2, *batch) of at least `rank` axes."""
+    def points(self, base: dist.Distribution, rank: int) -> tuple[jax.Array, jax.Array]:
+        """Points x (n + 2, *batch) of at least `rank` axes, with those of the ends last, and the mass of each."""
         grid = self.cut(base, graded_breaks)
         density = grid.density(base)
         rank = max(rank, density.ndim)
         ends = [jnp.broadcast_to(end, grid.nodes.shape[1:])[None] for end in grid.ends]
-        values = function(aligned(jnp.concatenate([grid.nodes, *ends]), rank))
-        mass = aligned(density, rank) * aligned(grid.volume, rank)
-        return jnp.sum(mass.reshape(mass.shape + (1,) * (values.ndim - rank)) * values, axis=0)
+        x = aligned(jnp.concatenate([grid.nodes, *ends]), rank)
+        return x, aligned(density, rank) * aligned(grid.volume, rank)
 
 
 def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     """ValueError unless a likelihood without a closed form is possible: clipped numbers, counts or categories."""
-    law, kind = type(unexpanded(base)).__name__, type(mechanism).__name__
+    law, kind = type(families.unexpanded(base)).__name__, type(mechanism).__name__
     takes_integers = mechanism.domain.is_discrete
     discrete = base.support.is_discrete
     low, high = _known_ends(base)

@@ -1,6 +1,5 @@
 """The law of a sketch's nodes, or of all records of an expansion."""
 
-import functools
 import math
 from typing import Any
 
@@ -74,17 +73,22 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
         return ExpandedLaw(base_dist, sketch)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
-    return Privatized(base_dist, sketch.mechanism, **method_at_nodes(sketch, base_dist) | options)
+    return Privatized(base_dist, sketch.mechanism, **_method(sketch, base_dist) | options)
 
 
-@functools.singledispatch
-def method_at_nodes(sketch: Any, base_dist: dist.Distribution) -> dict[str, Any]:
+def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     """How the likelihood of a sketch's nodes is computed: options of `Privatized`."""
-    return {}
-
-
-@method_at_nodes.register
-def _(sketch: PanelSketch, base_dist: dist.Distribution) -> dict[str, Any]:
+    if isinstance(sketch, SideBySide):
+        choices = [_method(part, base_dist) for part in sketch.sketches]
+        return max(choices, key=lambda choice: choice.get("panels", 0))
+    own = is_own(base_dist, sketch.mechanism)
+    if isinstance(sketch, MomentSketch) and (own or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)):
+        raise ValueError(
+            "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "
+            f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
+        )
+    if not isinstance(sketch, PanelSketch):
+        return {}
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
         between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
         share = sketch.mechanism.unperturbed
@@ -96,22 +100,6 @@ def _(sketch: PanelSketch, base_dist: dist.Distribution) -> dict[str, Any]:
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
     # move a kink, which cuts panels anew each time
-    formula = panels > MAX_CHANNEL_PANELS or is_own(base_dist, sketch.mechanism)
+    formula = panels > MAX_CHANNEL_PANELS or own
     formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
     return {"method": "auto" if formula else "channel", "panels": panels}
-
-
-@method_at_nodes.register
-def _(sketch: SideBySide, base_dist: dist.Distribution) -> dict[str, Any]:
-    choices = [method_at_nodes(part, base_dist) for part in sketch.sketches]
-    return max(choices, key=lambda choice: choice.get("panels", 0))
-
-
-@method_at_nodes.register
-def _(sketch: MomentSketch, base_dist: dist.Distribution) -> dict[str, Any]:
-    if not isinstance(unexpanded(base_dist), dist.MultivariateNormal) or is_own(base_dist, sketch.mechanism):
-        raise ValueError(
-            "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "
-            f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
-        )
-    return {}

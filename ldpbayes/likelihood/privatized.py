@@ -2,8 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +21,7 @@ from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
-
-
-class _Method(NamedTuple):
-    by_closed_form: bool  # which comes first where both are admitted
-    by_channel: bool
-
-
-METHODS = {"auto": _Method(True, True), "closed_form": _Method(True, False), "channel": _Method(False, True)}
+METHODS = ("auto", "closed_form", "channel")
 
 
 class Privatized(dist.Distribution):
@@ -82,7 +74,7 @@ class Privatized(dist.Distribution):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if not METHODS[method].by_channel or mechanism.record_shape:
+            if method == "closed_form" or mechanism.record_shape:
                 for_rows = "of rows only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -96,7 +88,7 @@ class Privatized(dist.Distribution):
         return unexpanded(self.base_dist)
 
     def _closed_form(self) -> ClosedForm | None:
-        return closed_form(self._law, self.mechanism) if METHODS[self.method].by_closed_form else None
+        return None if self.method == "channel" else closed_form(self._law, self.mechanism)
 
     @property
     def support(self) -> Constraint:
@@ -120,29 +112,27 @@ class Privatized(dist.Distribution):
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
-    def _moment(self, function: Callable[[Array], Array]) -> jax.Array:
-        grid = latent_nodes(self._law, self.mechanism, self.panels)
-        moment = grid.expectation(self._law, function, 1 + len(self.batch_shape))
-        return jnp.broadcast_to(moment, self.batch_shape + self.event_shape)
-
-    @property
-    def _unclipped(self) -> bool:
-        return bool(self.mechanism.record_shape) or not getattr(self.mechanism, "bounded", True)
-
     @property
     def mean(self) -> jax.Array:
         """E[z], by quadrature over the latent x; for rows without the clipping."""
-        if self._unclipped:
-            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
-        return self._moment(lambda x: self.mechanism.moments(x)[0])
+        return self._moments()[0]
 
     @property
     def variance(self) -> jax.Array:
         """Var[z], by quadrature over the latent x; for rows without the clipping."""
-        mean = self.mean
-        if self._unclipped:
-            return self._law.variance + self.mechanism.moments(mean)[1]
-        return self._moment(lambda x: self.mechanism.moments(x)[1] + (self.mechanism.moments(x)[0] - mean) ** 2)
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[jax.Array, jax.Array]:
+        law, mechanism, shape = self._law, self.mechanism, self.batch_shape + self.event_shape
+        if mechanism.record_shape or not getattr(mechanism, "bounded", True):
+            mean = jnp.broadcast_to(law.mean, shape)
+            return mean, law.variance + mechanism.moments(mean)[1]
+        x, mass = latent_nodes(law, mechanism, self.panels).points(law, 1 + len(self.batch_shape))
+        means, variances = mechanism.moments(x)
+        mass = mass.reshape(mass.shape + (1,) * (means.ndim - mass.ndim))
+        mean = jnp.sum(mass * means, axis=0)
+        variance = jnp.sum(mass * (variances + (means - mean) ** 2), axis=0)
+        return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
 
 
 @for_all_records

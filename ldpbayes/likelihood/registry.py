@@ -12,8 +12,7 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import aligned, log_mass_outside, log_prob_on_support, normal_log_density
-from ldpbayes.likelihood.families import Registry, static_support_ends, unexpanded
+from ldpbayes.likelihood import families
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -23,7 +22,7 @@ from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
 
 # (base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch.
 ClosedForm = Callable[[Any, Any, Any], Any]
-_FORMS = Registry()
+_FORMS = families.Registry()
 
 
 def register_closed_form(
@@ -75,7 +74,7 @@ def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, typ
     law = noise.noise if isinstance(noise, Omitted) else noise
     kinds = (*type(mechanism).__mro__, *(type(law).__mro__ if isinstance(law, Noise) else ()))
     clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
-    return [(base_type, kind, clips) for base_type in type(unexpanded(base)).__mro__ for kind in kinds]
+    return [(base_type, kind, clips) for base_type in type(families.unexpanded(base)).__mro__ for kind in kinds]
 
 
 def for_all_records(form: Callable) -> Callable:
@@ -103,11 +102,11 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     log_share = log_or_nothing(share)
     noisy = jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf) + noisy
     if mechanism.record_shape:
-        own = normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
+        own = families.normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
         return logsumexp(log_share + own, noisy)
     discrete = base.support.is_discrete
     if not (mechanism.bounded or discrete):
-        return logsumexp(log_share + log_prob_on_support(base, jnp.asarray(z)[None])[0], noisy)
+        return logsumexp(log_share + families.log_prob_on_support(base, jnp.asarray(z)[None])[0], noisy)
     at_lower, at_upper = (possible & at for at in mechanism.at_bounds(z))
     ends = (mechanism.lower, mechanism.upper) if mechanism.bounded else (-np.inf, np.inf)
     lower, upper = (jnp.asarray(end) for end in ends)
@@ -118,20 +117,20 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         # a bound that no record can be clipped to has no atom
         gathered = [(at & reached)[None] for at, reached in zip((at_lower, at_upper), grid.open_ends, strict=True)]
         z = jnp.where(at_lower, lower, jnp.where(at_upper, upper, z))
-        matches = [possible & (z == aligned(jnp.clip(grid.nodes, lower, upper), rank)), *gathered]
+        matches = [possible & (z == families.aligned(jnp.clip(grid.nodes, lower, upper), rank)), *gathered]
         batch = jnp.broadcast_shapes(*(match.shape[1:] for match in matches))
         at_node = jnp.concatenate([jnp.broadcast_to(match, (len(match), *batch)) for match in matches])
-        own = log_sum(jnp.where(at_node, aligned(masses, rank), -jnp.inf), axis=0)
+        own = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
         return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
-    first, last = static_support_ends(base)
+    first, last = families.static_support_ends(base)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
-    below, above = log_mass_outside(base, lower, upper)
+    below, above = families.log_mass_outside(base, lower, upper)
     # the base's density is evaluated in the middle of the bounds where it does not count; and at a bound, where it may
     # have a pole, at the number next to it
     info = jnp.finfo(jnp.result_type(z, float))
     near = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
-    own = log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[0]
+    own = families.log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[0]
     # not logaddexp: where neither is possible, as at the atom of a public number, its derivative is NaN
     mixed = logsumexp(noisy, jnp.where(inside, log_share + own, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

@@ -13,8 +13,8 @@ from jax import lax, nn
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import aligned, double_exponential
-from ldpbayes.likelihood.families import COMPLEMENT_SUFFICES, Family, register_family, support_ends, unexpanded
+from ldpbayes.likelihood import families
+from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
@@ -37,11 +37,11 @@ class _Poisson(_Counts):
         """Where the complement is small P(X ≥ k) = λ^k/Γ(k) ∫ exp(−k v − λ exp(−v)) dv over v > 0."""
         k, rate = nodes[-1] + 1, self.law.rate
         complement = super().log_mass_above(nodes, log_masses)
-        log_v, log_w = (aligned(array, 1 + jnp.ndim(rate)) for array in double_exponential())
+        log_v, log_w = (families.aligned(array, 1 + jnp.ndim(rate)) for array in families.double_exponential())
         v = np.exp(np.minimum(log_v, 6.5))
         log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
         tail = k * jnp.log(rate) - math.lgamma(k) + log_sum(log_w - rate * np.exp(-v), axis=0)
-        return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
+        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
 
 
 def _negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -87,7 +87,7 @@ class _NegativeBinomial(Family):
         small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
         log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
         tail = k * log_q - log_beta + log_sum(log_w + log_g, axis=0)
-        return jnp.where(complement > COMPLEMENT_SUFFICES, complement, tail)
+        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
 
 
 @register_family(dist.GeometricProbs, dist.GeometricLogits)
@@ -133,10 +133,10 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer. ValueError
     for a zero-inflated base of another kind, or where the size of a sum is not known before tracing.
     """
-    law = unexpanded(base)
+    law = families.unexpanded(base)
     noise: Any = mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
-    end = support_ends(law)[1]
+    end = families.support_ends(law)[1]
     if not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):

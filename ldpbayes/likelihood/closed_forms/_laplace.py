@@ -7,8 +7,7 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import is_empty
-from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.likelihood.families import Family, is_empty, register_family
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, Laplace, SymmetricLaplace

@@ -14,8 +14,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import normal_log_density
-from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.likelihood.families import Family, normal_log_density, register_family
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
@@ -147,14 +146,13 @@ def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: A
     log_weights = np.array([sum(part) for part in itertools.product(log_weights, repeat=d)])
     variance = jnp.asarray(mechanism.noise.variance)[..., None, None] * w  # (*batch, nodes, d)
     total = covariance[..., None, :, :] + variance[..., None] * jnp.eye(d)
-    away = jnp.broadcast_to(away, jnp.broadcast_shapes(away.shape[:-1], total.shape[:-3]) + (d,))
     # by Cramer's rule, so that rows and nodes share one elimination instead of a factorisation each
     log_root, squares = _quadratic(total, away[..., None, :])
     return log_rest + log_sum(log_weights - log_root - 0.5 * squares) - 0.5 * d * math.log(2 * math.pi)
 
 
 def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
-    """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, by elimination column by column."""
+    """Half the log determinant of matrices (*, d, d), and vectorᵀ matrix⁻¹ vector, which broadcast, by elimination."""
     log_root: Array = 0.0
     squares: Array = 0.0
     for _ in range(matrix.shape[-1]):

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import log_mass_outside, log_prob_on_support
-from ldpbayes.likelihood.families import Family, family_of, is_infinite, register_family, support_ends
+from ldpbayes.likelihood import families
+from ldpbayes.likelihood.families import Family, family_of, register_family
 from ldpbayes.numerics.special import betainc, log_sum, student_t_cdf
 from ldpbayes.numerics.tails import integrated_student_t_tail, logistic_tails, student_t_tails
 
@@ -27,7 +27,7 @@ class _Cauchy(Family):
     tame = True
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Without moments, of which there are none."""
+        """Without moments, of which there are none, or which may be infinite."""
         return [(getattr(self.law, "loc", 0.0), self.law.scale)]
 
 
@@ -40,10 +40,8 @@ class _Logistic(Family):
 
 
 @register_family(dist.StudentT)
-class _StudentT(Family):
-    def centres(self) -> list[tuple[Array, Array]]:
-        """Without moments, which may be infinite."""
-        return [(self.law.loc, self.law.scale)]
+class _StudentT(_Cauchy):
+    tame = False
 
     def cdf(self, x: Array) -> jax.Array:
         """With a derivative in the degrees of freedom, which NumPyro's own lacks."""
@@ -72,7 +70,7 @@ class _Transformed(Family):
         part = self.law.base_dist
         points = family_of(part).breaks()
         if type(self.law) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
-            points = points + [end for end in support_ends(part) if not is_infinite(end)]
+            points = points + [end for end in families.support_ends(part) if not families.is_infinite(end)]
         for transform in self.law.transforms:
             points = [transform(point) for point in points]
         return _interior(points, self.law)
@@ -95,7 +93,7 @@ class _ZeroInflated(Family):
     def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
         """From that of the other law: zeros are above no node."""
         part = self.law.base_dist
-        above = family_of(part).log_mass_above(nodes, log_prob_on_support(part, nodes))
+        above = family_of(part).log_mass_above(nodes, families.log_prob_on_support(part, nodes))
         return jnp.log1p(-self.law.gate) + above
 
 
@@ -103,22 +101,21 @@ class _ZeroInflated(Family):
 class _MixtureSameFamily(Family):
     """Components of one class, in a batch, which have one support."""
 
+    def _apart(self, point: Array) -> list[Array]:
+        batch = (*self.law.batch_shape, self.law.mixture_size)
+        return [*jnp.moveaxis(jnp.broadcast_to(point, batch), -1, 0)]
+
     def breaks(self) -> list[Array]:
-        mixture = self.law
-        batch = (*mixture.batch_shape, mixture.mixture_size)
-        points = [jnp.broadcast_to(point, batch) for point in family_of(mixture.component_distribution).breaks()]
-        return [point[..., k] for point in points for k in range(mixture.mixture_size)]
+        return [part for point in family_of(self.law.component_distribution).breaks() for part in self._apart(point)]
 
     def centres(self) -> list[tuple[Array, Array]]:
-        batch = (*self.law.batch_shape, self.law.mixture_size)
         pairs = family_of(self.law.component_distribution).centres()
-        spread = [[jnp.broadcast_to(part, batch) for part in pair] for pair in pairs]
-        return [(centre[..., k], width[..., k]) for centre, width in spread for k in range(batch[-1])]
+        return [own for pair in pairs for own in zip(*map(self._apart, pair), strict=True)]
 
     def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
         first, last = (edge.reshape(*jnp.shape(edge), 1) for edge in (first, last))
-        return log_sum(log_weights + log_mass_outside(self.law.component_distribution, first, last))
+        return log_sum(log_weights + families.log_mass_outside(self.law.component_distribution, first, last))
 
 
 @register_family(dist.MixtureGeneral)
@@ -128,7 +125,7 @@ class _MixtureGeneral(Family):
     def breaks(self) -> list[Array]:
         """Those of all components and, where the support goes on there, the ends of their supports."""
         parts = self.law.component_distributions
-        points = [point for part in parts for point in (*support_ends(part), *family_of(part).breaks())]
+        points = [point for part in parts for point in (*families.support_ends(part), *family_of(part).breaks())]
         return _interior(points, self.law)
 
     def centres(self) -> list[tuple[Array, Array]]:
@@ -136,7 +133,7 @@ class _MixtureGeneral(Family):
 
     def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
-        parts = [log_mass_outside(law, first, last) for law in self.law.component_distributions]
+        parts = [families.log_mass_outside(law, first, last) for law in self.law.component_distributions]
         return log_sum(log_weights + jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
 
 
@@ -145,7 +142,7 @@ def _interior(points: list[Array], law: Any) -> list[Array]:
 
     def is_end(point: Array, end: Array) -> bool:
         if not is_concrete(point, end):
-            return point is end or is_infinite(point)
+            return point is end or families.is_infinite(point)
         return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
 
-    return [point for point in points if not any(is_end(point, end) for end in support_ends(law))]
+    return [point for point in points if not any(is_end(point, end) for end in families.support_ends(law))]

@@ -9,8 +9,7 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood._masses import log_prob_on_support
-from ldpbayes.likelihood.families import family_of
+from ldpbayes.likelihood.families import family_of, log_prob_on_support
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.privatized import Grouped
 from ldpbayes.likelihood.registry import register_closed_form
