@@ -108,9 +108,7 @@ def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int
         return None, None
     groups = np.asarray(by)
     if groups.shape != (n,) or groups.dtype.kind not in "iu" or groups.min() < 0:
-        raise ValueError(
-            f"by must hold a group number for each of the {n} records, integers from 0; got {shown(groups)}"
-        )
+        raise ValueError(f"by must hold a group number for each of the {n} records, integers ≥ 0; got {shown(groups)}")
     return groups, int(groups.max()) + 1
 
 
@@ -144,9 +142,10 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood to the fourth order, or the third above 24 categories, with the options and errors of
-        `Release.sketch`: at the maximum of the log-likelihood plus Σ log θ_k, the mode in softmax coordinates, which is
-        near the posterior's mean also where a share is small.
+        """Expand to the fourth order, or the third above 24 categories, with options and errors of `Release.sketch`.
+
+        The expansion is at the maximum of the log-likelihood plus Σ log θ_k, the mode in softmax coordinates: near the
+        posterior's mean also where a share is small.
         """
         array = np.asanyarray(values)
         groups, num_groups = _group_numbers(by, len(array))
@@ -235,9 +234,7 @@ PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CategoryRecords:
-    """A release read in chunks: p(z_i | θ) = c_i (e^−ε_i + (1 − e^−ε_i) θ(S(z_i))) is linear in the shares θ
-    (*batch, d); a batch is () or, with groups, (G,).
-    """
+    """A release read in chunks; shares θ (*batch, d), in which p(z_i | θ) is linear, have a batch (G,) with groups."""
 
     values: Any  # (N, *event), possibly a memory map
     mechanism: Any  # of finite budgets

@@ -14,8 +14,7 @@ from ldpbayes._core.types import Array, PyTree
 
 class Table:
     """A data frame inside a model: ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]``
-    is a table, and in ``table @ slopes``, ``jnp.asarray(table)`` and ``table.values`` it is a matrix (rows, columns).
-    Columns of labels and dates cannot be part of a matrix.
+    is a table, and in ``table @ slopes`` or ``jnp.asarray(table)`` it is a matrix (rows, columns), without labels.
     """
 
     def __init__(self, columns: dict[Any, Any]) -> None:
@@ -48,15 +47,10 @@ class Table:
         parts = {name: self[name] for name in self}
         for name, part in parts.items():
             if part.dtype.kind not in "biuf":
-                raise TypeError(
-                    f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: take other columns, "
-                    "table[[...]], or give its labels codes"
-                )
+                hint = "take other columns, table[[...]], or give its labels codes"
+                raise TypeError(f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: {hint}")
         xp = jax.numpy if any(isinstance(part, jax.Array) for part in parts.values()) else np
         return xp.stack([*parts.values()], axis=-1)
-
-    def to_numpy(self) -> Array:
-        return self.values
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,9 +74,6 @@ class Table:
 
     def __matmul__(self, other: Any) -> Array:
         return self.values @ other
-
-    def __rmatmul__(self, other: Any) -> Array:
-        return other @ self.values
 
     def __repr__(self) -> str:
         return f"Table({len(self)} rows, columns {self.columns})"

@@ -64,10 +64,7 @@ class PanelSketch(Sketch):
     ) -> "PanelSketch":
         """Compress released numbers (N,), with the options and errors of `Release.sketch`."""
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
-            raise ValueError(
-                "only records with one common budget can be sketched, and this mechanism's parameters are arrays; "
-                "sketch the records of each budget on their own, or fit the release itself"
-            )
+            raise ValueError("numbers can be sketched with one common budget; sketch those of each budget on their own")
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         return cls(
@@ -86,9 +83,8 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """Node values (panels × order + 4 + places,), which do not depend on records, so that weights can be stacked.
-        Four nodes carry the tails: a linear function is known from its values at an edge and one range further out. The
-        atoms come last; where there are some, the tails' nodes start one range beyond the edge, at which an atom lies.
+        """Node values (panels × order + 4 + places,), which do not depend on records: four carry the tails, where log p
+        is known from its values at an edge, or a range beyond it if an atom is there, and a range further; then atoms.
         """
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
@@ -125,9 +121,8 @@ class PanelSketch(Sketch):
         return self.grid or len(self.edges) - 1
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The sketch on fewer panels in z and in x (`grid`), as a sketch of the records would be there; there are more
-        where edges at integers are kept, by default if all integers between the ends are edges. A sketch whose maker
-        chose the panels, or that has no more, is returned as it is.
+        """The sketch on fewer panels in z and in x (`grid`), and edges at integers if `lattice`, by default if all
+        integers between the ends are edges; itself if its maker chose the panels, or it has no more.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)

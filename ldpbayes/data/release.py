@@ -1,25 +1,29 @@
 """Releases: released values, the mechanism that made them, and how they are sketched."""
 
 import dataclasses
+import json
 import os
 import pathlib
+import zipfile
+import zlib
 from typing import Any
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
+from ldpbayes._core.checks import LdpBayesWarning, at_least, missing, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._files import read_release, write_release
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
+
+SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
 
 class ReleaseWarning(LdpBayesWarning):
@@ -154,7 +158,13 @@ class Release(Holding):
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        write_release(pathlib.Path(path), self.values, self.mechanism.spec())
+        path, values, spec = pathlib.Path(path), self.values, json.dumps(self.mechanism.spec())
+        if _is_npz(path):
+            np.savez(path, values=values, mechanism=np.array(spec))
+        else:
+            pa = _pyarrow()
+            column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
+            pa.parquet.write_table(pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: spec}), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
@@ -164,7 +174,14 @@ class Release(Holding):
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
         schema metadata under ``ldpbayes.mechanism``.
         """
-        values, spec = read_release(pathlib.Path(path))
+        path = pathlib.Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"no release file {path}")
+        values, text = _read_npz(path) if _is_npz(path) else _read_parquet(path)
+        try:
+            spec = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
         return cls(values, mechanism_from_spec(spec))
 
 
@@ -183,3 +200,68 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
         f"{mechanism!r} could hardly have released these values, whatever the records are (probability below "
         f"{LEVEL:g}): {'; '.join(reasons)}. Check its parameters, and that the values are as they were released"
     )
+
+
+def _is_npz(path: pathlib.Path) -> bool:
+    if path.suffix not in (".npz", ".parquet"):
+        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+    return path.suffix == ".npz"
+
+
+def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{path.name} is no .npz file, or not all of one: it does not end as a zip archive does")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            absent = {"values", "mechanism"} - set(archive.files)
+            if absent:
+                raise ValueError(f"{path.name} lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
+            return _entry(archive, "values", path), str(_entry(archive, "mechanism", path))
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from None
+
+
+def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
+    try:
+        entry = archive[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise ValueError(f"{path.name} is damaged: {error}") from None
+        kind = "values as an array of numbers" if name == "values" else "the mechanism's spec as a string of JSON"
+        raise ValueError(
+            f"{name} in {path.name} is an array of Python objects, which could hold code and is not read; save {kind}, "
+            "or write the file with Release.save"
+        ) from None
+    if not isinstance(entry, np.ndarray):  # NumPy returns an entry of unknown form as bytes
+        raise ValueError(f"{path.name} is damaged: {name} in it is no array")
+    return entry
+
+
+def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
+    pa = _pyarrow()
+    try:
+        table = pa.parquet.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path.name} is not a Parquet file, or damaged: {error}") from None
+    metadata = table.schema.metadata or {}
+    if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
+        raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+    column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
+    fixed = pa.types.is_fixed_size_list(column.type)
+    rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.
+    nulls = column.null_count + (column.flatten().null_count if rows else 0)
+    if nulls:
+        raise ValueError(f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have a value")
+    if fixed:
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size), spec
+    return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False), spec
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(missing("Parquet release files, unlike .npz, need pyarrow", "parquet")) from None
+    return pyarrow

@@ -71,9 +71,7 @@ def _product(density: Array, matrix: Array) -> jax.Array:
 
 
 def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panels: int | None = None) -> Channel:
-    """The channel of a mechanism for a base's support, at released values z: concrete ones are built once, in NumPy and
-    double precision, others in the traced function. ValueError if the matrix would be larger than a gigabyte.
-    """
+    """The channel at released values z: in NumPy and double precision for concrete ones. ValueError beyond 1 GiB."""
     grid = latent_nodes(base, mechanism, panels)
     n = grid.nodes.shape[0] + 2
     event = mechanism.event_shape

@@ -1,6 +1,4 @@
-"""Families of base laws: facts about a distribution that the generic likelihood asks for, and masses of a law, to
-rounding, from these facts or in generic ways: on its support, beyond an edge, above a count.
-"""
+"""Base laws: the facts that a `Family` knows, and masses to rounding, by these or in ways that serve any law."""
 
 import functools
 import math

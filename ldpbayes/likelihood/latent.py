@@ -20,7 +20,7 @@ from ldpbayes.numerics.special import log_sum
 
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 QUADRATURE_ORDER = 8
-MOST_COUNTS = 1 << 24  # most values of a law that is not clipped which are added up
+MOST_COUNTS = 1 << 24  # that are added up
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 # Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
 # a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
@@ -47,9 +47,8 @@ def graded_breaks(base: dist.Distribution) -> jax.Array | None:
 
 
 def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cut the panels between edges (panels + 1, *batch) at breaks (m, *batch) in ascending order, of which those beyond
-    are moved to an edge. Returns the left and right ends (2 m, *batch) of pieces, some without width, which cover every
-    panel that holds a break once, and whether each panel (panels, *batch) holds none.
+    """Left and right ends (2 m, *batch) of pieces, some without width, of the panels between edges (panels + 1, *batch)
+    that hold ascending breaks (m, *batch), those beyond moved to an edge; and the panels (panels, *batch) without any.
     """
     rank = max(jnp.ndim(edges), breaks.ndim)
     edges, breaks = aligned(edges, rank), aligned(breaks, rank)
@@ -103,8 +102,8 @@ class Latent:
         )
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on the points:
-        where these do not resolve the base, the mass is on the nearest node, and none is invented or lost.
+        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on these points:
+        where they do not resolve the base, the mass is on the nearest one.
         """
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
@@ -167,16 +166,10 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
                 f"{law} has no closed form under {kind} without bounds, and a channel needs them; give the mechanism "
                 "bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
             )
-        if high - low > MOST_COUNTS:
-            raise ValueError(
-                f"a {law} on {high - low + 1:.0f} values has more than the {MOST_COUNTS} that are added up"
-            )
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
-    """The nodes for a univariate base under a mechanism: 8 a panel inside the bounds, or all counts; ValueError as of
-    `check_nodes`. The base's support may depend on traced parameters, but costs less where it does not.
-    """
+    """The nodes for a univariate base: 8 a panel inside the bounds, or all counts; ValueError as of `check_nodes`."""
     check_nodes(base, mechanism)
     if base.support.is_discrete:
         return _discrete_latent(base, mechanism)
@@ -185,7 +178,7 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     xp = np if is_concrete(low, high, lower, upper) else jnp
     if panels is None:
         panels = PANELS
-        if mechanism.resolution is not None and is_concrete(mechanism.resolution, lower, upper):
+        if is_concrete(mechanism.resolution, lower, upper):
             panels = max(panels, min(4096, math.ceil(np.max((upper - lower) / mechanism.resolution))))
 
     def is_open(end: Array, bound: Array, direction: int) -> bool:
@@ -234,7 +227,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     lower, upper = _bounds(mechanism)
     if not is_concrete(lower, upper):
         raise ValueError(
-            f"a discrete base distribution needs a mechanism whose bounds are known before tracing; under jit give "
+            f"a discrete base distribution needs bounds that are known before tracing; under jit give "
             f"{type(mechanism).__name__} as a constant, or make its bounds static (ldpbayes.mechanisms.static)"
         )
     low, high = _known_ends(base)
@@ -244,7 +237,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     if stop - start > MOST_COUNTS:
-        raise ValueError(f"{stop - start:.0f} counts between bounds are more than the {MOST_COUNTS} that are added up")
+        raise ValueError(f"{stop - start + 1:.0f} counts are more than the {MOST_COUNTS} that are added up")
     # one at least, even outside the bounds: the mechanism clips it
     nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))

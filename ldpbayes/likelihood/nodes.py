@@ -23,9 +23,7 @@ MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a clos
 
 
 class ExpandedLaw(dist.Distribution):
-    """All records of an `ExpandedSketch` as one event, their number, whose log density is the expansion at shares
-    `theta` (*sketch.law_shape, d). The `sketch` is lost where the law is taken apart as a pytree.
-    """
+    """All records of an `ExpandedSketch` as one event, their number; `theta` (*sketch.law_shape, d) are the shares."""
 
     arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("theta", "polynomial")
@@ -40,7 +38,7 @@ class ExpandedLaw(dist.Distribution):
                 "and an expansion is one of ours; release.sketch(expand=False) counts released values instead"
             )
         self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
-        self.sketch = sketch
+        self.sketch = sketch  # lost where the law is taken apart as a pytree
         super().__init__((), (), validate_args=validate_args)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:

@@ -66,10 +66,7 @@ class Privatized(dist.Distribution):
             )
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
         if any(isinstance(part, dist.Delta) for part in parts):
-            raise ValueError(
-                "base_dist must have no point masses, got a Delta: of a record that is known, the law of the released "
-                "value is mechanism.log_prob(z, x)"
-            )
+            raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels

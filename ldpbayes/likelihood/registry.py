@@ -59,9 +59,7 @@ def register_closed_form(
 
 
 def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | None:
-    """The function registered for a law and a mechanism, a user's before ours, or None; it describes all records. The
-    nearest base class counts first, then the mechanism's classes, then those of its noise.
-    """
+    """The function that serves all records of a law under a mechanism, or None: of the nearest base class first."""
     return _FORMS.find(_keys(base, mechanism))
 
 
@@ -90,9 +88,9 @@ def for_all_records(form: Callable) -> Callable:
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
-    """Log density (*batch) of released values some of which are the records themselves, `noisy` that of the others. The
-    reference measure, which must not depend on parameters, is Lebesgue's plus unit masses at the values that clipped
-    records take, for a discrete base; for numbers, at the bounds beyond which the base's support can go on.
+    """Log density (*batch) of released values some of which are the records themselves, `noisy` that of the others; by
+    Lebesgue's measure plus unit masses: for a discrete base at all values of clipped records, for numbers at the bounds
+    beyond which the base's support can go on, whatever its parameters.
     """
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):

@@ -130,9 +130,7 @@ _NEGATIVE_BINOMIAL = _CountLaw(
     bounded=False,
 )
 def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
-    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer. ValueError
-    for a zero-inflated base of another kind, or where the size of a sum is not known before tracing.
-    """
+    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer."""
     law = families.unexpanded(base)
     noise: Any = mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
@@ -148,19 +146,14 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
         count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
     else:
-        raise ValueError(
-            f"the sum over an unbounded {type(law).__name__} is not known: its base must be Poisson, negative binomial "
-            "or geometric, or clipped by the mechanism's bounds"
-        )
+        kinds = "Poisson, negative binomial or geometric, or be clipped"
+        raise ValueError(f"the sum over an unbounded {type(law).__name__} is not known: its base must be {kinds}")
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, z.dtype) for array in (z, noise.scale, *parameters)))
     if isinstance(noise, DiscreteLaplace):
         width, function = TAIL_NODES, functools.partial(_under_laplace, count_law)
     else:
         if not is_concrete(noise.scale):
-            raise ValueError(
-                "a sum over counts under discrete Gaussian noise needs a scale that is known before tracing: close "
-                "over the mechanism instead of passing it to the traced function"
-            )
+            raise ValueError("discrete Gaussian noise needs a scale that is known before tracing: close over the noise")
         half = math.ceil(REACH * np.max(noise.scale)) + 2
         width, function = 3 * half, functools.partial(_under_gaussian, count_law, half)
     log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel() for array in arrays)).reshape(arrays[0].shape)

@@ -1,6 +1,4 @@
-"""Normal records: numbers, and rows. Symmetric Laplace noise is a normal with variance λ² W, W ~ Exp(1), so that a
-normal row plus such noise is a mixture of normals over W, an integral in one dimension however long the row is.
-"""
+"""Normal numbers and rows. Symmetric Laplace noise is normal with variance λ² W, W ~ Exp(1): one integral for a row."""
 
 import itertools
 import math
@@ -119,12 +117,12 @@ def normal_rows(base: dist.MultivariateNormal, mechanism: Additive, z: Array) ->
 
 @register_closed_form(dist.MultivariateNormal, (Gaussian, IndependentGaussian))
 def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus Gaussian noise in the perturbed columns: normal with a larger covariance."""
+    """Normal rows, or sums of statistics, plus Gaussian noise in the perturbed columns: a larger covariance."""
     index = jnp.asarray(mechanism.index)
     variance = mechanism.noise.over_columns(mechanism.noise.standard_deviation) ** 2
     added = jnp.zeros(jnp.shape(variance)[:-1] + base.event_shape).at[..., index].set(variance)
     covariance = base.covariance_matrix + added[..., None] * jnp.eye(base.event_shape[0])
-    return normal_log_density(dist.MultivariateNormal(base.loc, covariance, validate_args=False), z)
+    return normal_log_density(dist.MultivariateNormal(base.mean, covariance, validate_args=False), z)
 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
@@ -200,8 +198,7 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
     """Log density (*batch) of normal vectors plus symmetric Laplace noise, away (*batch, d) from their mean: to 1e-8 in
-    up to six dimensions where every principal standard deviation is at least sigma/10. The covariance is (d, d), or
-    (*batch, d, d), and sigma a number or one a record.
+    up to six dimensions if principal standard deviations are at least sigma/10, a number or one a record.
     """
     w, log_weights = mixing_rule(MIXING_NODES)
     d = away.shape[-1]

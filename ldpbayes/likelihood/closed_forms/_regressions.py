@@ -12,10 +12,10 @@ from jax import lax
 from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked
+from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, refuse
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule
+from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule, normal_rows_gaussian
 from ldpbayes.likelihood.families import normal_log_density, support_ends
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
@@ -80,12 +80,8 @@ class SumOfStatistics(dist.Distribution):
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
-@register_closed_form(SumOfStatistics, (Gaussian, IndependentGaussian), bounded=False)
-def statistics_gaussian(base: SumOfStatistics, mechanism: Additive, z: Array) -> jax.Array:
-    """Sums of statistics plus Gaussian noise: N(z; N μ, N Σ + noise) ([KJKH] eq. 3)."""
-    variance = jnp.broadcast_to(mechanism.noise.over_columns(mechanism.noise.variance), base.event_shape)
-    total = base.covariance_matrix + variance[..., None] * jnp.eye(base.event_shape[0])
-    return normal_log_density(dist.MultivariateNormal(base.mean, total, validate_args=False), z)
+# N(z; N μ, N Σ + noise) ([KJKH] eq. 3)
+register_closed_form(SumOfStatistics, (Gaussian, IndependentGaussian), bounded=False)(normal_rows_gaussian)
 
 
 def linear_rows(
@@ -124,16 +120,13 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
 
     By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance
     M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
-    For a zero mean the sum of outer products is exactly Wishart; the normal law is that of many records.
 
     Parameters
     ----------
     rows : numpyro.distributions.MultivariateNormal
         Of a record (x, y), the response last, as of `linear_rows`.
-    count : array_like
-        Number of records.
-    off_diagonal : {"scaled", "once"}
-        s, as in `LinearStatisticsMechanism`.
+    count, off_diagonal : array_like, {"scaled", "once"}
+        Number of records; s, as in `LinearStatisticsMechanism`.
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -172,10 +165,8 @@ def logistic_statistics(
 
     Parameters
     ----------
-    covariates, slopes, intercept
-        As in `linear_rows`, without a batch; the intercept is the predictor where all covariates are 0.
-    count, off_diagonal
-        As in `linear_statistics`.
+    covariates, slopes, intercept, count, off_diagonal
+        As in `linear_rows`, without a batch (the intercept is the predictor at x = 0), and `linear_statistics`.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -197,11 +188,10 @@ def logistic_statistics(
     return SumOfStatistics(jnp.concatenate([factor * mean, with_y]), each, count)
 
 
-def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array, Array]:
-    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal, to 1e-11 by the trapezoid rule. Its
-    error is of order exp(−2π · π/step), as the poles of g are π away from the real line. Steps are an eighth of the
-    standard deviation; where that is wide the 129 points are around 0 instead, beyond which g less an error function,
-    whose expectation is known, vanishes.
+def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
+    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal, to 1e-11 by the trapezoid rule, whose
+    error is of order exp(−2π · π/step): poles of g are π away from the real line. Steps are an eighth of the standard
+    deviation; if that is wide the points are around 0, beyond which g less erf(η/2), of known expectation, vanishes.
     """
     points = np.arange(-64, 65)
     wide = variance > WIDE**2
@@ -215,8 +205,8 @@ def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array, A
     g1 = (1 - g) * (1 + g) / 2
     g2 = -g * g1
     g3 = -g1 * g1 - g * g2
-    expected = (weights * jnp.stack([g - erf(t / 2), g1, g2, g3])).sum(axis=-1)
-    return expected[0] + erf(mean / jnp.sqrt(4 + 2 * variance)), expected[1], expected[2], expected[3]
+    expected, *derivatives = (weights * jnp.stack([g - erf(t / 2), g1, g2, g3])).sum(axis=-1)
+    return expected + erf(mean / jnp.sqrt(4 + 2 * variance)), *derivatives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,8 +307,8 @@ class RegressionRows(dist.Distribution):
         validate_args: bool | None = None,
     ):
         if len(covariates.event_shape) != 1 or covariates.batch_shape:
-            shapes = f"event shape {covariates.event_shape} and batch shape {covariates.batch_shape}"
-            raise ValueError(f"covariates must have an event shape (d,) and no batch, got {shapes}")
+            shapes = covariates.batch_shape, covariates.event_shape
+            raise ValueError(f"covariates must have batch shape () and an event shape (d,), got {shapes}")
         width = covariates.event_shape[0] + 1
         if not -width <= place < width:
             raise ValueError(f"place must be a position in a row of {width} columns, got {place}")
@@ -345,9 +335,8 @@ class RegressionRows(dist.Distribution):
 
     def parts(self, value: Array) -> tuple[Array, Array]:
         """Covariates (*batch, d) and responses (*batch), as NumPy arrays where the rows are one."""
-        sides = [side for side in (value[..., : self.place], value[..., self.place + 1 :]) if side.shape[-1]]
         xp = np if isinstance(value, np.ndarray) else jnp
-        return sides[0] if len(sides) == 1 else xp.concatenate(sides, axis=-1), value[..., self.place]
+        return xp.delete(value, self.place, axis=-1), value[..., self.place]
 
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
@@ -372,9 +361,7 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array
 
 @register_closed_form(RegressionRows, LogisticRecordsMechanism)
 def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
-    """Rows under Gaussian noise and randomized response on a response of 0 or 1: log N(z_x) + log(q + (1 − 2q) p), with
-    p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) the probability of a flip.
-    """
+    """Log N(z_x) + log(q + (1 − 2q) p), p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) that of a flip."""
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
     sigma, x, y = _checked(base, mechanism, z)
@@ -391,30 +378,23 @@ def _checked(
 ) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
-        raise ValueError(
-            f"the mechanism must perturb all columns but the response, which is column {base.place}; got {mechanism}"
-        )
+        raise ValueError(f"the mechanism must perturb all columns but the response, {base.place}; got {mechanism}")
     sigma = jnp.asarray(mechanism.noise.standard_deviation)
     if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
     law = base.response(jnp.zeros((1, 1)))
     inside = law.support(y[..., None, None])
-    if isinstance(inside, np.ndarray) and not inside.all():
-        bad = np.argwhere(~inside)[:, : y.ndim]
-        raise ValueError(
-            f"{len(bad)} responses (column {base.place}) are not in the support of {type(law).__name__}, "
-            f"the first ({y[tuple(bad[0])]:g}) at {', '.join(map(str, bad[0]))}"
-        )
+    if isinstance(inside, np.ndarray):
+        problem = f"{{}} responses (column {base.place}) are not in the support of {type(law).__name__}"
+        refuse(~inside[..., 0, 0], problem, y)
     return sigma, x, y
 
 
 def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log density of perturbed covariates (w, *batch), and mean (w, *batch) and variance (w,) of the predictor, under
-    normal noise of variance sigma² w, or sigma² where w is None.
-    """
+    """Log density of covariates (w, *batch), mean and variance (w,) of the predictor, at noise of variance sigma² w."""
     m, covariance, slopes = base.covariates.loc, base.covariates.covariance_matrix, base.slopes
-    single, w = w is None, np.ones(1) if w is None else w
+    single, w = w is None, np.ones(1) if w is None else w  # the axis of w is left out where w is None
     precisions, log_roots = mixing_precisions(covariance, sigma, w)
     # the predictor given z and w has mean θᵀm + gain (z − m) and variance θᵀ(C − C P C) θ, here without a difference
     load = covariance @ slopes
@@ -441,9 +421,8 @@ def _given_covariates(base: RegressionRows, sigma: Array, w: Array, z: Array) ->
 
 
 def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor: float | None = None) -> jax.Array:
-    """Log E[p(y | t + √v U)] for standard normal U, with y (*batch), t (q, *batch) and v (q,), or t (*batch) and v ().
-    Responses with finitely many values are tabulated (`smoothed_log`), unless the law depends on traced parameters
-    besides the predictor, in which a table has no derivatives. `floor` takes the place of an expansion's own.
+    """Log E[p(y | t + √v U)], U standard normal; y (*batch), t (q, *batch) and v (q,), or t (*batch) and v (). Finitely
+    many responses are tabulated, unless their law has traced parameters, in which a table has no derivatives.
     """
     if base.expansion is not None:
         p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
@@ -453,7 +432,7 @@ def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor
     if base.response is dist.BernoulliLogits:
         # p(0 | η) = p(1 | −η): one label is enough
         flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
-        value = smoothed_log(_log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
+        value = smoothed_log(jax.nn.log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
         return value.reshape(t.shape) + _log_in(BINARY, y)
     labels = _labels(base.response)
     if labels is not None:
@@ -475,10 +454,6 @@ def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor
 def _log_in(labels: np.ndarray, y: Array) -> jax.Array:
     """0 for y that is one of the labels, −inf for other numbers, NaN for NaN."""
     return jnp.where(jnp.any(y[..., None] == labels, axis=-1), 0.0, jnp.where(y == y, -jnp.inf, jnp.nan))
-
-
-def _log_sigmoid(s: Array) -> jax.Array:
-    return jnp.minimum(s, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(s)))
 
 
 def _labels(response: Response) -> np.ndarray | None:

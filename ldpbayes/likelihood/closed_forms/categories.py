@@ -24,9 +24,7 @@ FEWEST = 64  # categories from which on `bit_product` is faster, for one chain a
 
 @functools.singledispatch
 def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
-    """Probability of S(z) under a law theta (*batch, codes), whose batch broadcasts with that of z; with `groups` each
-    released value has its row of theta. A class whose masses need not look at all memberships registers a function.
-    """
+    """Probability of S(z) under a law theta (*batch, codes) that broadcasts with z, or that of its group."""
     theta = jnp.asarray(theta)
     batch = np.shape(z)[: np.ndim(z) - len(mechanism.event_shape)]
     if groups is None and theta.ndim > 1:
