@@ -131,15 +131,13 @@ class TotalSketch(Sketch):
     nodes: Any
     weights: Any
 
+    size = property(lambda self: self.mechanism.count)
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
         """Sum locally perturbed statistics (N, statistics) of one record each; ValueError if they are sums already."""
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
-
-    @property
-    def size(self) -> Any:
-        return self.mechanism.count
 
     def _common(self) -> Any:
         return dataclasses.replace(self.mechanism, count=None)

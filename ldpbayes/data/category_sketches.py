@@ -169,10 +169,7 @@ class ExpandedSketch(Sketch):
         raise AttributeError("an expansion has no nodes and weights; release.sketch(expand=False) or sketch.exact has")
 
     weights = nodes
-
-    @property
-    def size(self) -> Any:
-        return self.count
+    size = property(lambda self: self.count)
 
     @property
     def exact(self) -> CountSketch:
@@ -306,11 +303,9 @@ class CategoryRecords:
         for start in range(0, n, size):
             _free_pages(self.values)
             part = slice(start, start + size)
-            mechanism: Any = self.mechanism.of_records((n,), part)
+            mechanism, values = self.mechanism.of_records((n,), part), np.asarray(self.values[part])
             with jax.enable_x64(True):
-                memberships, constants = (
-                    np.asarray(a) for a in _membership_and_constant(mechanism, np.asarray(self.values[part]))
-                )
+                memberships, constants = map(np.asarray, _membership_and_constant(mechanism, values))
             epsilon = np.broadcast_to(mechanism.epsilon, len(memberships))
             rows, rest = memberships * -np.expm1(-epsilon)[:, None], np.exp(-epsilon)
             if self.by is None:

@@ -17,6 +17,10 @@ class Table:
     is a table, and in ``table @ slopes`` or ``jnp.asarray(table)`` it is a matrix (rows, columns), without labels.
     """
 
+    columns = property(lambda self: list(self._columns))
+    shape = property(lambda self: (len(self), len(self._columns)))
+    T = property(lambda self: self.values.T)
+
     def __init__(self, columns: dict[Any, Any]) -> None:
         self._columns = columns
 
@@ -38,10 +42,6 @@ class Table:
         return self[name]
 
     @property
-    def columns(self) -> list[Any]:
-        return list(self._columns)
-
-    @property
     def values(self) -> Array:
         """All columns as a matrix (rows, columns), of NumPy unless they are being traced."""
         parts = {name: self[name] for name in self}
@@ -51,14 +51,6 @@ class Table:
                 raise TypeError(f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: {hint}")
         xp = jax.numpy if any(isinstance(part, jax.Array) for part in parts.values()) else np
         return xp.stack([*parts.values()], axis=-1)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self), len(self._columns)
-
-    @property
-    def T(self) -> Array:
-        return self.values.T
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))

@@ -52,6 +52,9 @@ class PanelSketch(Sketch):
     probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
+    size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
+    places = property(lambda self: _atom_places(self.mechanism, self.edges))
+    channel_panels = property(lambda self: self.grid or len(self.edges) - 1)
 
     @classmethod
     def of(
@@ -77,10 +80,6 @@ class PanelSketch(Sketch):
             probes=_evenly_spread(array),
         )
 
-    @property
-    def size(self) -> Any:
-        return self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum()
-
     @cached_property
     def nodes(self) -> np.ndarray:
         """Node values (panels × order + 4 + places,), which do not depend on records: four carry the tails, where log p
@@ -99,10 +98,6 @@ class PanelSketch(Sketch):
             tails = [first, first, last, last]
         return np.concatenate([inner, tails, self.places])
 
-    @property
-    def places(self) -> np.ndarray:
-        return _atom_places(self.mechanism, self.edges)
-
     @cached_property
     def weights(self) -> Any:
         """Node weights (nodes,); they sum to the number of records."""
@@ -115,10 +110,6 @@ class PanelSketch(Sketch):
         far = far - beyond if self.mechanism.has_atoms else far
         tails = xp.stack([beyond - far, far], axis=1).ravel()
         return xp.concatenate([inner.ravel(), tails, self.atoms])
-
-    @property
-    def channel_panels(self) -> int:
-        return self.grid or len(self.edges) - 1
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
         """The sketch on fewer panels in z and in x (`grid`), and edges at integers if `lattice`, by default if all
@@ -179,9 +170,7 @@ def _evenly_spread(values: np.ndarray) -> np.ndarray:
     return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
 
 
-def panel_edges(
-    mechanism: Any, panels: int | None = None, lattice: bool | None = None
-) -> tuple[np.ndarray, int | None]:
+def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:
     """Panel edges (panels + 1,), and the number of panels between the bounds if those beyond are graded."""
     if mechanism.released_range is None:
         why = "releases rows" if mechanism.event_shape else "names no released_range"
@@ -190,18 +179,18 @@ def panel_edges(
         at_least(1, "panels", panels)
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
-    linear, resolution = mechanism.linear_tails, mechanism.resolution
-    if not linear and resolution is not None and high - upper > HEAVY * float(resolution):
+    linear, resolution = mechanism.linear_tails, float(mechanism.resolution)
+    if not linear and high - upper > HEAVY * resolution:
         # noise that reaches so much further than it varies falls off like a power; its density has poles at a
         # resolution's distance, hence two panels a resolution
-        inside = max(PANELS, min(MOST_INSIDE, math.ceil(2 * (upper - lower) / float(resolution))))
+        inside = max(PANELS, min(MOST_INSIDE, math.ceil(2 * (upper - lower) / resolution)))
         ends = (low, lower, upper, high)
         edges = _graded(inside, GROWTH, ends)
         share = 1.0 if panels is None else (len(edges) - 1) / panels
         return _graded(math.ceil(inside / share), GROWTH * share, ends), inside
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
-        bend = float(resolution) * min(1.0, float(resolution) / (upper - lower))
+        bend = resolution * min(1.0, resolution / (upper - lower))
         panels = PANELS if linear else max(PANELS, min(4096, math.ceil((high - low) / bend)))
         panels *= 1 if mechanism.period is None else 3  # of whose range the bounds are a third
     first, last = math.ceil(low), math.floor(high)

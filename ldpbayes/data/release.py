@@ -80,11 +80,9 @@ class Release(Holding):
             if self.count not in (None, count):
                 raise ValueError(f"count is {self.count}, but there are {count} values; leave count out")
         object.__setattr__(self, "count", count)
-        if self.mechanism.batch_shape not in ((), (1,), (self.count,)):
-            raise ValueError(
-                f"the mechanism's parameters have shape {self.mechanism.batch_shape}, but there are {self.count} "
-                "records: give one budget, or one a record"
-            )
+        if self.mechanism.batch_shape not in ((), (1,), (count,)):
+            shape = self.mechanism.batch_shape
+            raise ValueError(f"{count} records have parameters of shape {shape}: give one budget, or one a record")
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:

@@ -314,9 +314,7 @@ def _power_at_end(base: dist.Distribution, end: Array, near: Array, direction: A
     return jnp.where(resolved, rise / (log_distance[1] - log_distance[0]), 0.0)
 
 
-def log_mass_beyond(
-    base: dist.Distribution, nodes: np.ndarray, open_ends: tuple[bool, bool], inside: jax.Array
-) -> Array:
+def log_mass_beyond(base: dist.Distribution, nodes: Array, open_ends: tuple[bool, bool], inside: jax.Array) -> Array:
     """Log masses (2, *batch) of a discrete base below and above nodes, which are consecutive integers."""
     unbounded_below, unbounded_above = open_ends
     if not (unbounded_below or unbounded_above):

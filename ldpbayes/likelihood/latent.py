@@ -154,18 +154,14 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
             hint = "" if isinstance(mechanism, PureProtocol) else "; if it clips the others, it must say clips = True"
-            raise ValueError(
-                f"{kind} takes values {least:g}..{most:g}, but the base distribution {law} has support "
-                f"[{low:g}, {high:g}]{hint}"
-            )
+            support = f"[{low:g}, {high:g}]{hint}"
+            raise ValueError(f"{kind} takes values {least:g}..{most:g}, but {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):
         if discrete and not is_concrete(*support_ends(base)):
             raise ValueError(f"the sum over a {law} needs a support, and bounds, that are known before tracing")
         if not discrete or math.isinf(high - low):
-            raise ValueError(
-                f"{law} has no closed form under {kind} without bounds, and a channel needs them; give the mechanism "
-                "bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
-            )
+            hint = "give it bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
+            raise ValueError(f"{law} has no closed form under {kind} without bounds; {hint}")
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
@@ -226,10 +222,8 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
     lower, upper = _bounds(mechanism)
     if not is_concrete(lower, upper):
-        raise ValueError(
-            f"a discrete base distribution needs bounds that are known before tracing; under jit give "
-            f"{type(mechanism).__name__} as a constant, or make its bounds static (ldpbayes.mechanisms.static)"
-        )
+        hint = "close over the mechanism, or make them static (ldpbayes.mechanisms.static)"
+        raise ValueError(f"a discrete base distribution needs bounds that are known before tracing: {hint}")
     low, high = _known_ends(base)
     lower, upper = float(np.min(lower)), float(np.max(upper))
     if math.isinf(upper - lower):  # nothing is clipped, and nothing lies beyond a support that is finite

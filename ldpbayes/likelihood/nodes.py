@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
-from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
@@ -25,13 +24,10 @@ MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a clos
 class ExpandedLaw(dist.Distribution):
     """All records of an `ExpandedSketch` as one event, their number; `theta` (*sketch.law_shape, d) are the shares."""
 
-    arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("theta", "polynomial")
     support = constraints.nonnegative
 
-    def __init__(
-        self, base_dist: dist.Distribution, sketch: ExpandedSketch, *, validate_args: bool | None = None
-    ) -> None:
+    def __init__(self, base_dist: dist.Distribution, sketch: ExpandedSketch) -> None:
         if is_own(base_dist, sketch.mechanism):
             raise ValueError(
                 f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__} has a closed form of your own, "
@@ -39,17 +35,15 @@ class ExpandedLaw(dist.Distribution):
             )
         self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
         self.sketch = sketch  # lost where the law is taken apart as a pytree
-        super().__init__((), (), validate_args=validate_args)
+        super().__init__()
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
         return jnp.sum(self.polynomial(self.theta))
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
         if tuple(batch_shape):
-            raise ValueError(
-                f"an expansion is one site of all records, and plates or masks make it of shape {tuple(batch_shape)}; "
-                "release.sketch(expand=False) counts released values instead"
-            )
+            hint = "release.sketch(expand=False) counts released values instead"
+            raise ValueError(f"an expansion is one site, and plates or masks make it of shape {batch_shape}; {hint}")
         return self
 
 
@@ -91,10 +85,8 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
         between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
         share = sketch.mechanism.unperturbed
         if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
-            raise ValueError(
-                f"a sketch keeps the atoms of at most {MAX_ATOMS} counts between the bounds, and here are {between}, "
-                "some of them released without noise; fit the release itself"
-            )
+            hint = "some of them released without noise; fit the release itself"
+            raise ValueError(f"a sketch keeps the atoms of at most {MAX_ATOMS} counts, and here are {between}, {hint}")
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
     # move a kink, which cuts panels anew each time

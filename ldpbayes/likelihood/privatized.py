@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
-from numpyro.distributions.constraints import Constraint
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -45,10 +44,11 @@ class Privatized(dist.Distribution):
         serves the pair.
     """
 
-    arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("base_dist", "mechanism")
     _validate_args = True  # released values are input; NumPyro's own default has changed between versions
     pytree_aux_fields = ("method", "panels")
+    support = property(lambda self: self.mechanism.support)
+    _law = property(lambda self: unexpanded(self.base_dist))
 
     def __init__(
         self,
@@ -61,9 +61,8 @@ class Privatized(dist.Distribution):
     ) -> None:
         if base_dist.event_shape != mechanism.record_shape:
             wanted = f"have event shape {mechanism.record_shape}" if mechanism.record_shape else "be univariate"
-            raise ValueError(
-                f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {base_dist.event_shape}"
-            )
+            shape = base_dist.event_shape
+            raise ValueError(f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {shape}")
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
         if any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
@@ -80,16 +79,8 @@ class Privatized(dist.Distribution):
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
-    @property
-    def _law(self) -> Any:
-        return unexpanded(self.base_dist)
-
     def _closed_form(self) -> ClosedForm | None:
         return None if self.method == "channel" else closed_form(self._law, self.mechanism)
-
-    @property
-    def support(self) -> Constraint:
-        return self.mechanism.support
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw released values: x from the base, then the mechanism; for simulation and studies."""
@@ -170,16 +161,12 @@ def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
 class Grouped(dist.Distribution):
     """Records of several groups: record i follows law ``groups[i]`` (N,) of a univariate law of batch shape (G,)."""
 
-    arg_constraints: dict[str, Constraint] = {}
     pytree_data_fields = ("base_dist", "groups")
+    support = property(lambda self: self.base_dist.support)
 
     def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
         self.base_dist, self.groups = base_dist, groups
         super().__init__(jnp.shape(groups), (), validate_args=validate_args)
-
-    @property
-    def support(self) -> Constraint:
-        return self.base_dist.support
 
     def _own(self, of_all_laws: jax.Array) -> jax.Array:
         """A record's own entry in rows (*batch, N, G)."""

@@ -133,10 +133,8 @@ def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: A
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
-        raise ValueError(
-            f"multivariate normal rows have a likelihood under independent Laplace noise in up to {max(PRODUCT_NODES)} "
-            f"columns, here are {d}; symmetric Laplace or Gaussian noise has one in any number"
-        )
+        hint = f"here are {d}; symmetric Laplace or Gaussian noise has one in any number"
+        raise ValueError(f"rows have a likelihood under independent Laplace noise in up to 3 columns, {hint}")
     mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
     away = jnp.asarray(z)[..., mechanism.index] - mean
     w, log_weights = mixing_rule(PRODUCT_NODES[d])

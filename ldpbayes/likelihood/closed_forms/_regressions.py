@@ -48,25 +48,14 @@ class SumOfStatistics(dist.Distribution):
         "count": constraints.positive,
     }
     support = constraints.real_vector
+    mean = property(lambda self: jnp.asarray(self.count)[..., None] * self.each_mean)
+    covariance_matrix = property(lambda self: jnp.asarray(self.count)[..., None, None] * self.each_covariance)
+    variance = property(lambda self: jnp.diagonal(self.covariance_matrix, axis1=-2, axis2=-1))
 
-    def __init__(
-        self, each_mean: Array, each_covariance: Array, count: Array, *, validate_args: bool | None = None
-    ) -> None:
+    def __init__(self, each_mean: Array, each_covariance: Array, count: Array, *, validate_args: bool | None = None):
         self.each_mean, self.each_covariance, self.count = each_mean, each_covariance, count
         batch = jnp.broadcast_shapes(jnp.shape(each_mean)[:-1], jnp.shape(each_covariance)[:-2], jnp.shape(count))
         super().__init__(batch, jnp.shape(each_mean)[-1:], validate_args=validate_args)
-
-    @property
-    def mean(self) -> jax.Array:
-        return jnp.asarray(self.count)[..., None] * self.each_mean
-
-    @property
-    def covariance_matrix(self) -> jax.Array:
-        return jnp.asarray(self.count)[..., None, None] * self.each_covariance
-
-    @property
-    def variance(self) -> jax.Array:
-        return jnp.diagonal(self.covariance_matrix, axis1=-2, axis2=-1)
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         # not Cholesky: statistics that do not vary, such as those of a constant column, make it singular
@@ -288,10 +277,10 @@ class RegressionRows(dist.Distribution):
     Beyond 40 densities are too small. A response whose probability is below exp(−20) is exact to 1e-4.
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real_vector
     pytree_data_fields = ("covariates", "slopes", "intercept")
     pytree_aux_fields = ("response", "place", "scales", "nodes", "expansion")
+    index = property(lambda self: tuple(j for j in range(self.event_shape[0]) if j != self.place))
 
     def __init__(
         self,
@@ -317,10 +306,6 @@ class RegressionRows(dist.Distribution):
         self.covariates, self.response, self.slopes, self.intercept = covariates, response, slopes, intercept
         self.place, self.scales, self.nodes, self.expansion = place % width, scales, nodes, expansion
         super().__init__((), (width,), validate_args=validate_args)
-
-    @property
-    def index(self) -> tuple[int, ...]:
-        return tuple(j for j in range(self.event_shape[0]) if j != self.place)
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         keys = jax.random.split(key)
@@ -373,9 +358,7 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
-def _checked(
-    base: RegressionRows, mechanism: Additive | LogisticRecordsMechanism, z: Array
-) -> tuple[jax.Array, Array, Array]:
+def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
         raise ValueError(f"the mechanism must perturb all columns but the response, {base.place}; got {mechanism}")
