@@ -80,11 +80,9 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
     if n * math.prod(shape) * (1 if concrete else BUILD_ROOM) > MAX_ENTRIES:
         # a sketch passes `panels`, and would not be helped by being sketched
         instead = "release.sketch()" if panels is None else "the release itself in place of a sketch"
-        raise ValueError(
-            f"a channel of {n} nodes for values of shape {tuple(shape)} would need more than "
-            f"{MAX_ENTRIES * 8 / 2**30:.0f} GiB; use {instead}, or fewer panels"
-            + ("" if concrete else ", or pass the released values outside jit, where it can be built in chunks")
-        )
+        size = f"a channel of {n} nodes for values of shape {shape} would need more than 1 GiB"
+        hint = "" if concrete else ", or pass the released values outside jit, where it can be built in chunks"
+        raise ValueError(f"{size}; use {instead}, or fewer panels{hint}")
     if not concrete:
         z = jnp.broadcast_to(z, shape + event)
         return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
@@ -112,8 +110,7 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
 
     if grid.nodes.ndim > 1:
-        edges = None if grid.edges is None else cut(grid.edges)
-        grid = replace(grid, nodes=cut(grid.nodes), ends=(cut(grid.ends[0]), cut(grid.ends[1])), edges=edges)
+        grid = replace(grid, nodes=cut(grid.nodes), edges=cut(grid.edges), ends=(cut(grid.ends[0]), cut(grid.ends[1])))
     return grid, mechanism._map_personal(cut)
 
 

@@ -130,19 +130,17 @@ def unexpanded(base: dist.Distribution) -> Any:
     return base
 
 
-def support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Lower and upper end of a univariate support, possibly traced, or ±inf, from its NumPyro constraint."""
-    support: Any = base.support
-    if support is constraints.boolean:
+def ends_of(constraint: Any) -> tuple[Array, Array]:
+    """Lower and upper end of a univariate support or domain, possibly traced, or ±inf, from its NumPyro constraint."""
+    if constraint is constraints.boolean:
         return 0.0, 1.0
-    return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+    return getattr(constraint, "lower_bound", -math.inf), getattr(constraint, "upper_bound", math.inf)
 
 
 def static_support_ends(base: dist.Distribution) -> tuple[Array, Array]:
     """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
     family = type(unexpanded(base)).support
-    depends = isinstance(family, property) or not isinstance(family, constraints.Constraint)
-    return (-math.inf, math.inf) if depends else support_ends(base)
+    return ends_of(None if isinstance(family, property) else family)
 
 
 def is_infinite(end: Array) -> bool:
@@ -220,7 +218,7 @@ def double_exponential(step: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
 
 def log_mass_outside(base: dist.Distribution, first: Array, last: Array) -> jax.Array:
     """Log masses of a continuous base below ``first`` and above ``last``, shape (2, *batch)."""
-    low, high = support_ends(base)
+    low, high = ends_of(base.support)
     first, last = (edge if isinstance(edge, jax.Array) else np.asarray(edge) for edge in (first, last))
     known = family_of(base).log_mass_outside(first, last)
     if known is not None:
@@ -250,7 +248,7 @@ def _log_mass_by_cdf(base: dist.Distribution, sides: list[tuple[Array, Array, in
     edges, ends, directions = (stacked(*column) for column in zip(*sides, strict=True))
     rank = max(edges.ndim, ends.ndim, 1 + len(base.batch_shape))
     edges, ends, directions = (aligned(array, rank) for array in (edges, ends, directions))
-    low, high = support_ends(base)
+    low, high = ends_of(base.support)
     # at the ends of the support and beyond them a cdf may have no derivative, and nobody asks for it
     within = (edges > low) & (edges < high)
     cdf = family_of(base).cdf(jnp.where(within, edges, _feasible(base, edges)))

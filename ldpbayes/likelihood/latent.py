@@ -14,7 +14,7 @@ from numpy.polynomial.legendre import leggauss
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import families
-from ldpbayes.likelihood.families import aligned, is_infinite, support_ends
+from ldpbayes.likelihood.families import aligned, ends_of, is_infinite
 from ldpbayes.mechanisms import Mechanism, PureProtocol
 from ldpbayes.numerics.special import log_sum
 
@@ -146,7 +146,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     takes_integers = mechanism.domain.is_discrete
     discrete = base.support.is_discrete
     low, high = _known_ends(base)
-    lower, upper = _bounds(mechanism)
+    lower, upper = ends_of(mechanism.domain)
     if takes_integers and not discrete:
         takes = "categories" if isinstance(mechanism, PureProtocol) else "whole numbers"
         raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
@@ -157,7 +157,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):
-        if discrete and not is_concrete(*support_ends(base)):
+        if discrete and not is_concrete(*ends_of(base.support)):
             raise ValueError(f"the sum over a {law} needs a support, and bounds, that are known before tracing")
         if not discrete or math.isinf(high - low):
             hint = "give it bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
@@ -169,8 +169,8 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     check_nodes(base, mechanism)
     if base.support.is_discrete:
         return _discrete_latent(base, mechanism)
-    low, high = support_ends(base)
-    lower, upper = _bounds(mechanism)
+    low, high = ends_of(base.support)
+    lower, upper = ends_of(mechanism.domain)
     xp = np if is_concrete(low, high, lower, upper) else jnp
     if panels is None:
         panels = PANELS
@@ -206,21 +206,15 @@ def _panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
     return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
-def _bounds(mechanism: Mechanism) -> tuple[Array, Array]:
-    """Ends of the interval to which records are clipped, or of the codes that are taken; infinite without one."""
-    domain = mechanism.domain
-    return getattr(domain, "lower_bound", -math.inf), getattr(domain, "upper_bound", math.inf)
-
-
 def _known_ends(base: dist.Distribution) -> tuple[float, float]:
     """Ends of a support that hold for a whole batch, ±inf where they are being traced."""
-    low, high = support_ends(base)
+    low, high = ends_of(base.support)
     return float(np.min(low)) if is_concrete(low) else -math.inf, float(np.max(high)) if is_concrete(high) else math.inf
 
 
 def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
-    lower, upper = _bounds(mechanism)
+    lower, upper = ends_of(mechanism.domain)
     if not is_concrete(lower, upper):
         hint = "close over the mechanism, or make them static (ldpbayes.mechanisms.static)"
         raise ValueError(f"a discrete base distribution needs bounds that are known before tracing: {hint}")

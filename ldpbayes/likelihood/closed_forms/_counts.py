@@ -134,7 +134,7 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     law = families.unexpanded(base)
     noise: Any = mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
-    end = families.support_ends(law)[1]
+    end = families.ends_of(law.support)[1]
     if not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):

@@ -93,14 +93,11 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
     exponents, widths, steps = (left, right), (before, behind), (gap * before, (rate + theta) * behind)
     # of one shape before they are stacked: z alone may lack the axes of theta
     parts = jnp.stack(jnp.broadcast_arrays(*exponents, *widths, *steps))
-    left, right = (
-        jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
-    )
+    inside = jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
     return jnp.log(0.5 * rate) + special.logsumexp(
         special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
         -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper),
-        left,
-        right,
+        *inside,
     )
 
 
@@ -111,10 +108,8 @@ def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) 
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
     stop = jnp.maximum(upper, start)
     # x = z + noise·s: θ exp(−θ x) φ(s), anchored at the lower limit, where the exponential is largest
-    u = (start - z) / noise
-    interior = (
-        special.log_tilted_normal(u, u + (stop - start) / noise, -theta * noise, u) - theta * start + jnp.log(theta)
-    )
+    u, width = (start - z) / noise, (stop - start) / noise
+    interior = special.log_tilted_normal(u, u + width, -theta * noise, u) - theta * start + jnp.log(theta)
     return special.logsumexp(
         special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + special.log_normal(z, mechanism.lower, noise),
         -theta * jnp.maximum(upper, 0.0) + special.log_normal(z, upper, noise),

@@ -16,7 +16,7 @@ from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, refuse
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule, normal_rows_gaussian
-from ldpbayes.likelihood.families import normal_log_density, support_ends
+from ldpbayes.likelihood.families import ends_of, normal_log_density
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -442,7 +442,7 @@ def _log_in(labels: np.ndarray, y: Array) -> jax.Array:
 def _labels(response: Response) -> np.ndarray | None:
     """Values of the response in order, None if they are many or depend on what is traced."""
     law = response(jnp.zeros((1, 1)))
-    ends = support_ends(law)
+    ends = ends_of(law.support)
     if not law.support.is_discrete or not is_concrete(ends) or max(map(np.size, ends)) > 1:
         return None
     low, high = (float(np.ravel(end)[0]) for end in ends)

@@ -70,7 +70,7 @@ class _Transformed(Family):
         part = self.law.base_dist
         points = family_of(part).breaks()
         if type(self.law) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
-            points = points + [end for end in families.support_ends(part) if not families.is_infinite(end)]
+            points = points + [end for end in families.ends_of(part.support) if not families.is_infinite(end)]
         for transform in self.law.transforms:
             points = [transform(point) for point in points]
         return _interior(points, self.law)
@@ -125,7 +125,7 @@ class _MixtureGeneral(Family):
     def breaks(self) -> list[Array]:
         """Those of all components and, where the support goes on there, the ends of their supports."""
         parts = self.law.component_distributions
-        points = [point for part in parts for point in (*families.support_ends(part), *family_of(part).breaks())]
+        points = [point for part in parts for point in (*families.ends_of(part.support), *family_of(part).breaks())]
         return _interior(points, self.law)
 
     def centres(self) -> list[tuple[Array, Array]]:
@@ -145,4 +145,4 @@ def _interior(points: list[Array], law: Any) -> list[Array]:
             return point is end or families.is_infinite(point)
         return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
 
-    return [point for point in points if not any(is_end(point, end) for end in families.support_ends(law))]
+    return [point for point in points if not any(is_end(point, end) for end in families.ends_of(law.support))]

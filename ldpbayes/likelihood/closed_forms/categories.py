@@ -82,8 +82,6 @@ def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> 
         inside = base.probs
     else:
         inside = jnp.moveaxis(jnp.exp(log_prob_on_support(base, nodes)), 0, -1)
-    if len(nodes) == mechanism.categories:
-        return inside
     around = (int(nodes[0]), mechanism.categories - 1 - int(nodes[-1]))
     return jnp.pad(inside, [(0, 0)] * (np.ndim(inside) - 1) + [around])
 
