@@ -20,7 +20,7 @@ from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
-METHODS = ("auto", "closed_form", "channel")
+BY_CLOSED_FORM, BY_CHANNEL = ("auto", "closed_form"), ("auto", "channel")  # the methods that admit these ways
 
 
 class Privatized(dist.Distribution):
@@ -66,11 +66,11 @@ class Privatized(dist.Distribution):
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
         if any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if method not in BY_CLOSED_FORM + BY_CHANNEL:
+            raise ValueError(f"method must be one of auto, closed_form, channel, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if method == "closed_form" or mechanism.record_shape:
+            if method not in BY_CHANNEL or mechanism.record_shape:
                 for_rows = "of rows only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -80,7 +80,7 @@ class Privatized(dist.Distribution):
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
     def _closed_form(self) -> ClosedForm | None:
-        return None if self.method == "channel" else closed_form(self._law, self.mechanism)
+        return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw released values: x from the base, then the mechanism; for simulation and studies."""
