@@ -81,8 +81,8 @@ class Release(Holding):
                 raise ValueError(f"count is {self.count}, but there are {count} values; leave count out")
         object.__setattr__(self, "count", count)
         if self.mechanism.batch_shape not in ((), (1,), (count,)):
-            shape = self.mechanism.batch_shape
-            raise ValueError(f"{count} records have parameters of shape {shape}: give one budget, or one a record")
+            shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
+            raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:

@@ -155,7 +155,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
         if not (low >= least and high <= most):
             hint = "" if isinstance(mechanism, PureProtocol) else "; if it clips the others, it must say clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
-            raise ValueError(f"{kind} takes values {least:g}..{most:g}, but {law} has support {support}")
+            raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):
         if discrete and not is_concrete(*ends_of(base.support)):
             raise ValueError(f"the sum over a {law} needs a support, and bounds, that are known before tracing")
@@ -225,7 +225,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     if stop - start > MOST_COUNTS:
-        raise ValueError(f"{stop - start + 1:.0f} counts are more than the {MOST_COUNTS} that are added up")
+        raise ValueError(f"{stop - start:.0f} counts between bounds are more than the {MOST_COUNTS} that are added up")
     # one at least, even outside the bounds: the mechanism clips it
     nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
