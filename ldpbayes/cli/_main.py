@@ -11,30 +11,20 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
 from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._models import (
-    GROUPED,
-    as_sketch,
-    blaming,
-    load_model,
-    place_names,
-    summary,
-)
+from ldpbayes.cli._models import GROUPED, as_sketch, blaming, load_model, place_names, summary
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
-from ldpbayes.cli._releases import load_features, load_releases
+from ldpbayes.cli._releases import check_options, load_features, load_releases, parameters_of
 from ldpbayes.inference.result import ADVICE
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
-
-if TYPE_CHECKING:
-    from ldpbayes.bootstrap import PrivateEstimator
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
@@ -52,7 +42,6 @@ FAMILIES = {
     "multivariate_normal": "NormalVector",
     "poisson": "Poisson",
 }
-WHOLE = {"trials", "categories"}  # parameters of families that are integers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trusted; 130: interrupted.
     """
     try:
-        commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
-        args = parser(commands).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
@@ -90,6 +78,11 @@ def _fail(message: object, code: int) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    """Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.
+
+    ldpbayes demo
+    ldpbayes demo --out results --seed 7
+    """
     require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
     from ldpbayes.cli._demo import run
 
@@ -103,6 +96,19 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
+    r"""Sample the posterior of a model, given release files.
+
+    ldpbayes fit visits.npz --model clipped_counts --out visits.nc
+    ldpbayes fit answers.parquet --model warner
+    ldpbayes fit north.npz south.npz --model hierarchical
+    ldpbayes fit telemetry.npz --model oue_histogram
+    ldpbayes fit labels.npz --model label_regression --features features.csv
+    ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
+    ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
+        --model clipped_counts
+    ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \
+        --lower -5 --upper 5 --model hierarchical
+    """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
@@ -151,6 +157,12 @@ def few(lines: Iterable[str]) -> str:
 
 
 def _bootstrap(args: argparse.Namespace) -> int:
+    """Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
+
+    ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
+    ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
+    ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
+    """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
         ((name, _, release),) = load_releases(args)
@@ -167,7 +179,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
-def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
+def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
     from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
     from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 
@@ -176,22 +188,22 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
     if args.family not in FAMILIES and not least_squares:
         raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
     family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
-    parameters = inspect.signature(family).parameters
-    beyond = [f"--{name}" for name in values if name not in parameters]
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
-    lacking = [f"--{p.name}" for p in parameters.values() if p.default is p.empty and p.name not in values]
-    for problem, names in (("has no", beyond), ("needs", lacking)):
-        if names:
-            raise BadInput(f"--family {args.family} {problem} {' and '.join(names)}")
-    whole = {name: int(values[name]) for name in WHOLE & values.keys() if values[name] == int(values[name])}
-    records = family(**values | whole)
+    check_options(f"--family {args.family}", values, parameters_of(family))
     if least_squares:
-        return LeastSquaresEstimator(records, mechanism, args.count, intercept=not args.no_intercept)
-    return SufficientStatisticsEstimator(records, mechanism, args.count, args.account_for_clamping)
+        return LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=not args.no_intercept)
+    return SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
 def _regress(args: argparse.Namespace) -> int:
+    r"""Fit a linear predictor to released labels and public features, by maximum a posteriori.
+
+    ldpbayes regress labels.npz --features features.csv
+    ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \
+        --features age,rooms
+    ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
+    """
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
         ((name, _, release),) = load_releases(args)
@@ -213,30 +225,36 @@ def _regress(args: argparse.Namespace) -> int:
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
-    rows: list[dict[str, Any]] = []
+    """List all registered mechanisms, those of installed third parties included.
+
+    ldpbayes mechanisms
+    ldpbayes mechanisms --json
+    """
+    rows, texts = [], []
     for name in mechanism_names():
         cls = mechanism_class(name)
-        parameters = [
+        parameters: list[dict[str, Any]] = [
             {"name": p.name, "required": p.default is p.empty, "default": None if p.default is p.empty else p.default}
             for p in inspect.signature(cls).parameters.values()
         ]
-        names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
-        rows.append(names | {"parameters": parameters, "description": first_paragraph(inspect.getdoc(cls))})
-    if args.json:
-        print(json.dumps(rows, indent=2, default=repr))
-        return OK
-    for row in rows:
-        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in row["parameters"]]
-        print(f"{row['name']}({', '.join(signature)})\n    {row['description']}")
+        row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}", "parameters": parameters}
+        rows.append(row | {"description": first_paragraph(inspect.getdoc(cls))})
+        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
+        texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
+    print(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
     return OK
 
 
 def _models(args: argparse.Namespace) -> int:
+    """List the models that fit knows by name: their default priors, what they are for, and their parameters.
+
+    ldpbayes models
+    ldpbayes models --json
+    """
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
-        parameters = inspect.signature(factory).parameters.values()
-        needed = [p.name for p in parameters if p.default is p.empty]
+        needed = [parameter for parameter, required in parameters_of(factory).items() if required]
         shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")
@@ -246,6 +264,9 @@ def _models(args: argparse.Namespace) -> int:
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
+
+
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:

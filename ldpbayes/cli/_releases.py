@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,21 @@ def parameter(text: str) -> Any:
     return parts if len(parts) > 1 else parts[0]
 
 
+def parameters_of(maker: Callable) -> dict[str, bool]:
+    """Names of the parameters of a class or function, and whether each must be given."""
+    return {p.name: p.default is p.empty for p in inspect.signature(maker).parameters.values()}
+
+
+def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[str, bool]) -> None:
+    """BadInput for values that the subject has no parameter for, and for parameters that lack a value."""
+    beyond = [option(name) for name in values if name not in parameters]
+    lacking = [option(name) for name, needed in parameters.items() if needed and name not in values]
+    for problem, names in (("has no", beyond), ("needs", lacking)):
+        if names:
+            known = ", ".join(map(option, parameters)) or "none"
+            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {known}")
+
+
 class Named(NamedTuple):
     """A release, its name in messages, and its word among others: that of its group, or its file."""
 
@@ -48,14 +64,18 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
     for path in args.release:
         if path.suffix not in (*FILES, *CSV):
             raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
+    parameters = dict(args.parameters)
     options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
-    options += map(option, args.parameters)
+    options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
         raise BadInput(f"{', '.join(options)}: of .csv files only; {args.release[0]} says itself what released it")
     releases: list[Named] = []
     for path in args.release:
-        releases += _load_csv(path, args) if path.suffix in CSV else [Named(str(path), path.stem, _load_file(path))]
+        if path.suffix in CSV:
+            releases += _load_csv(path, args, parameters)
+        else:
+            releases.append(Named(str(path), path.stem, _load_file(path)))
     return releases
 
 
@@ -69,7 +89,7 @@ def _load_file(path: pathlib.Path) -> Release:
         raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
 
 
-def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
+def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
     table = Table(path)
     if args.mechanism is None:
@@ -77,7 +97,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
     personal = {
         name: table.columns([value.removeprefix(COLUMN)])[0]
-        for name, value in args.parameters.items()
+        for name, value in parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
     by = table.columns([args.by] if args.by else [])
@@ -86,23 +106,23 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
-    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, columns)
+    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
     table.read([*columns, *personal.values(), *by])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
-    groups: dict[str, Any] = table.groups(by[0]) if by else {path.stem: slice(None)}
-    single = sum(np.size(which) == 1 for which in groups.values())
+    groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
+    single = sum(len(records) == 1 for records in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
-    if by and 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & args.parameters.keys():
-        counts = f"{len(groups):,} groups of {len(table):,} records, most with a single one"
+    if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
+        counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single one"
         raise BadInput(f"--by {args.by} makes {counts}: it must name a column of groups")
     mechanisms = {}
-    for word, which in groups.items():
-        own = {name: array[which] for name, array in arrays.items()}
+    for word, records in groups.items():
+        own = {name: array[records] for name, array in arrays.items()}
         shared = {name: float(array[0]) for name, array in own.items() if (array == array[0]).all()}
         try:
             mechanisms[word] = mechanism_from_spec(spec | own | shared)
         except (TypeError, ValueError) as error:
-            raise BadInput(_located(f"{error}", table, personal, which if by else None)) from None
+            raise BadInput(_located(f"{error}", table, personal, records)) from None
     mechanism: Any = next(iter(mechanisms.values()))
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
@@ -113,25 +133,24 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace) -> list[Named]:
     values = table.matrix(columns, args.levels, words if hasattr(mechanism, "categories") else "")
     values = values if mechanism.event_shape else values[:, 0]
     releases = []
-    for word, which in groups.items():
+    for word, records in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
-            releases.append(Named(name, word, Release(values[which], mechanisms[word])))
+            releases.append(Named(name, word, Release(values[records], mechanisms[word])))
     return releases
 
 
-def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray | None) -> str:
+def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:
     """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
     match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
     if match is None or match[1] not in personal:
         return f"{table.path}: {error}"
     name, allowed, place, value = match.groups()
-    record = int(place or 0)
-    line = table.line(record if records is None else records[record])
+    line = table.lines[records[int(place or 0)]]
     return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
 
 
-def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[str, Any]:
+def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
     """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
     try:
         cls: Any = mechanism_class(args.mechanism)
@@ -139,8 +158,7 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
         names = mechanism_names()
         meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
         raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
-    values = dict(args.parameters)
-    fields = {p.name: p.default is p.empty for p in inspect.signature(cls).parameters.values()}
+    values, fields = dict(typed), parameters_of(cls)
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
@@ -148,12 +166,7 @@ def _mechanism_parameters(args: argparse.Namespace, columns: list[str]) -> dict[
     if "categories" in fields:
         fields["levels"] = False
         values = ({"categories": len(args.levels)} if args.levels else {}) | values
-    beyond = [option(name) for name in values if name not in fields]
-    lacking = [option(name) for name, needed in fields.items() if needed and name not in values]
-    for problem, names in (("has no", beyond), ("needs", lacking)):
-        if names:
-            known = ", ".join(map(option, fields))
-            raise BadInput(f"--mechanism {args.mechanism} {problem} {', '.join(names)}; its options are {known}")
+    check_options(f"--mechanism {args.mechanism}", values, fields)
     unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
     if unbounded and "sensitivity" in fields and "sensitivity" not in values:
         bounds = f"{' and '.join(map(option, unbounded))} (bounds to which records were clipped), or "
@@ -174,15 +187,9 @@ class NamedMatrix(np.ndarray):
 def load_features(args: argparse.Namespace) -> NamedMatrix:
     """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
-    if path.suffix not in (*CSV, ".npy"):
-        if len(args.release) > 1 or args.release[0].suffix not in CSV:
-            raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
-        table = Table(args.release[0])
-        names = table.columns([str(path)])
-        matrix = table.read(names).matrix(names)
-    elif not path.is_file():
+    if path.suffix in (*CSV, ".npy") and not path.is_file():
         raise BadInput(f"--features: no file {path}")
-    elif path.suffix == ".npy":
+    if path.suffix == ".npy":
         try:
             matrix = np.asarray(np.load(path, allow_pickle=False), float)
         except (ValueError, OSError) as error:
@@ -191,11 +198,17 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
         names = [f"x[{j}]" for j in range(matrix.shape[1])]
     else:
-        table = Table(path, headless=True)
-        if not all(table.names):
+        if path.suffix in CSV:
+            table = Table(path, headless=True)
+            names = table.columns(table.names)
+        elif len(args.release) == 1 and args.release[0].suffix in CSV:
+            table = Table(args.release[0])
+            names = table.columns([str(path)])
+        else:
+            raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
+        if not all(names):
             advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
-            raise BadInput(f"--features: column {table.names.index('') + 1} of {path} has no name: {advice}")
-        names = table.columns(table.names)
+            raise BadInput(f"--features: column {names.index('') + 1} of {path} has no name: {advice}")
         matrix = table.read(names).matrix(names)
     features = matrix.view(NamedMatrix)
     features.columns = names

@@ -51,7 +51,7 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    return parser([None] * 6).parse_args(cli._joined([command, *map(str, argv)]))
+    return parser(cli.COMMANDS).parse_args(cli._joined([command, *map(str, argv)]))
 
 
 def load_release(args):
