@@ -62,15 +62,15 @@ def plot_intervals(
         ax.axvspan(low, high, color=_GREY, alpha=0.18, linewidth=0)
         ax.axvline(mean, color=_GREY, linewidth=1)
         ax.annotate("non-private", (mean, 1), (0, 3), xycoords=("data", "axes fraction"), color=_GREY, **above)
-    labelled: set[str] = set()
+    unlabelled = set(analyses)
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
             mean, low, high = _interval(np.ravel(draws), level)
             y = row + offsets[name]
             ax.plot([low, high], [y, y], color=colours[name], linewidth=2.5, solid_capstyle="butt")
             ax.plot(mean, y, "o", color=colours[name], markersize=6)
-            if name not in labelled:
-                labelled.add(name)
+            if name in unlabelled:
+                unlabelled.remove(name)
                 place, distance = (above | {"va": "top"}, -7) if offsets[name] > 0 else (above, 7)
                 ax.annotate(name, (mean, y), (0, distance), color=colours[name], bbox=box, **place)
     ax.set_yticks(range(len(estimates)), list(estimates))

@@ -40,15 +40,13 @@ def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def readable(value: Any) -> np.ndarray | None:
     """Numbers as an array, None where they cannot be read: tracers, shapes, deleted arrays, anything else."""
-    if isinstance(value, jax.Array):
-        known = is_concrete(value) and not value.is_deleted() and value.is_fully_addressable
-    else:
-        foreign = hasattr(value, "dtype") or isinstance(value, (tuple, list))
-        known = isinstance(value, np.ndarray | np.generic) or not foreign
-    if not known:
+    if isinstance(value, (tuple, list)):
         return None
-    kind = value.dtype.kind if hasattr(value, "dtype") else np.asarray(value).dtype.kind
-    return np.asarray(value) if kind in "biuf" else None
+    try:
+        array = np.asarray(value)
+    except (TypeError, RuntimeError):  # of tracers, and of arrays that are deleted or partly on other machines
+        return None
+    return array if array.dtype.kind in "biuf" else None
 
 
 class Called:

@@ -122,11 +122,11 @@ class Table:
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """For each word in a column, in the order of the file, the records that have it."""
-        words = np.array([cell.strip() for cell in self._cells[name]])
-        self._refuse_missing(name, np.flatnonzero(words == ""))
-        different, first, counts = np.unique(words, return_index=True, return_counts=True)
-        records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
-        return {str(different[group]): records[group] for group in np.argsort(first)}
+        groups: dict[str, list[int]] = {}
+        for record, cell in enumerate(self._cells[name]):
+            groups.setdefault(cell.strip(), []).append(record)
+        self._refuse_missing(name, groups.get("", []))
+        return {word: np.array(records) for word, records in groups.items()}
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., and `hint` ends the message on words without levels."""
@@ -147,7 +147,7 @@ class Table:
         """`numbers` of columns, a row a record."""
         return np.stack([self.numbers(name, levels, hint) for name in names], axis=-1)
 
-    def _refuse_missing(self, name: str, records: Sequence[int] | np.ndarray) -> None:
+    def _refuse_missing(self, name: str, records: Sequence[int]) -> None:
         if len(records):
             count = f"{len(records):,} of the {len(self.lines):,} values in column {name!r} are missing"
             raise BadInput(f"{self.path}: {count}, the first in line {self.lines[records[0]]}")

@@ -296,9 +296,8 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr, and collect them; leave other warnings alone."""
     messages: set[str] = set()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="always", category=ldp.LdpBayesWarning):
         show = warnings.showwarning
-        warnings.simplefilter("always", ldp.LdpBayesWarning)
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message).replace(ADVICE, TYPED_ADVICE)

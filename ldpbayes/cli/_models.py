@@ -58,8 +58,7 @@ def load_model(name: str, *arguments: Any) -> Callable:
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"--model: {path} cannot be read as a Python file")
+    assert spec is not None and spec.loader is not None  # of a file that ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses and pickle look for what the file defines
     with blaming(name):

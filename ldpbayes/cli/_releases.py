@@ -61,9 +61,6 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    for path in args.release:
-        if path.suffix not in (*FILES, *CSV):
-            raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
     parameters = dict(args.parameters)
     options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
     options += map(option, parameters)
@@ -80,6 +77,8 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
 
 
 def _load_file(path: pathlib.Path) -> Release:
+    if path.suffix not in FILES:
+        raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
     if not path.exists():
         raise BadInput(f"no release file {path}")
     try:

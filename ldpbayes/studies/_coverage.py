@@ -67,14 +67,15 @@ class CoverageTable:
 
     def summary(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> str:
         """Return `table` in plain text, a row a parameter; a star marks shares outside their bands."""
-        bands = [np.divide(binomial_band(self.replicates, level, confidence), self.replicates) for level in levels]
-        cells: dict[str, list[str]] = {"band": [f"{low:6.3f}-{high:.3f} " for low, high in bands]}
-        for row in self.table(levels, confidence):
-            cells.setdefault(row["parameter"], []).append(f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}")
+        columns: dict[str, list[str]] = {}
+        for level in levels:
+            low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
+            rows = self.table([level], confidence)
+            shares = [f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}" for row in rows]
+            columns[f"{100 * level:g} % "] = [f"{low:6.3f}-{high:.3f} ", *shares]
         title = f"{self.replicates} replicates: shares of central intervals that cover the truth, and the band that a\n"
         title += f"calibrated posterior's share is in with probability {confidence:g}"
-        heads = [f"{100 * level:g} % " for level in levels]
-        return table(title, list(cells), dict(zip(heads, zip(*cells.values(), strict=True), strict=True)))
+        return table(title, ["band", *self.quantiles], columns)
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
