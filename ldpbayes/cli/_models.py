@@ -17,7 +17,6 @@ from ldpbayes.cli._csv import BadInput, guess, naming
 from ldpbayes.cli._releases import Named
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import StatisticsMechanism
-from ldpbayes.noise import Gaussian, IndependentGaussian
 
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 # Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
@@ -27,22 +26,14 @@ INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the
 
 
 def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
-    """The release as a sketch, or as it is where there is none; `say` is then called with the reason."""
+    """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
     mechanism: Any = named.release.mechanism
-    discrete, rows = mechanism.support.is_discrete, bool(mechanism.record_shape)
-    normal = isinstance(getattr(mechanism, "noise", None), (Gaussian, IndependentGaussian))
-    if not discrete and mechanism.batch_shape:
-        reason = "personal budgets"
-    elif isinstance(mechanism, StatisticsMechanism):
+    if isinstance(mechanism, StatisticsMechanism):
         return named.release  # models of statistics sum its values
-    elif rows and not (normal and model in MOMENTS):
-        reason = "rows"
-    elif not discrete and not rows and mechanism.released_range is None:
-        reason = "the mechanism has no sketch"
-    else:
-        with naming(named.name):
+    if not mechanism.record_shape or model in MOMENTS:
+        with contextlib.suppress(ValueError):  # such as personal budgets
             return named.release.sketch()
-    say(f"  {reason}: the model gets the records themselves")
+    say("  no sketch of these: the model gets the records themselves")
     return named.release
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import inspect
 import pathlib
 import textwrap
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 from ldpbayes import __version__
 from ldpbayes.cli._csv import BadInput
-from ldpbayes.cli._releases import option, parameter, parameters_of
+from ldpbayes.cli._releases import PARAMETER, option, parameter, parameters_of
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -151,14 +150,10 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     parser.set_defaults(by=None)
+    hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for name in sorted({name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without):
-        keywords: Any = {"dest": "parameters", "action": "append", "default": [], "help": argparse.SUPPRESS}
-        group.add_argument(option(name), type=functools.partial(_named, name), **keywords)
+        group.add_argument(option(name), dest=PARAMETER + name, type=parameter, **hidden)
     return group
-
-
-def _named(name: str, text: str) -> tuple[str, Any]:
-    return name, parameter(text)
 
 
 def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:

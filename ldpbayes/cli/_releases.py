@@ -18,6 +18,7 @@ from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechan
 from ldpbayes.mechanisms.registry import mechanism_class
 
 FILES = (".npz", ".parquet")
+PARAMETER = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 
 
@@ -61,7 +62,8 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    parameters = dict(args.parameters)
+    typed = {name: value for name, value in vars(args).items() if name.startswith(PARAMETER)}
+    parameters = {name.removeprefix(PARAMETER): value for name, value in typed.items()}
     options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
