@@ -97,8 +97,8 @@ class Table:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
 
-    def read(self, names: Sequence[str]) -> "Table":
-        """The table with the cells of existing columns, all read at once, for the methods below."""
+    def read(self, names: Sequence[str]) -> None:
+        """Read the cells of existing columns, all at once, for the methods below."""
         self._cells: dict[str, list[str]] = {name: [] for name in names}
         self.lines: list[int] = []  # on which the records end
         places = [(column.append, self.names.index(name)) for name, column in self._cells.items()]
@@ -118,7 +118,6 @@ class Table:
                 append(row[j])
         if not self.lines:
             raise BadInput(f"{self.path} has no records below the names of its columns")
-        return self
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """For each word in a column, in the order of the file, the records that have it."""
@@ -142,10 +141,6 @@ class Table:
         if not codes and not math.isnan(_number(text.replace(",", "."))):
             problem = "which is no number: decimals are written with a point"
         raise BadInput(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
-
-    def matrix(self, names: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
-        """`numbers` of columns, a row a record."""
-        return np.stack([self.numbers(name, levels, hint) for name in names], axis=-1)
 
     def _refuse_missing(self, name: str, records: Sequence[int]) -> None:
         if len(records):

@@ -18,10 +18,10 @@ import numpy as np
 import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
 from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._models import GROUPED, as_sketch, blaming, load_model, place_names, summary
+from ldpbayes.cli._models import GROUPED, INNER, as_sketch, blaming, load_model, place_names
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.cli._releases import check_options, load_features, load_releases, parameters_of
-from ldpbayes.inference.result import ADVICE
+from ldpbayes.inference.result import ADVICE, summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
@@ -41,6 +41,7 @@ FAMILIES = {
     "multinomial": "Multinomial",
     "multivariate_normal": "NormalVector",
     "poisson": "Poisson",
+    "least_squares": "RegressionMoments",
 }
 
 
@@ -133,7 +134,7 @@ def _fit(args: argparse.Namespace) -> int:
         whole = args.no_sketch or args.features
         data = [named.release if whole else as_sketch(named, args.model, notes.append) for named in releases]
         if notes:
-            say(few(dict.fromkeys(notes)))
+            say(notes[0])
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
@@ -142,7 +143,9 @@ def _fit(args: argparse.Namespace) -> int:
         with blaming(args.model):
             result = ldp.fit(model, data if len(data) > 1 or args.by else data[0], **options)
         say("")
-        print(summary(result, args.model))
+        shown = [name for name in result["posterior"].data_vars if name not in INNER.get(args.model, ())]
+        with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+            print(summary_table(result, shown))
         if args.out is not None:
             result.to_netcdf(args.out, engine="h5netcdf")
             say(f"\nwrote {args.out}")
@@ -180,20 +183,19 @@ def _bootstrap(args: argparse.Namespace) -> int:
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
-    from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
-    from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
+    from ldpbayes.bootstrap import regression, statistics
 
+    if args.family not in FAMILIES:
+        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, got {args.family!r}")
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
-    least_squares = args.family == "least_squares"
-    if args.family not in FAMILIES and not least_squares:
-        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
-    family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
+    least_squares, intercept = args.family == "least_squares", not args.no_intercept
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
+    family = getattr(regression if least_squares else ldp.bootstrap, FAMILIES[args.family])
     check_options(f"--family {args.family}", values, parameters_of(family))
     if least_squares:
-        return LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=not args.no_intercept)
-    return SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
+        return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
+    return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
 def _regress(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The models that the command line names: how they are loaded, what they are given, and what is printed of them."""
+"""The models that the command line names: how they are loaded, and what they are given."""
 
 import contextlib
 import importlib.util
@@ -9,13 +9,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
 from ldpbayes.cli._csv import BadInput, guess, naming
 from ldpbayes.cli._releases import Named
-from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import StatisticsMechanism
 
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
@@ -99,10 +96,3 @@ def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) ->
         count = getattr(releases[0].release.mechanism, "categories", 0)
         coords["category"] = [*levels, *map(str, range(len(levels), count))][:count]
     return {"dims": {"theta": list(axes)}, "coords": coords} if coords else {}
-
-
-def summary(result: Any, model: str) -> str:
-    """The table of a posterior, without sites that are no parameters."""
-    shown = [name for name in result["posterior"].data_vars if name not in INNER.get(model, ())]
-    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-        return summary_table(result, shown)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ldpbayes import Release
 from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
+from ldpbayes.data.frames import Table as Features
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -131,7 +132,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         known = f"{path} has the columns {', '.join(table.names)}"
         raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} a record; {known}")
     words = "; words for categories are given codes by --levels, as in --levels no,yes"
-    values = table.matrix(columns, args.levels, words if hasattr(mechanism, "categories") else "")
+    hint = words if hasattr(mechanism, "categories") else ""
+    values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
     releases = []
     for word, records in groups.items():
@@ -179,13 +181,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
     return values
 
 
-class NamedMatrix(np.ndarray):
-    """A matrix with names of its columns, like a data frame."""
-
-    columns: list[str]
-
-
-def load_features(args: argparse.Namespace) -> NamedMatrix:
+def load_features(args: argparse.Namespace) -> Features:
     """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
     if path.suffix in (*CSV, ".npy") and not path.is_file():
@@ -197,20 +193,17 @@ def load_features(args: argparse.Namespace) -> NamedMatrix:
             raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
         if matrix.ndim != 2 or not matrix.size:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
-        names = [f"x[{j}]" for j in range(matrix.shape[1])]
+        return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
+    if path.suffix in CSV:
+        table = Table(path, headless=True)
+        names = table.columns(table.names)
+    elif len(args.release) == 1 and args.release[0].suffix in CSV:
+        table = Table(args.release[0])
+        names = table.columns([str(path)])
     else:
-        if path.suffix in CSV:
-            table = Table(path, headless=True)
-            names = table.columns(table.names)
-        elif len(args.release) == 1 and args.release[0].suffix in CSV:
-            table = Table(args.release[0])
-            names = table.columns([str(path)])
-        else:
-            raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
-        if not all(names):
-            advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
-            raise BadInput(f"--features: column {names.index('') + 1} of {path} has no name: {advice}")
-        matrix = table.read(names).matrix(names)
-    features = matrix.view(NamedMatrix)
-    features.columns = names
-    return features
+        raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
+    if not all(names):
+        advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
+        raise BadInput(f"--features: column {names.index('') + 1} of {path} has no name: {advice}")
+    table.read(names)
+    return Features({name: table.numbers(name) for name in names})
