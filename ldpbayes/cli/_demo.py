@@ -95,17 +95,12 @@ def analysed_visits(records: np.ndarray, release: Release, **options: Any) -> tu
     posterior = fitted(f"{step}noise-aware", models.clipped_counts(), release.sketch(), **options)
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     naive = np.maximum(np.round(release.values), 0).astype(int)
-    fits = {
-        "naive": fitted(f"{step}naive", noiseless_counts, _frequencies(naive, naive.max() + 1), **options),
-        "noise-aware": posterior,
-        "non-private": fitted(f"{step}non-private", noiseless_counts, _frequencies(records), **options),
-    }
-    draws = {name: (_draws(each, "mean"), _draws(each, "concentration")) for name, each in fits.items()}
-    return {
-        "mean visits": {name: mean for name, (mean, _) in draws.items()},
-        "no visit": {name: visit_shares(*pair)[:, 0] for name, pair in draws.items()},
-        "concentration": {name: concentration for name, (_, concentration) in draws.items()},
-    }, posterior
+    counts = {"naive": _frequencies(naive, naive.max() + 1), "non-private": _frequencies(records)}
+    fits = {name: fitted(f"{step}{name}", noiseless_counts, each, **options) for name, each in counts.items()}
+    fits["noise-aware"] = posterior
+    mean, concentration = ({a: _draws(fits[a], site) for a in ANALYSES} for site in ("mean", "concentration"))
+    none = {name: visit_shares(mean[name], concentration[name])[:, 0] for name in ANALYSES}
+    return {"mean visits": mean, "no visit": none, "concentration": concentration}, posterior
 
 
 def noiseless_counts(frequencies: np.ndarray) -> None:

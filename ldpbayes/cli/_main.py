@@ -17,10 +17,9 @@ import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
+from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._models import GROUPED, INNER, as_sketch, blaming, load_model, place_names
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
-from ldpbayes.cli._releases import check_options, load_features, load_releases, parameters_of
 from ldpbayes.inference.result import ADVICE, summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
@@ -113,12 +112,12 @@ def _fit(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
-    model = load_model(args.model, *(() if args.features is None else (load_features(args),)))
+    model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     several = len(args.release) > 1 or args.by
-    if args.model in GROUPED and not several:
+    if args.model in inputs.GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
-    if several and args.model in ldp.models.__all__ and args.model not in GROUPED:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(GROUPED)}"
+    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:
@@ -127,23 +126,23 @@ def _fit(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     with _plain_warnings():
-        releases = load_releases(args)
+        releases = inputs.load_releases(args)
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
         promises = statements(named.release.mechanism for named in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
         whole = args.no_sketch or args.features
-        data = [named.release if whole else as_sketch(named, args.model, notes.append) for named in releases]
+        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
         if notes:
             say(notes[0])
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | place_names(args.model, releases, args.levels)
+        options = _sampler_options(args) | inputs.place_names(args.model, releases, args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
-        with blaming(args.model):
-            result = ldp.fit(model, data if len(data) > 1 or args.by else data[0], **options)
+        with inputs.blaming(args.model):
+            result = ldp.fit(model, data if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in INNER.get(args.model, ())]
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             print(summary_table(result, shown))
         if args.out is not None:
@@ -168,7 +167,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
     """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
-        ((name, _, release),) = load_releases(args)
+        ((name, _, release),) = inputs.load_releases(args)
         with naming(name):
             options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
             correction = ldp.bootstrap.Matched() if args.match else None
@@ -192,7 +191,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
     family = getattr(regression if least_squares else ldp.bootstrap, FAMILIES[args.family])
-    check_options(f"--family {args.family}", values, parameters_of(family))
+    inputs.check_options(f"--family {args.family}", values, inputs.parameters_of(family))
     if least_squares:
         return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
@@ -208,8 +207,8 @@ def _regress(args: argparse.Namespace) -> int:
     """
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
-        ((name, _, release),) = load_releases(args)
-        features, intercept = load_features(args), not args.no_intercept
+        ((name, _, release),) = inputs.load_releases(args)
+        features, intercept = inputs.load_features(args), not args.no_intercept
         with naming(name):
             objective = ldp.learning.MarginalLikelihood(getattr(ldp.learning, f"{args.law}_labels"))
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
@@ -256,7 +255,7 @@ def _models(args: argparse.Namespace) -> int:
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
-        needed = [parameter for parameter, required in parameters_of(factory).items() if required]
+        needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ldpbayes import __version__
 from ldpbayes.cli._csv import BadInput
-from ldpbayes.cli._releases import PARAMETER, option, parameter, parameters_of
+from ldpbayes.cli._inputs import PARAMETER, option, parameter, parameters_of
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
