@@ -24,7 +24,7 @@ from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechan
 from ldpbayes.mechanisms.registry import mechanism_class
 
 FILES = (".npz", ".parquet")
-PARAMETER = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 # Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
@@ -73,8 +73,7 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    typed = {name: value for name, value in vars(args).items() if name.startswith(PARAMETER)}
-    parameters = {name.removeprefix(PARAMETER): value for name, value in typed.items()}
+    parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
     options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):

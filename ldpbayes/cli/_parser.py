@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ldpbayes import __version__
 from ldpbayes.cli._csv import BadInput
-from ldpbayes.cli._inputs import PARAMETER, option, parameter, parameters_of
+from ldpbayes.cli._inputs import TYPED, option, parameter, parameters_of
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -152,7 +152,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for name in sorted({name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without):
-        group.add_argument(option(name), dest=PARAMETER + name, type=parameter, **hidden)
+        group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
 
 

@@ -67,11 +67,9 @@ def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable
     def fit_one(key_data: jax.Array) -> dict[str, Solution]:
         record_key, release_key, estimator_key = jax.random.split(jax.random.wrap_key_data(key_data), 3)
         x = setting.simulate(record_key)
-        z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0])
-        z = z if z.ndim > 1 else z[:, None]
-        start = jnp.asarray(setting.start)
+        z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0]).reshape(len(x), -1)
         return {
-            name: estimator(estimator_key, x if estimator.method.original else z, start)
+            name: estimator(estimator_key, x if estimator.method.original else z, jnp.asarray(setting.start))
             for name, estimator in setting.estimators.items()
         }
 
