@@ -30,7 +30,6 @@ FAMILY_OPTIONS = {  # parameters of families
     "scale": "known standard deviation, of gaussian_mean",
     "concentration": "known shape, of gamma_rate",
 }
-WHOLE = {"trials", "categories"}
 LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
 FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
 
@@ -114,7 +113,7 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
     _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/bootstrap.md", required=True)
     _add(group, "--count", "N", "number of records, public", _integer(2), required=True)
     for name, text in FAMILY_OPTIONS.items():
-        _add(group, f"--{name}", "X", text, _integer(1) if name in WHOLE else _numbers)
+        _add(group, f"--{name}", "X", text, parameter)
     _add_switch(group, "--no-intercept", "of least_squares")
     _add_switch(group, "--account-for-clamping", "match the moments of clamped records: where many are")
     group = bootstrap.add_argument_group("the bootstrap")
@@ -172,11 +171,6 @@ def _integer(least: int) -> Callable[[str], int]:
     return _kind(lambda text: int(text) if int(text) >= least else None, f"must be an integer of at least {least}")
 
 
-def _one_or_more(text: str) -> float | list[float]:
-    numbers = [float(part) for part in text.split(",")]
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
 def _different(text: str) -> list[str] | None:
     words = [word.strip() for word in text.split(",")]
     return words if 1 < len(words) == len(set(words)) and all(words) else None
@@ -186,4 +180,3 @@ _words = _kind(_different, "needs two words or more, all different, with commas 
 _probability = _kind(
     lambda text: float(text) if 0 < float(text) < 1 else None, "must be a number between 0 and 1, exclusive"
 )
-_numbers = _kind(_one_or_more, "must be a number, or numbers with commas between them")
