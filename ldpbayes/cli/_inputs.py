@@ -269,16 +269,16 @@ def blaming(model: str) -> Iterator[None]:
             sys.path.remove(added)
 
 
-def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
+def as_sketch(release: Release, model: str, say: Callable[[str], object]) -> Release | Sketch:
     """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
-    mechanism: Any = named.release.mechanism
+    mechanism: Any = release.mechanism
     if isinstance(mechanism, StatisticsMechanism):
-        return named.release  # models of statistics sum its values
+        return release  # models of statistics sum its values
     if not mechanism.record_shape or model in MOMENTS:
         with contextlib.suppress(ValueError):  # such as personal budgets
-            return named.release.sketch()
+            return release.sketch()
     say("  no sketch of these: the model gets the records themselves")
-    return named.release
+    return release
 
 
 def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:

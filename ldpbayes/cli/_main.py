@@ -45,10 +45,8 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with arguments, by default those of the process, and return the exit code.
-
-    It is 0: done; 1: a missing extra or another problem at run time; 2: bad usage or bad input; 3: done, but not to be
-    trusted; 130: interrupted.
+    """Run the command line with arguments, by default those of the process, and return the exit code: 0 (done), 1 (a
+    missing extra or another problem at run time), 2 (bad usage or input), 3 (not to be trusted) or 130 (interrupted).
     """
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
@@ -128,10 +126,11 @@ def _fit(args: argparse.Namespace) -> int:
     with _plain_warnings():
         releases = inputs.load_releases(args)
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-        promises = statements(named.release.mechanism for named in releases)
+        promises = statements(release.mechanism for _, _, release in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
-        whole = args.no_sketch or args.features
-        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
+        data: list[Any] = [release for _, _, release in releases]
+        if not (args.no_sketch or args.features):
+            data = [inputs.as_sketch(release, args.model, notes.append) for release in data]
         if notes:
             say(notes[0])
         _use_compilation_cache(args)

@@ -171,23 +171,17 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
 def model_fingerprint(model: Model, mechanism: Any, count: int) -> str:
     """Digest of the programs of a model's simulation and of its log density given a release, constants included."""
 
-    def seeded(key: jax.Array) -> Model:
-        return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
-
     def simulate(key: jax.Array) -> dict[str, Array]:
-        trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(Release(None, mechanism, count))
         return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
 
     def weigh(key: jax.Array, values: Array) -> Array:
-        return log_density(seeded(key), (Release(values, mechanism),), {}, {})[0]
-
-    def randomize(key: jax.Array, x: Array) -> Array:
-        return mechanism.randomize(jax.random.wrap_key_data(key), x)
+        return log_density(numpyro.handlers.seed(model, key), (Release(values, mechanism),), {}, {})[0]
 
     with jax.enable_x64(True):
-        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        key = jax.eval_shape(jax.random.key, 0)
         number = int if mechanism.support.is_discrete else float
         records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), number)
-        values = jax.eval_shape(randomize, key, records)
+        values = jax.eval_shape(mechanism.randomize, key, records)
         texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, values).as_text()]
     return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)

@@ -114,10 +114,8 @@ def coverage(
     model : callable
         NumPyro model with one privatized site (else ValueError) of one release, which simulates if that has no values;
         or one by `privatize` that observes its argument. Entries of arrays are counted one by one, as ``theta[0]``, ...
-    mechanism : Mechanism
-        Makes the releases, with one budget; for discrete outputs, personal budgets too.
-    count : int
-        Records a release.
+    mechanism, count : Mechanism, int
+        Makes the releases, with one budget, for discrete outputs personal ones too; and records a release.
     replicates, batch : int
         Number of prior draws, and of those that run and are saved together: an interrupt loses its batch.
     seed : int
