@@ -1,12 +1,11 @@
 """Pictures of posteriors, releases, trade-off curves and bootstrap replicates, with Okabe and Ito's colours.
 
-Every function draws on a Matplotlib Axes, by default the current one, and returns it. Colour-blind readers can tell the
-colours apart.
+Every function draws on Matplotlib axes ``ax``, by default the current ones, and returns them. Colour-blind readers can
+tell the colours apart.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,10 +48,8 @@ def plot_intervals(
         ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
     reference : array_like, optional
         Draws of a reference analysis: a grey line at their mean and a band over their interval, behind all groups.
-    level : float
-        Probability of the intervals.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw, by default the current axes; they are returned.
+    level, ax : float and matplotlib.axes.Axes
+        Probability of the intervals, and where to draw.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -65,15 +62,15 @@ def plot_intervals(
         ax.axvspan(low, high, color=_GREY, alpha=0.18, linewidth=0)
         ax.axvline(mean, color=_GREY, linewidth=1)
         ax.annotate("non-private", (mean, 1), (0, 3), xycoords=("data", "axes fraction"), color=_GREY, **above)
-    labelled: set[str] = set()
+    unlabelled = set(analyses)
     for row, group in enumerate(estimates.values()):
         for name, draws in group.items():
             mean, low, high = _interval(np.ravel(draws), level)
             y = row + offsets[name]
             ax.plot([low, high], [y, y], color=colours[name], linewidth=2.5, solid_capstyle="butt")
             ax.plot(mean, y, "o", color=colours[name], markersize=6)
-            if name not in labelled:
-                labelled.add(name)
+            if name in unlabelled:
+                unlabelled.remove(name)
                 place, distance = (above | {"va": "top"}, -7) if offsets[name] > 0 else (above, 7)
                 ax.annotate(name, (mean, y), (0, distance), color=colours[name], bbox=box, **place)
     ax.set_yticks(range(len(estimates)), list(estimates))
@@ -101,10 +98,8 @@ def plot_shares(
         point estimate with its interval, if it has standard errors.
     truth : array_like (k,), optional
         Probabilities to compare with, as grey marks.
-    level : float
-        Probability of the intervals.
-    ax : matplotlib.axes.Axes, optional
-        As in `plot_intervals`.
+    level, ax : float and matplotlib.axes.Axes
+        Probability of the intervals, and where to draw.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -129,11 +124,9 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
     Parameters
     ----------
     release : Release
-        With numeric released values.
-    bins : int or array_like
-        As in ``numpy.histogram``.
-    ax : matplotlib.axes.Axes, optional
-        As in `plot_intervals`.
+        Of numbers.
+    bins, ax : int or array_like, and matplotlib.axes.Axes
+        As in ``numpy.histogram``, and where to draw.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -156,7 +149,7 @@ def plot_tradeoffs(
     envelopes : sequence of Tradeoff
         Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
     ax : matplotlib.axes.Axes, optional
-        As in `plot_intervals`.
+        Where to draw.
     """
     ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
@@ -189,12 +182,10 @@ def plot_replicates(
         From `ldpbayes.parametric_bootstrap`.
     name : str
         One of its ``names``, else ValueError.
-    level : float
-        Of the interval, between 0 and 1.
     reference : float, optional
         A known value, at which a grey line is drawn.
-    ax : matplotlib.axes.Axes, optional
-        As in `plot_intervals`.
+    level, ax : float and matplotlib.axes.Axes
+        Probability of the interval, between 0 and 1, and where to draw.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
@@ -223,15 +214,11 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 def _axes(ax: "Axes | None", *without: str) -> "Axes":
     """Axes to draw on, without spines at some sides."""
-    ax = pyplot().gca() if ax is None else ax
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ImportError(missing("pictures need matplotlib", "demo")) from None
+        ax = pyplot.gca()
     ax.spines[list(without)].set_visible(False)
     return ax
-
-
-def pyplot() -> ModuleType:
-    """``matplotlib.pyplot``, or an ImportError that says how to get it."""
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise ImportError(missing("pictures need matplotlib", "demo")) from None
-    return pyplot

@@ -16,7 +16,8 @@ FEW = 6  # numbers or names that are shown one by one
 def shown(value: Any) -> str:
     """A value in one line: of many numbers their count and range, of an array that cannot be read its shape."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _call(value)
+        arguments = ", ".join(f"{name}={shown(argument)}" for name, argument in _arguments(value))
+        return f"{type(value).__name__}({arguments})"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         array = readable(value)
         if array is None:
@@ -40,22 +41,20 @@ def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def readable(value: Any) -> np.ndarray | None:
     """Numbers as an array, None where they cannot be read: tracers, shapes, deleted arrays, anything else."""
-    if isinstance(value, jax.Array):
-        known = is_concrete(value) and not value.is_deleted() and value.is_fully_addressable
-    else:
-        foreign = hasattr(value, "dtype") or isinstance(value, (tuple, list))
-        known = isinstance(value, np.ndarray | np.generic) or not foreign
-    if not known:
+    if isinstance(value, (tuple, list)):
         return None
-    kind = value.dtype.kind if hasattr(value, "dtype") else np.asarray(value).dtype.kind
-    return np.asarray(value) if kind in "biuf" else None
+    try:
+        array = np.asarray(value)
+    except (TypeError, RuntimeError):  # of tracers, and of arrays that are deleted or partly on other machines
+        return None
+    return array if array.dtype.kind in "biuf" else None
 
 
 class Called:
     """A dataclass that shows the call that makes it, in notebooks as a table of its arguments."""
 
     def __repr__(self) -> str:
-        return _call(self)
+        return shown(self)
 
     def _repr_html_(self) -> str:
         rows = [(name, shown(value)) for name, value in _arguments(self)]
@@ -126,10 +125,6 @@ def _guarantee_rows(mechanism: Any) -> list[tuple[str, str]]:
         return [("guarantee", mechanism.guarantee.statement())]
     except (AttributeError, TypeError, ValueError):  # mapped leaves need not be parameters that promise something
         return []
-
-
-def _call(tree: Any) -> str:
-    return f"{type(tree).__name__}({', '.join(f'{name}={shown(value)}' for name, value in _arguments(tree))})"
 
 
 def _arguments(tree: Any) -> list[tuple[str, Any]]:

@@ -47,17 +47,13 @@ def pytree(cls: T) -> T:
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]
     leaves = [f.name for f in fields if f.name not in (*hosted, *fixed)]
+    keys = [GetAttrKey(name) for name in leaves]
     defaults = tuple(f.default for f in fields if f.name in hosted)
 
-    def structure(tree: Any) -> tuple:
-        host_values = _HostValues(tuple(getattr(tree, name) for name in hosted)) if hosted else None
-        return tuple(getattr(tree, name) for name in fixed), host_values
-
     def flatten(tree: Any) -> tuple:
-        return tuple(getattr(tree, name) for name in leaves), structure(tree)
-
-    def flatten_with_keys(tree: Any) -> tuple:
-        return tuple((GetAttrKey(name), getattr(tree, name)) for name in leaves), structure(tree)
+        host_values = _HostValues(tuple(getattr(tree, name) for name in hosted)) if hosted else None
+        structure = tuple(getattr(tree, name) for name in fixed), host_values
+        return [(key, getattr(tree, key.name)) for key in keys], structure
 
     def unflatten(aux: tuple, children: Any) -> Any:
         tree: Any = object.__new__(cls)
@@ -66,7 +62,7 @@ def pytree(cls: T) -> T:
             object.__setattr__(tree, name, value)
         return tree
 
-    register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    register_pytree_with_keys(cls, flatten, unflatten)
     return cls
 
 

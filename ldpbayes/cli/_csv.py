@@ -3,15 +3,14 @@
 import contextlib
 import csv
 import difflib
+import io
 import itertools
 import math
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
@@ -49,8 +48,11 @@ class Table:
         self.path = path
         if not path.is_file():
             raise BadInput(f"no file {path}")
-        with self._opened() as file:
-            self.delimiter = self._delimiter(file.read(HEAD))
+        try:
+            self._text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
+        self._delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
         if not any(self.names) or (numbers and not headless):
@@ -60,17 +62,9 @@ class Table:
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[TextIO]:
-        try:
-            with self.path.open(newline="", encoding="utf-8-sig") as file:
-                yield file
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{self.path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
-
-    def _delimiter(self, head: str) -> str:
+    def _dividing(self) -> str:
         """The character that divides the first two rows alike; BadInput if several do."""
-        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", head)
+        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", self._text[:HEAD])
         first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
@@ -81,29 +75,14 @@ class Table:
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Each row with the number of the line on which it ends."""
-        with self._opened() as file:
-            # Strict: else a quote that nothing closes would take all lines below it into its cell.
-            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True, strict=True)
-            try:
-                for row in reader:
-                    yield reader.line_num, row
-            except csv.Error as error:
-                raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
-
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Rows below the names; empty lines may be at the end only, since elsewhere they may be missing values."""
-        width, empty = len(self.names), None
-        for line, row in itertools.islice(self._rows(), self._heads, None):
-            if not row:
-                empty = empty or line
-                continue
-            if empty is not None:
-                raise BadInput(f"{self.path}, line {empty}: the line is empty, and others follow")
-            if len(row) != width:
-                cells, names = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
-                text = f"it has {cells}, and the first line {names} of columns"
-                raise BadInput(f"{self.path}, line {line}: {text}")
-            yield line, row
+        # Strict: else a quote that nothing closes would take all lines below it into its cell.
+        text = io.StringIO(self._text, newline="")
+        reader = csv.reader(text, delimiter=self._delimiter, skipinitialspace=True, strict=True)
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -118,27 +97,35 @@ class Table:
                 raise BadInput(f"column {name!r} of {self.path} is named twice")
         return names
 
-    def read(self, names: Sequence[str]) -> "Table":
-        """The table with the cells of existing columns, all read at once, for the methods below."""
+    def read(self, names: Sequence[str]) -> None:
+        """Read the cells of existing columns, all at once, for the methods below."""
         self._cells: dict[str, list[str]] = {name: [] for name in names}
+        self.lines: list[int] = []  # on which the records end
         places = [(column.append, self.names.index(name)) for name, column in self._cells.items()]
-        for _, row in self._records():
+        width, empty = len(self.names), None
+        for line, row in itertools.islice(self._rows(), self._heads, None):
+            if not row:  # at the end only, since elsewhere the values may be missing
+                empty = empty or line
+                continue
+            if empty is not None:
+                raise BadInput(f"{self.path}, line {empty}: the line is empty, and others follow")
+            if len(row) != width:
+                cells, heads = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
+                text = f"it has {cells}, and the first line {heads} of columns"
+                raise BadInput(f"{self.path}, line {line}: {text}")
+            self.lines.append(line)
             for append, j in places:
                 append(row[j])
-        if not len(self):
+        if not self.lines:
             raise BadInput(f"{self.path} has no records below the names of its columns")
-        return self
-
-    def __len__(self) -> int:
-        return len(next(iter(self._cells.values())))
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """For each word in a column, in the order of the file, the records that have it."""
-        words = np.array([cell.strip() for cell in self._cells[name]])
-        self._refuse_missing(name, np.flatnonzero(words == ""))
-        different, first, counts = np.unique(words, return_index=True, return_counts=True)
-        records = np.split(np.argsort(words, kind="stable"), np.cumsum(counts)[:-1])
-        return {str(different[group]): records[group] for group in np.argsort(first)}
+        groups: dict[str, list[int]] = {}
+        for record, cell in enumerate(self._cells[name]):
+            groups.setdefault(cell.strip(), []).append(record)
+        self._refuse_missing(name, groups.get("", []))
+        return {word: np.array(records) for word, records in groups.items()}
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., and `hint` ends the message on words without levels."""
@@ -148,26 +135,17 @@ class Table:
         wrong = np.flatnonzero(np.isnan(values))
         if not len(wrong):
             return values
-        self._refuse_missing(name, [record for record in wrong if cells[record].strip().lower() in MISSING])
+        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])
         text = cells[wrong[0]].strip()
         problem = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
         if not codes and not math.isnan(_number(text.replace(",", "."))):
             problem = "which is no number: decimals are written with a point"
-        raise BadInput(f"{self.path}, line {self.line(wrong[0])}: column {name!r} holds {text!r}, {problem}")
+        raise BadInput(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
 
-    def matrix(self, names: Sequence[str], levels: Sequence[str] = (), hint: str = "") -> np.ndarray:
-        """`numbers` of columns, a row a record."""
-        return np.stack([self.numbers(name, levels, hint) for name in names], axis=-1)
-
-    def line(self, record: int) -> int:
-        """Number of the line on which a record ends; `record` counts from 0."""
-        return next(itertools.islice(self._records(), record, None))[0]
-
-    def _refuse_missing(self, name: str, records: ArrayLike) -> None:
-        missing = np.ravel(records)
-        if missing.size:
-            count = f"{missing.size:,} of the {len(self):,} values in column {name!r} are missing"
-            raise BadInput(f"{self.path}: {count}, the first in line {self.line(missing[0])}")
+    def _refuse_missing(self, name: str, records: Sequence[int]) -> None:
+        if len(records):
+            count = f"{len(records):,} of the {len(self.lines):,} values in column {name!r} are missing"
+            raise BadInput(f"{self.path}: {count}, the first in line {self.lines[records[0]]}")
 
 
 def _number(text: str) -> float:

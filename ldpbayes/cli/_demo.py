@@ -6,7 +6,6 @@ original data, which an analyst would not have.
 
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from matplotlib.figure import Figure
 from scipy import stats
+from statsmodels import datasets
 
 from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
 from ldpbayes.data.release import simulated_release
@@ -32,8 +33,9 @@ Draws = dict[str, dict[str, np.ndarray]]  # by quantity and analysis
 
 def run(out: pathlib.Path, **options: Any) -> list[Any]:
     """Print the demo, write its files into a folder, and return the noise-aware posteriors; options of `fit`."""
-    affairs = (_column("fair", "affairs") > 0).astype(int)  # whether each of 6,366 respondents reports one ([Fair])
-    visits = _column("randhie", "mdvis").astype(int)  # to a doctor in a year (RAND health insurance experiment)
+    # Whether each respondent reports an affair ([Fair]), and visits to a doctor in a year (RAND health insurance).
+    affairs = np.asarray(datasets.fair.load_pandas().data["affairs"] > 0, int)
+    visits = np.asarray(datasets.randhie.load_pandas().data["mdvis"], int)
     print(
         f"Two real data sets, privatized here by simulation (seed {options['seed']}):\n"
         f"  fair     {len(affairs):,} people, an affair or not; randomized response, epsilon = 0.5, 1, 2\n"
@@ -63,21 +65,9 @@ def run(out: pathlib.Path, **options: Any) -> list[Any]:
     return list(posteriors.values())
 
 
-def _column(data_set: str, name: str) -> np.ndarray:
-    from statsmodels import datasets
-
-    return np.asarray(getattr(datasets, data_set).load_pandas().data[name])
-
-
 def fitted(step: str, model: Callable, data: Any, **options: Any) -> Any:
-    print(f"  {step} ... ", end="", file=sys.stderr, flush=True)
-    start, end = time.perf_counter(), ""
-    try:
-        posterior = fit(model, data, **options)
-        end = f"{time.perf_counter() - start:.0f} s"
-    finally:
-        print(end, file=sys.stderr, flush=True)
-    return posterior
+    print(f"  {step} ...", file=sys.stderr, flush=True)
+    return fit(model, data, **options)
 
 
 def analysed_affairs(records: np.ndarray, key: jax.Array, **options: Any) -> tuple[Draws, dict[str, Any]]:
@@ -105,17 +95,12 @@ def analysed_visits(records: np.ndarray, release: Release, **options: Any) -> tu
     posterior = fitted(f"{step}noise-aware", models.clipped_counts(), release.sketch(), **options)
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     naive = np.maximum(np.round(release.values), 0).astype(int)
-    fits = {
-        "naive": fitted(f"{step}naive", noiseless_counts, _frequencies(naive, naive.max() + 1), **options),
-        "noise-aware": posterior,
-        "non-private": fitted(f"{step}non-private", noiseless_counts, _frequencies(records), **options),
-    }
-    draws = {name: (_draws(each, "mean"), _draws(each, "concentration")) for name, each in fits.items()}
-    return {
-        "mean visits": {name: mean for name, (mean, _) in draws.items()},
-        "no visit": {name: visit_shares(*pair)[:, 0] for name, pair in draws.items()},
-        "concentration": {name: concentration for name, (_, concentration) in draws.items()},
-    }, posterior
+    counts = {"naive": _frequencies(naive, naive.max() + 1), "non-private": _frequencies(records)}
+    fits = {name: fitted(f"{step}{name}", noiseless_counts, each, **options) for name, each in counts.items()}
+    fits["noise-aware"] = posterior
+    mean, concentration = ({a: _draws(fits[a], site) for a in ANALYSES} for site in ("mean", "concentration"))
+    none = {name: visit_shares(mean[name], concentration[name])[:, 0] for name in ANALYSES}
+    return {"mean visits": mean, "no visit": none, "concentration": concentration}, posterior
 
 
 def noiseless_counts(frequencies: np.ndarray) -> None:
@@ -149,8 +134,6 @@ def summary(draws: np.ndarray) -> str:
 
 def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -> Any:
     """The demo's picture, a Matplotlib figure: `release` is that of `records` (N,), the visits."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(10, 3.6), layout="constrained", dpi=140)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.85, 1.25))
     groups = {f"ε = {e:g}": v for e, v in zip(EPSILONS, affairs.values(), strict=True)}

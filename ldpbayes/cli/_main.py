@@ -11,30 +11,19 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes._core.checks import is_integer, require
+from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._models import (
-    GROUPED,
-    as_sketch,
-    blaming,
-    load_model,
-    place_names,
-    summary,
-)
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
-from ldpbayes.cli._releases import load_features, load_releases
-from ldpbayes.inference.result import ADVICE
+from ldpbayes.inference.result import ADVICE, summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
-
-if TYPE_CHECKING:
-    from ldpbayes.bootstrap import PrivateEstimator
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
@@ -51,19 +40,16 @@ FAMILIES = {
     "multinomial": "Multinomial",
     "multivariate_normal": "NormalVector",
     "poisson": "Poisson",
+    "least_squares": "RegressionMoments",
 }
-WHOLE = {"trials", "categories"}  # parameters of families that are integers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with arguments, by default those of the process, and return the exit code.
-
-    It is 0: done; 1: a missing extra or another problem at run time; 2: bad usage or bad input; 3: done, but not to be
-    trusted; 130: interrupted.
+    """Run the command line with arguments, by default those of the process, and return the exit code: 0 (done), 1 (a
+    missing extra or another problem at run time), 2 (bad usage or input), 3 (not to be trusted) or 130 (interrupted).
     """
     try:
-        commands = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
-        args = parser(commands).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
@@ -90,6 +76,11 @@ def _fail(message: object, code: int) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    """Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.
+
+    ldpbayes demo
+    ldpbayes demo --out results --seed 7
+    """
     require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
     from ldpbayes.cli._demo import run
 
@@ -103,15 +94,28 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
+    r"""Sample the posterior of a model, given release files.
+
+    ldpbayes fit visits.npz --model clipped_counts --out visits.nc
+    ldpbayes fit answers.parquet --model warner
+    ldpbayes fit north.npz south.npz --model hierarchical
+    ldpbayes fit telemetry.npz --model oue_histogram
+    ldpbayes fit labels.npz --model label_regression --features features.csv
+    ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
+    ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
+        --model clipped_counts
+    ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \
+        --lower -5 --upper 5 --model hierarchical
+    """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
-    model = load_model(args.model, *(() if args.features is None else (load_features(args),)))
+    model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     several = len(args.release) > 1 or args.by
-    if args.model in GROUPED and not several:
+    if args.model in inputs.GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
-    if several and args.model in ldp.models.__all__ and args.model not in GROUPED:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(GROUPED)}"
+    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:
@@ -120,23 +124,26 @@ def _fit(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     with _plain_warnings():
-        releases = load_releases(args)
+        releases = inputs.load_releases(args)
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-        promises = statements(named.release.mechanism for named in releases)
+        promises = statements(release.mechanism for _, _, release in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
-        whole = args.no_sketch or args.features
-        data = [named.release if whole else as_sketch(named, args.model, notes.append) for named in releases]
+        data: list[Any] = [release for _, _, release in releases]
+        if not (args.no_sketch or args.features):
+            data = [inputs.as_sketch(release, args.model, notes.append) for release in data]
         if notes:
-            say(few(dict.fromkeys(notes)))
+            say(notes[0])
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | place_names(args.model, releases, args.levels)
+        options = _sampler_options(args) | inputs.place_names(args.model, releases, args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
-        with blaming(args.model):
-            result = ldp.fit(model, data if len(data) > 1 or args.by else data[0], **options)
+        with inputs.blaming(args.model):
+            result = ldp.fit(model, data if several else data[0], **options)
         say("")
-        print(summary(result, args.model))
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
+        with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+            print(summary_table(result, shown))
         if args.out is not None:
             result.to_netcdf(args.out, engine="h5netcdf")
             say(f"\nwrote {args.out}")
@@ -151,9 +158,15 @@ def few(lines: Iterable[str]) -> str:
 
 
 def _bootstrap(args: argparse.Namespace) -> int:
+    """Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
+
+    ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
+    ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
+    ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
+    """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
-        ((name, _, release),) = load_releases(args)
+        ((name, _, release),) = inputs.load_releases(args)
         with naming(name):
             options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
             correction = ldp.bootstrap.Matched() if args.match else None
@@ -167,35 +180,34 @@ def _bootstrap(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
-def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
-    from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
-    from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
+def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
+    from ldpbayes.bootstrap import regression, statistics
 
+    if args.family not in FAMILIES:
+        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, got {args.family!r}")
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
-    least_squares = args.family == "least_squares"
-    if args.family not in FAMILIES and not least_squares:
-        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
-    family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
-    parameters = inspect.signature(family).parameters
-    beyond = [f"--{name}" for name in values if name not in parameters]
+    least_squares, intercept = args.family == "least_squares", not args.no_intercept
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
-    lacking = [f"--{p.name}" for p in parameters.values() if p.default is p.empty and p.name not in values]
-    for problem, names in (("has no", beyond), ("needs", lacking)):
-        if names:
-            raise BadInput(f"--family {args.family} {problem} {' and '.join(names)}")
-    whole = {name: int(values[name]) for name in WHOLE & values.keys() if values[name] == int(values[name])}
-    records = family(**values | whole)
+    family = getattr(regression if least_squares else ldp.bootstrap, FAMILIES[args.family])
+    inputs.check_options(f"--family {args.family}", values, inputs.parameters_of(family))
     if least_squares:
-        return LeastSquaresEstimator(records, mechanism, args.count, intercept=not args.no_intercept)
-    return SufficientStatisticsEstimator(records, mechanism, args.count, args.account_for_clamping)
+        return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
+    return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
 def _regress(args: argparse.Namespace) -> int:
+    r"""Fit a linear predictor to released labels and public features, by maximum a posteriori.
+
+    ldpbayes regress labels.npz --features features.csv
+    ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \
+        --features age,rooms
+    ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
+    """
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
-        ((name, _, release),) = load_releases(args)
-        features, intercept = load_features(args), not args.no_intercept
+        ((name, _, release),) = inputs.load_releases(args)
+        features, intercept = inputs.load_features(args), not args.no_intercept
         with naming(name):
             objective = ldp.learning.MarginalLikelihood(getattr(ldp.learning, f"{args.law}_labels"))
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
@@ -213,30 +225,36 @@ def _regress(args: argparse.Namespace) -> int:
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
-    rows: list[dict[str, Any]] = []
+    """List all registered mechanisms, those of installed third parties included.
+
+    ldpbayes mechanisms
+    ldpbayes mechanisms --json
+    """
+    rows, texts = [], []
     for name in mechanism_names():
         cls = mechanism_class(name)
-        parameters = [
+        parameters: list[dict[str, Any]] = [
             {"name": p.name, "required": p.default is p.empty, "default": None if p.default is p.empty else p.default}
             for p in inspect.signature(cls).parameters.values()
         ]
-        names = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}"}
-        rows.append(names | {"parameters": parameters, "description": first_paragraph(inspect.getdoc(cls))})
-    if args.json:
-        print(json.dumps(rows, indent=2, default=repr))
-        return OK
-    for row in rows:
-        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in row["parameters"]]
-        print(f"{row['name']}({', '.join(signature)})\n    {row['description']}")
+        row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}", "parameters": parameters}
+        rows.append(row | {"description": first_paragraph(inspect.getdoc(cls))})
+        signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
+        texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
+    print(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
     return OK
 
 
 def _models(args: argparse.Namespace) -> int:
+    """List the models that fit knows by name: their default priors, what they are for, and their parameters.
+
+    ldpbayes models
+    ldpbayes models --json
+    """
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
-        parameters = inspect.signature(factory).parameters.values()
-        needed = [p.name for p in parameters if p.default is p.empty]
+        needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")
@@ -246,6 +264,9 @@ def _models(args: argparse.Namespace) -> int:
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
+
+
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:
@@ -275,9 +296,8 @@ def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
 def _plain_warnings() -> Iterator[set[str]]:
     """Print each of the package's warnings once, as a line on stderr, and collect them; leave other warnings alone."""
     messages: set[str] = set()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="always", category=ldp.LdpBayesWarning):
         show = warnings.showwarning
-        warnings.simplefilter("always", ldp.LdpBayesWarning)
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message).replace(ADVICE, TYPED_ADVICE)

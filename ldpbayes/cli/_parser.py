@@ -4,12 +4,13 @@ import argparse
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable, Container, Sequence
+import textwrap
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NoReturn
 
 from ldpbayes import __version__
 from ldpbayes.cli._csv import BadInput
-from ldpbayes.cli._releases import option, parameter
+from ldpbayes.cli._inputs import TYPED, option, parameter, parameters_of
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -20,56 +21,6 @@ EXIT_CODES = """exit codes:
   3  done, but not to be trusted (the warnings say why): chains have not converged, the release is hardly one of the
      stated mechanism, or it is outside the domain of the estimator
 """
-
-HELP = {
-    "demo": """\
-Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.
-
-  ldpbayes demo
-  ldpbayes demo --out results --seed 7
-""",
-    "fit": """\
-Sample the posterior of a model, given release files.
-
-  ldpbayes fit visits.npz --model clipped_counts --out visits.nc
-  ldpbayes fit answers.parquet --model warner
-  ldpbayes fit north.npz south.npz --model hierarchical
-  ldpbayes fit telemetry.npz --model oue_histogram
-  ldpbayes fit labels.npz --model label_regression --features features.csv
-  ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
-  ldpbayes fit visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \\
-      --model clipped_counts
-  ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \\
-      --lower -5 --upper 5 --model hierarchical
-""",
-    "bootstrap": """\
-Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
-
-  ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
-  ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
-  ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
-""",
-    "regress": """\
-Fit a linear predictor to released labels and public features, by maximum a posteriori.
-
-  ldpbayes regress labels.npz --features features.csv
-  ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \\
-      --features age,rooms
-  ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
-""",
-    "mechanisms": """\
-List all registered mechanisms, those of installed third parties included.
-
-  ldpbayes mechanisms
-  ldpbayes mechanisms --json
-""",
-    "models": """\
-List the models that fit knows by name: their default priors, what they are for, and their parameters.
-
-  ldpbayes models
-  ldpbayes models --json
-""",
-}
 
 FAMILY_OPTIONS = {  # parameters of families
     "lower": "bound to which records were clamped; of rows one a column, as 0,0,18",
@@ -83,8 +34,8 @@ LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_label
 FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
 
 
-def parser(functions: Sequence[Callable]) -> argparse.ArgumentParser:
-    """The parser of the command line, whose result has one of the functions, in the order of `HELP`, as ``run``."""
+def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
+    """The parser of the command line, whose result has one of the commands as ``run``; its docstring is the help."""
     top = _Parser(
         prog="ldpbayes",
         description="Bayesian inference from locally differentially private releases.",
@@ -92,13 +43,15 @@ def parser(functions: Sequence[Callable]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    group = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     subs = {}
-    for name, function in zip(HELP, functions, strict=True):
-        text, examples = HELP[name].split("\n\n")
-        texts: Any = {"help": text, "description": text, "epilog": f"examples:\n{examples}\n{EXIT_CODES}"}
-        subs[name] = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
-        subs[name].set_defaults(run=function)
+    for command in commands:
+        text, _, examples = (inspect.getdoc(command) or "").partition("\n\n")
+        epilog = f"examples:\n{textwrap.indent(examples, '  ')}\n\n{EXIT_CODES}"
+        texts: Any = {"help": text, "description": text, "epilog": epilog}
+        name = command.__name__.removeprefix("_")
+        subs[name] = group.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+        subs[name].set_defaults(run=command)
     _add_sampler_options(subs["demo"])
     _add(subs["demo"], "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, pathlib.Path("ldpbayes-demo"))
     _add_sampler_options(subs["fit"])
@@ -160,7 +113,7 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
     _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/bootstrap.md", required=True)
     _add(group, "--count", "N", "number of records, public", _integer(2), required=True)
     for name, text in FAMILY_OPTIONS.items():
-        _add(group, f"--{name}", "X", text, _numbers)
+        _add(group, f"--{name}", "X", text, parameter)
     _add_switch(group, "--no-intercept", "of least_squares")
     _add_switch(group, "--account-for-clamping", "match the moments of clamped records: where many are")
     group = bootstrap.add_argument_group("the bootstrap")
@@ -184,14 +137,7 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add(regress, "--out", "FILE.csv", "write the parameters", pathlib.Path)
 
 
-class _Parameter(argparse.Action):
-    """Keeps what was typed of a mechanism together, by the names of its parameters."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        namespace.parameters = namespace.parameters | {self.dest: values}
-
-
-def _add_csv_options(parser: argparse.ArgumentParser, without: Container[str] = ()) -> Any:
+def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset()) -> Any:
     """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
         "where a RELEASE is a .csv file",
@@ -202,22 +148,11 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Container[str] = 
     _add(group, "--mechanism", "NAME", "what released the values")
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
-    parser.set_defaults(parameters={}, by=None)
-    parameters = {name for each in mechanism_names() for name in inspect.signature(mechanism_class(each)).parameters}
-    for name in sorted(parameters):
-        if name not in without:
-            keywords: Any = {"dest": name, "action": _Parameter, "default": argparse.SUPPRESS}
-            group.add_argument(option(name), type=parameter, help=argparse.SUPPRESS, **keywords)
+    parser.set_defaults(by=None)
+    hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    for name in sorted({name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without):
+        group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
-
-
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    if len(set(words)) < len(words) or not all(words):
-        raise argparse.ArgumentTypeError(f"must be different words with commas between them, got {text!r}")
-    if len(words) < 2:
-        raise argparse.ArgumentTypeError(f"needs two words or more, with commas between them, got {text!r}")
-    return words
 
 
 def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
@@ -227,19 +162,21 @@ def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
         with contextlib.suppress(ValueError):
             if (value := parse(text)) is not None:
                 return value
-        raise argparse.ArgumentTypeError(f"must be {allowed}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"{allowed}, got {text!r}")
 
     return parsed
 
 
 def _integer(least: int) -> Callable[[str], int]:
-    return _kind(lambda text: int(text) if int(text) >= least else None, f"an integer of at least {least}")
+    return _kind(lambda text: int(text) if int(text) >= least else None, f"must be an integer of at least {least}")
 
 
-def _one_or_more(text: str) -> float | list[float]:
-    numbers = [float(part) for part in text.split(",")]
-    return numbers if len(numbers) > 1 else numbers[0]
+def _different(text: str) -> list[str] | None:
+    words = [word.strip() for word in text.split(",")]
+    return words if 1 < len(words) == len(set(words)) and all(words) else None
 
 
-_probability = _kind(lambda text: float(text) if 0 < float(text) < 1 else None, "a number between 0 and 1, exclusive")
-_numbers = _kind(_one_or_more, "a number, or numbers with commas between them")
+_words = _kind(_different, "needs two words or more, all different, with commas between them")
+_probability = _kind(
+    lambda text: float(text) if 0 < float(text) < 1 else None, "must be a number between 0 and 1, exclusive"
+)

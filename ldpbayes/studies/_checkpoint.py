@@ -1,33 +1,29 @@
 """Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import io
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
 import numpyro
 from numpyro.infer.util import log_density
 
-from ldpbayes._core.types import Array, Model, Params, PyTree
-from ldpbayes.data import CountSketch, PanelSketch, Release
-from ldpbayes.inference import privatize
+from ldpbayes._core.types import Array, Model, Params
+from ldpbayes.data import Release
 from ldpbayes.mechanisms import Mechanism
 
-fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # on Windows, where two studies that use one file are not noticed
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2
 PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
@@ -56,30 +52,24 @@ class Checkpoint(dict):
     ) -> None:
         super().__init__()
         self.path = None if path is None else pathlib.Path(path).resolve()
-        self.settings, self._model = settings, model
-        self._lock: IO | None = None
+        self.settings, self._model, self._lock = settings, model, contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoint":
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
-            self._lock = _lock(self.path)
-            try:
+            with contextlib.ExitStack() as stack:
+                if fcntl is not None:
+                    stack.enter_context(_locked(self.path))
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
                 versions = {name: _version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
                 self._read(self.path)
-            except BaseException:
-                self.__exit__()
-                raise
+                self._lock = stack.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._lock is not None:
-            # removed before it is closed, so that the removed file cannot be the lock of another study
-            pathlib.Path(self._lock.name).unlink(missing_ok=True)
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
     def save(self) -> None:
         """Write everything; an interrupted write leaves the old file as it is."""
@@ -101,34 +91,30 @@ class Checkpoint(dict):
         try:
             yield
         except KeyboardInterrupt:
-            if self.path is None:
-                raise KeyboardInterrupt(
-                    "nothing is saved: with checkpoint= a file keeps every finished batch"
-                ) from None
-            file = Checkpoint(self.path, self.settings)  # read, since an interrupt can come before the last write
-            file._read(self.path)
-            batch, replicates = self.settings["batch"], self.settings["replicates"]
-            progress = f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
-            if file:
-                share = f"{int(file['finished'])} of {replicates} replicates"
-                progress = f"{share} are in {self.path.name}; run the same call again to go on"
+            progress = "nothing is saved: with checkpoint= a file keeps every finished batch"
+            if self.path is not None:
+                self.clear()
+                self._read(self.path)  # since an interrupt can come before the last write
+                batch, replicates = self.settings["batch"], self.settings["replicates"]
+                first = f"the first batch, of {min(batch, replicates)}"
+                progress = f"nothing is saved: {first}, was not finished; see batch="
+                if self:
+                    share = f"{int(self['finished'])} of {replicates} replicates"
+                    progress = f"{share} are in {self.path.name}; run the same call again to go on"
             raise KeyboardInterrupt(progress) from None
 
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
             return
-        damaged = f"checkpoint {path} is damaged, or no checkpoint; move it away to start afresh"
         content = path.read_bytes()
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                stored = {name: file[name] for name in file.files}
+                header = json.loads(str(file["header"]))
+                form, settings = header["format"], header["settings"]
+                arrays = {name: file[str(i)] for i, name in enumerate(header["names"])}
         except Exception as error:  # a damaged archive raises nearly anything
-            raise ValueError(f"{damaged} ({error})") from None
-        try:
-            header = json.loads(str(stored["header"]))
-            form, settings, names = header["format"], header["settings"], header["names"]
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(damaged) from None
+            message = f"checkpoint {path} is damaged, or no checkpoint; move it away to start afresh ({error})"
+            raise ValueError(message) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
         differences = _differences(settings | {"model": None}, self.settings | {"model": None})
@@ -139,30 +125,30 @@ class Checkpoint(dict):
         if differences:
             problem = f"belongs to a study with other settings: {'; '.join(differences)}"
             raise ValueError(f"checkpoint {path} {problem}; give this one another file")
-        if set(stored) != {"header", *(str(i) for i in range(len(names)))}:
-            raise ValueError(damaged)
-        self.update({name: stored[str(i)] for i, name in enumerate(names)})
+        self.update(arrays)
 
 
-def _lock(path: pathlib.Path) -> IO:
-    """An open file beside the path, locked until it is closed or the process ends."""
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    """Hold a locked file beside the path, until the process ends at the latest."""
     lock = path.with_name(f"{path.name}.lock")
-    while True:
-        file = open(lock, "a")  # noqa: SIM115  (it stays open)
-        if fcntl is None:
-            return file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
-                return file
-        except BlockingIOError:
-            file.close()
-            raise ValueError(
-                f"another study that is running uses the checkpoint {path}; give this one another"
-            ) from None
-        except FileNotFoundError:
-            pass
-        file.close()  # the study that had locked this file has just removed it
+    held = False
+    while not held:
+        with open(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = os.fstat(file.fileno()).st_ino == lock.stat().st_ino
+            except FileNotFoundError:  # the study that had locked this file has just removed it
+                continue
+            except BlockingIOError:
+                problem = f"another study that is running uses the checkpoint {path}; give this one another"
+                raise ValueError(problem) from None
+            if held:
+                try:
+                    yield
+                finally:
+                    # removed before it is closed, so that the removed file cannot be the lock of another study
+                    lock.unlink(missing_ok=True)
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -182,41 +168,20 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
     return messages
 
 
-def model_fingerprint(model: Model, mechanism: Mechanism, count: int) -> str:
+def model_fingerprint(model: Model, mechanism: Any, count: int) -> str:
     """Digest of the programs of a model's simulation and of its log density given a release, constants included."""
 
-    def seeded(key: jax.Array) -> Model:
-        return numpyro.handlers.seed(model, jax.random.wrap_key_data(key))
-
     def simulate(key: jax.Array) -> dict[str, Array]:
-        trace = numpyro.handlers.trace(seeded(key)).get_trace(Release(None, mechanism, count))
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(Release(None, mechanism, count))
         return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
 
+    def weigh(key: jax.Array, values: Array) -> Array:
+        return log_density(numpyro.handlers.seed(model, key), (Release(values, mechanism),), {}, {})[0]
+
     with jax.enable_x64(True):
-        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-        shapes, release_of = _release_shapes(mechanism, count, key, isinstance(model, privatize))
-
-        def weigh(key: jax.Array, arrays: PyTree) -> Array:
-            return log_density(seeded(key), (release_of(*arrays),), {}, {})[0]
-
-        texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, shapes).as_text()]
+        key = jax.eval_shape(jax.random.key, 0)
+        number = int if mechanism.support.is_discrete else float
+        records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), number)
+        values = jax.eval_shape(mechanism.randomize, key, records)
+        texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, values).as_text()]
     return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)
-
-
-def _release_shapes(
-    mechanism: Any, count: int, key: jax.ShapeDtypeStruct, keep_records: bool
-) -> tuple[list[jax.ShapeDtypeStruct], Callable[..., Release | PanelSketch | CountSketch]]:
-    """Shapes of the arrays in a study's release or sketch, and the function that makes it from such arrays."""
-    keep_records = keep_records or bool(mechanism.record_shape)
-    discrete = mechanism.support.is_discrete
-    if not keep_records and not discrete:
-        sketch = PanelSketch.of(np.mean([mechanism.released_range]).reshape(1), mechanism, keep_records=False)
-        arrays = [getattr(sketch, name) for name in sketch.arrays]
-        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        return shapes, lambda *arrays: dataclasses.replace(sketch, **dict(zip(sketch.arrays, arrays, strict=True)))
-    records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), int if discrete else float)
-    values = jax.eval_shape(lambda key, x: mechanism.randomize(jax.random.wrap_key_data(key), x), key, records)
-    if keep_records:
-        return [values], lambda values: Release(values, mechanism)
-    weights = jax.ShapeDtypeStruct((count,), float)
-    return [values, weights], lambda values, weights: CountSketch(mechanism, values, weights)

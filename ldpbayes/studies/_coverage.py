@@ -67,14 +67,15 @@ class CoverageTable:
 
     def summary(self, levels: Sequence[float] = (0.5, 0.8, 0.95), confidence: float = 0.99) -> str:
         """Return `table` in plain text, a row a parameter; a star marks shares outside their bands."""
-        bands = [np.divide(binomial_band(self.replicates, level, confidence), self.replicates) for level in levels]
-        cells: dict[str, list[str]] = {"band": [f"{low:6.3f}-{high:.3f} " for low, high in bands]}
-        for row in self.table(levels, confidence):
-            cells.setdefault(row["parameter"], []).append(f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}")
+        columns: dict[str, list[str]] = {}
+        for level in levels:
+            low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
+            rows = self.table([level], confidence)
+            shares = [f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}" for row in rows]
+            columns[f"{100 * level:g} % "] = [f"{low:6.3f}-{high:.3f} ", *shares]
         title = f"{self.replicates} replicates: shares of central intervals that cover the truth, and the band that a\n"
         title += f"calibrated posterior's share is in with probability {confidence:g}"
-        heads = [f"{100 * level:g} % " for level in levels]
-        return table(title, list(cells), dict(zip(heads, zip(*cells.values(), strict=True), strict=True)))
+        return table(title, ["band", *self.quantiles], columns)
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
@@ -113,10 +114,8 @@ def coverage(
     model : callable
         NumPyro model with one privatized site (else ValueError) of one release, which simulates if that has no values;
         or one by `privatize` that observes its argument. Entries of arrays are counted one by one, as ``theta[0]``, ...
-    mechanism : Mechanism
-        Makes the releases, with one budget; for discrete outputs, personal budgets too.
-    count : int
-        Records a release.
+    mechanism, count : Mechanism, int
+        Makes the releases, with one budget, for discrete outputs personal ones too; and records a release.
     replicates, batch : int
         Number of prior draws, and of those that run and are saved together: an interrupt loses its batch.
     seed : int
@@ -142,51 +141,46 @@ def coverage(
     def simulate(size: int) -> Program:
         return Program(lambda key: Predictive(model, num_samples=size)(key, plan), jax.random.key(seed))
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.enable_x64(True))
-        results = stack.enter_context(Checkpoint(checkpoint, settings, (model, mechanism, count)))
-        stack.enter_context(results.interruptible())
+    with jax.enable_x64(True), Checkpoint(checkpoint, settings, (model, mechanism, count)) as results:
         finished = int(results.get("finished", 0))
-        bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
-        for start in range(finished, replicates, batch):
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
-            size = min(batch, replicates - start)
-            truth = simulate(size)(keys[0])
-            samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))], bar)
-            for name, value in truth.items():
-                value = np.asarray(value)[:, None]
-                below = np.mean(samples[name] < value, axis=1)
-                free = np.any(samples[name] != value, axis=(0, 1))
-                results[f"below {name}"] = np.concatenate([*filter(len, [results.get(f"below {name}", [])]), below])
-                results[f"free {name}"] = results.get(f"free {name}", False) | free
-            results["finished"] = np.array(start + size)
-            results.save()
-        names = [name.removeprefix("below ") for name in results if name.startswith("below ")]
-        quantiles = {
-            name + (f"[{', '.join(map(str, index))}]" if index else ""): results[f"below {name}"][:, *index]
-            for name in names
-            for index in map(tuple, np.argwhere(results[f"free {name}"]))
-        }
+        bar = fit.bar(replicates, finished, progress_bar)
+        with results.interruptible(), contextlib.closing(bar):
+            for start in range(finished, replicates, batch):
+                keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), start), 2)
+                size = min(batch, replicates - start)
+                truth = simulate(size)(keys[0])
+                samples = fit(keys[1], [Release(z, mechanism) for z in np.asarray(truth.pop(site))], bar)
+                for name, value in truth.items():
+                    value = np.asarray(value)[:, None]
+                    below = np.mean(samples[name] < value, axis=1)
+                    free = np.any(samples[name] != value, axis=(0, 1))
+                    results[f"below {name}"] = np.concatenate([results.get(f"below {name}", below[:0]), below])
+                    results[f"free {name}"] = results.get(f"free {name}", False) | free
+                results["finished"] = np.array(start + size)
+                results.save()
+    names = [name.removeprefix("below ") for name in results if name.startswith("below ")]
+    quantiles = {
+        name + (f"[{', '.join(map(str, index))}]" if index else ""): results[f"below {name}"][:, *index]
+        for name in names
+        for index in map(tuple, np.argwhere(results[f"free {name}"]))
+    }
     return CoverageTable(quantiles)
 
 
 def _privatized_site(model: Model, plan: Release) -> tuple[str, tuple[int, ...]]:
     """Name of the model's privatized site, and the batch shape of its law: () if all records have one law."""
-    laws: dict[str, tuple[int, ...] | None] = {}  # None for parameters
+    private: dict[str, tuple[int, ...]] = {}
 
     def run() -> None:
         trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(plan)
-        for name, site in trace.items():
-            if site["type"] == "sample":
-                law, _ = unwrapped(site["fn"])
-                laws[name] = unexpanded(law.base_dist).batch_shape if isinstance(law, Privatized) else None
+        laws = {name: unwrapped(site["fn"])[0] for name, site in trace.items() if site["type"] == "sample"}
+        released = {name: law for name, law in laws.items() if isinstance(law, Privatized)}
+        if len(released) == len(laws):
+            factory = "a model factory is called first, as in coverage(clipped_gaussian(), ...)"
+            raise ValueError(f"the model has no site to sample; {factory}")
+        private.update({name: unexpanded(law.base_dist).batch_shape for name, law in released.items()})
 
     jax.eval_shape(run)
-    private = {name: shape for name, shape in laws.items() if shape is not None}
-    if len(private) == len(laws):
-        raise ValueError(
-            "the model has no site to sample; a model factory is called first, as in coverage(clipped_gaussian(), ...)"
-        )
     if len(private) != 1:
         raise ValueError(f"the model must have one privatized site, found {list(private)}")
     return next(iter(private.items()))
@@ -217,7 +211,6 @@ class ReplicatedFit:
         self._model, self._iterations, self._sketched = model, (num_warmup, num_samples), sketched
         self._kernel = NUTS(model, **options)
         self._nodes: Any = 0  # a sketch of weight 0, with a node for each released value so far
-        self._lattice: bool | None = None
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
         """A bar on stderr, if it is shown, that counts replicates; a checkpoint had the finished ones."""
@@ -226,27 +219,26 @@ class ReplicatedFit:
     def __call__(self, key: jax.Array, releases: Sequence[Any], bar: Bar | None = None) -> Params:
         with jax.enable_x64(True):
             keys = jax.random.split(key, len(releases))
-            first, sources, names = releases[0], releases, ["values"]
-            if isinstance(first, (MomentSketch, TotalSketch)):
+            sources, names = releases, ["values"]
+            if isinstance(releases[0], (MomentSketch, TotalSketch)):
                 names = ["nodes", "weights"]
-            elif self._sketched and not first.mechanism.record_shape:
+            elif self._sketched and not releases[0].mechanism.record_shape:
                 sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
                 if isinstance(sketches[0], PanelSketch):
                     return self._on_panels(keys, [dataclasses.replace(sketch, probes=None) for sketch in sketches], bar)
                 total = sum(sketches, self._nodes)
                 # added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes
-                self._nodes = first = dataclasses.replace(total, weights=np.zeros(len(total.nodes)), added=())
-                sources, names = [first + sketch for sketch in sketches], ["weights"]
-            chains, positions = self._run(keys, first, sources, names, bar)
+                self._nodes = dataclasses.replace(total, weights=np.zeros(len(total.nodes)), added=())
+                sources, names = [self._nodes + sketch for sketch in sketches], ["weights"]
+            chains, positions = self._run(keys, sources, names, bar)
             return chains.constrained(positions)
 
     def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch], bar: Bar | None) -> Params:
         """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
         own = Density(self._model, (sketches[0],), {})
-        if self._lattice is None:
-            self._lattice = any(site.discrete_base for site in sites_of(own).values())
-        coarse = [coarser([sketch], self._lattice)[0] for sketch in sketches]
-        chains, positions = self._run(keys, coarse[0], coarse, PanelSketch.arrays, bar)
+        lattice = any(site.discrete_base for site in sites_of(own).values())
+        coarse = [coarser([sketch], lattice)[0] for sketch in sketches]
+        chains, positions = self._run(keys, coarse, PanelSketch.arrays, bar)
         samples = chains.constrained(positions)
         if coarse[0] is sketches[0]:
             return samples
@@ -257,18 +249,18 @@ class ReplicatedFit:
                 failures.append(i)
         if failures:
             exact = [sketches[i] for i in failures]
-            finer, positions = self._run(keys[np.array(failures)], exact[0], exact, PanelSketch.arrays)
+            finer, positions = self._run(keys[np.array(failures)], exact, PanelSketch.arrays)
             for name, values in finer.constrained(positions).items():
                 samples[name][failures] = values
         return samples
 
     def _run(
-        self, keys: jax.Array, template: Any, sources: Sequence[Any], names: Sequence[str], bar: Bar | None = None
+        self, keys: jax.Array, sources: Sequence[Any], names: Sequence[str], bar: Bar | None = None
     ) -> tuple[Chains, Params]:
-        """Chains on the template with the named arrays of each source, and their positions after the warm-up."""
+        """Chains on sources that differ in the named arrays alone, and their positions after the warm-up."""
 
         def density(arrays: Params) -> Density:
-            return Density(self._model, (dataclasses.replace(template, **arrays),), {})
+            return Density(self._model, (dataclasses.replace(sources[0], **arrays),), {})
 
         data = [{name: getattr(source, name) for name in names} for source in sources]
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)

@@ -40,22 +40,16 @@ class Setting:
 def replicate(setting: Setting, replicates: int, *, seed: int = 0, batch: int = 1) -> dict[str, Solution]:
     """Fit all estimators to many simulated releases, in one compiled call and in double precision.
 
-    Replicates are shared among JAX's devices: on a CPU each core can be one, with
-    ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
+    Returns solutions by name of the estimator, with an axis of replicates in front. Replicates are shared among JAX's
+    devices: on a CPU each core can be one, with ``jax.config.update("jax_num_cpu_devices", 2)`` before the first
+    computation.
 
     Parameters
     ----------
-    setting : Setting
-        The simulation and the estimators.
-    replicates, batch : int
-        Number of releases, and of those that are vectorised together.
+    setting, replicates, batch : Setting, int, int
+        The simulation and the estimators; number of releases, and of those that are vectorised together.
     seed : int
         For records, their release and the analyst's own noise.
-
-    Returns
-    -------
-    dict of str to Solution
-        By name of the estimator, with an axis of replicates in front.
     """
     return replicator(setting, replicates, batch=batch)(seed)
 
@@ -67,11 +61,9 @@ def replicator(setting: Setting, replicates: int, *, batch: int = 1) -> Callable
     def fit_one(key_data: jax.Array) -> dict[str, Solution]:
         record_key, release_key, estimator_key = jax.random.split(jax.random.wrap_key_data(key_data), 3)
         x = setting.simulate(record_key)
-        z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0])
-        z = z if z.ndim > 1 else z[:, None]
-        start = jnp.asarray(setting.start)
+        z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0]).reshape(len(x), -1)
         return {
-            name: estimator(estimator_key, x if estimator.method.original else z, start)
+            name: estimator(estimator_key, x if estimator.method.original else z, jnp.asarray(setting.start))
             for name, estimator in setting.estimators.items()
         }
 

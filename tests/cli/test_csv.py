@@ -12,10 +12,9 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
 from ldpbayes.cli._csv import BadInput, Table
+from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
-from ldpbayes.cli._models import place_names
 from ldpbayes.cli._parser import parser
-from ldpbayes.cli._releases import Named, load_features, load_releases, parameter
 
 ROWS = ("a", "b", "y")
 MECHANISMS = [
@@ -51,7 +50,7 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    return parser([None] * 6).parse_args(cli._joined([command, *map(str, argv)]))
+    return parser(cli.COMMANDS).parse_args(cli._joined([command, *map(str, argv)]))
 
 
 def load_release(args):

@@ -1,0 +1,294 @@
+"""What a command is given: releases in files of their own or CSV files, features of labels, and models."""
+
+import argparse
+import contextlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ldpbayes as ldp
+from ldpbayes import Release, Sketch
+from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
+from ldpbayes.data.frames import Table as Features
+from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms.registry import mechanism_class
+
+FILES = (".npz", ".parquet")
+TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
+MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
+# Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
+AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
+GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
+INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
+
+
+def option(name: str) -> str:
+    """Name of a mechanism's parameter on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def parameter(text: str) -> Any:
+    """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
+    for written in (text, f"[{text}]"):
+        with contextlib.suppress(json.JSONDecodeError):
+            return json.loads(written)
+    parts: list[Any] = [part.strip() for part in text.split(",")]
+    with contextlib.suppress(ValueError):
+        parts = [float(part) for part in parts]  # such as .5 and inf, which are no JSON
+    return parts if len(parts) > 1 else parts[0]
+
+
+def parameters_of(maker: Callable) -> dict[str, bool]:
+    """Names of the parameters of a class or function, and whether each must be given."""
+    return {p.name: p.default is p.empty for p in inspect.signature(maker).parameters.values()}
+
+
+def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[str, bool]) -> None:
+    """BadInput for values that the subject has no parameter for, and for parameters that lack a value."""
+    beyond = [option(name) for name in values if name not in parameters]
+    lacking = [option(name) for name, needed in parameters.items() if needed and name not in values]
+    for problem, names in (("has no", beyond), ("needs", lacking)):
+        if names:
+            known = ", ".join(map(option, parameters)) or "none"
+            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {known}")
+
+
+class Named(NamedTuple):
+    """A release, its name in messages, and its word among others: that of its group, or its file."""
+
+    name: str
+    word: str
+    release: Release
+
+
+def load_releases(args: argparse.Namespace) -> list[Named]:
+    parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
+    options += map(option, parameters)
+    if options and not any(path.suffix in CSV for path in args.release):
+        _load_file(args.release[0])  # a plain table is no release file, and is refused first
+        raise BadInput(f"{', '.join(options)}: of .csv files only; {args.release[0]} says itself what released it")
+    releases: list[Named] = []
+    for path in args.release:
+        if path.suffix in CSV:
+            releases += _load_csv(path, args, parameters)
+        else:
+            releases.append(Named(str(path), path.stem, _load_file(path)))
+    return releases
+
+
+def _load_file(path: pathlib.Path) -> Release:
+    if path.suffix not in FILES:
+        raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
+    if not path.exists():
+        raise BadInput(f"no release file {path}")
+    try:
+        return Release.load(path)
+    except (ValueError, TypeError, OSError) as error:
+        hint = "" if isinstance(error, OSError) else "; a plain table is given as a .csv file, with --mechanism"
+        raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
+
+
+def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
+    """The release in a CSV file, or those of the groups in it."""
+    table = Table(path)
+    if args.mechanism is None:
+        example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
+        raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
+    personal = {
+        name: table.columns([value.removeprefix(COLUMN)])[0]
+        for name, value in parameters.items()
+        if isinstance(value, str) and value.startswith(COLUMN)
+    }
+    by = table.columns([args.by] if args.by else [])
+    others = [name for name in table.names if name not in {*personal.values(), *by}]
+    columns = table.columns(args.column) if args.column else others
+    for name in columns:
+        if name in args.levels:  # the first record would be lost
+            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
+    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
+    table.read([*columns, *personal.values(), *by])
+    arrays = {name: table.numbers(column) for name, column in personal.items()}
+    groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
+    single = sum(len(records) == 1 for records in groups.values())
+    # Most groups have one record, and are no statistics: the column numbers the records.
+    if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
+        counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single one"
+        raise BadInput(f"--by {args.by} makes {counts}: it must name a column of groups")
+    mechanisms = {}
+    for word, records in groups.items():
+        own = {name: array[records] for name, array in arrays.items()}
+        shared = {name: float(array[0]) for name, array in own.items() if (array == array[0]).all()}
+        try:
+            mechanisms[word] = mechanism_from_spec(spec | own | shared)
+        except (TypeError, ValueError) as error:
+            raise BadInput(_located(f"{error}", table, personal, records)) from None
+    mechanism: Any = next(iter(mechanisms.values()))
+    if len(columns) != math.prod(mechanism.event_shape):
+        count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
+        need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
+        known = f"{path} has the columns {', '.join(table.names)}"
+        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} a record; {known}")
+    words = "; words for categories are given codes by --levels, as in --levels no,yes"
+    hint = words if hasattr(mechanism, "categories") else ""
+    values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
+    values = values if mechanism.event_shape else values[:, 0]
+    releases = []
+    for word, records in groups.items():
+        name = f"{path}, {by[0]} {word}" if by else str(path)
+        with naming(name):
+            releases.append(Named(name, word, Release(values[records], mechanisms[word])))
+    return releases
+
+
+def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:
+    """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
+    match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
+    if match is None or match[1] not in personal:
+        return f"{table.path}: {error}"
+    name, allowed, place, value = match.groups()
+    line = table.lines[records[int(place or 0)]]
+    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
+
+
+def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
+    try:
+        cls: Any = mechanism_class(args.mechanism)
+    except ValueError:
+        names = mechanism_names()
+        meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
+        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
+    values, fields = dict(typed), parameters_of(cls)
+    if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
+        fields["column"] = fields.pop("columns")
+        values |= {"column": args.column} if args.column else {}
+    values |= {"levels": args.levels} if args.levels else {}
+    if "categories" in fields:
+        fields["levels"] = False
+        values = ({"categories": len(args.levels)} if args.levels else {}) | values
+    check_options(f"--mechanism {args.mechanism}", values, fields)
+    unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
+    if unbounded and "sensitivity" in fields and "sensitivity" not in values:
+        bounds = f"{' and '.join(map(option, unbounded))} (bounds to which records were clipped), or "
+        family = hasattr(args, "family")  # the bounds are parameters of the family
+        raise BadInput(f"{args.mechanism} needs {'' if family else bounds}--sensitivity for a statistic")
+    values.pop("levels", None)
+    if values.pop("column", None) and (fields["column"] or len(columns) > 1):
+        values["columns"] = columns
+    return values
+
+
+def load_features(args: argparse.Namespace) -> Features:
+    """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
+    path = args.features
+    if path.suffix in (*CSV, ".npy") and not path.is_file():
+        raise BadInput(f"--features: no file {path}")
+    if path.suffix == ".npy":
+        try:
+            matrix = np.asarray(np.load(path, allow_pickle=False), float)
+        except (ValueError, OSError) as error:
+            raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
+        if matrix.ndim != 2 or not matrix.size:
+            raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
+        return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
+    if path.suffix in CSV:
+        table = Table(path, headless=True)
+        names = table.columns(table.names)
+    elif len(args.release) == 1 and args.release[0].suffix in CSV:
+        table = Table(args.release[0])
+        names = table.columns([str(path)])
+    else:
+        raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
+    if not all(names):
+        advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
+        raise BadInput(f"--features: column {names.index('') + 1} of {path} has no name: {advice}")
+    table.read(names)
+    return Features({name: table.numbers(name) for name in names})
+
+
+def load_model(name: str, *arguments: Any) -> Callable:
+    """The model of a ``.py`` file, or of a factory, with its required `arguments` and default priors."""
+    if name in ldp.models.__all__:
+        with naming(f"--model {name}"):
+            return getattr(ldp.models, name)(*arguments)
+    path = pathlib.Path(name)
+    if path.suffix != ".py":
+        known = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
+        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {known}")
+    if not path.is_file():
+        raise BadInput(f"--model: no file {path}")
+    spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
+    assert spec is not None and spec.loader is not None  # of a file that ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and pickle look for what the file defines
+    with blaming(name):
+        spec.loader.exec_module(module)
+    model = getattr(module, "model", None)
+    if not callable(model):
+        raise BadInput(f"--model: {path} defines no function model(release)")
+    return model
+
+
+@contextlib.contextmanager
+def blaming(model: str) -> Iterator[None]:
+    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line;
+    of the package's own models, only ValueError and TypeError do.
+    """
+    path = pathlib.Path(model).absolute()
+    folder = [str(path.parent)] if path.suffix == ".py" else []
+    sys.path[:0] = folder  # as ``python model.py`` does
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not folder:
+            if isinstance(error, (ValueError, TypeError)):
+                raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
+            raise
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in trace if os.path.abspath(frame.filename) == str(path)]
+        where = f"{model}:{lines[-1]}" if lines else model
+        if isinstance(error, SyntaxError):
+            where = f"{os.path.relpath(error.filename or model)}:{error.lineno}"
+        raise BadInput(f"{where}: {type(error).__name__}: {error}") from None
+    finally:
+        for added in folder:
+            sys.path.remove(added)
+
+
+def as_sketch(release: Release, model: str, say: Callable[[str], object]) -> Release | Sketch:
+    """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
+    mechanism: Any = release.mechanism
+    if isinstance(mechanism, StatisticsMechanism):
+        return release  # models of statistics sum its values
+    if not mechanism.record_shape or model in MOMENTS:
+        with contextlib.suppress(ValueError):  # such as personal budgets
+            return release.sketch()
+    say("  no sketch of these: the model gets the records themselves")
+    return release
+
+
+def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
+    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: groups have their words, the first categories the `levels`."""
+    axes: Sequence[str] = AXES.get(model, ())
+    coords: dict[str, list[str]] = {}
+    if model in GROUPED:
+        words = [release.word for release in releases]
+        coords[GROUPED[model]] = words if len(set(words)) == len(words) else [release.name for release in releases]
+    if "category" in axes and levels:
+        count = getattr(releases[0].release.mechanism, "categories", 0)
+        coords["category"] = [*levels, *map(str, range(len(levels), count))][:count]
+    return {"dims": {"theta": list(axes)}, "coords": coords} if coords else {}
