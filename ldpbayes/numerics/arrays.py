@@ -1,6 +1,5 @@
 """Work on large arrays: in chunks, packed symmetric matrices, products with bits, values of lower precision."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,9 +76,8 @@ def pays() -> bool:
 
 
 def bit_product(bits: ArrayLike, vector: ArrayLike) -> jax.Array:
-    """Return ``bits @ vector`` (n,), differentiable in the vector any number of times, in both modes. Bits (n, d) are
-    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the float64 vector is not finite, no entry of the
-    product is.
+    """``bits @ vector`` (n,), differentiable in the float64 vector any number of times, in both modes. Bits (n, d) are
+    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the vector is not finite, none of the product is.
     """
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
@@ -115,33 +113,31 @@ def _shape(bits: Any, vectors: Any, *, axis: int) -> Any:
     return jax.core.ShapedArray((vectors.shape[0], bits.shape[1 - axis]), vectors.dtype)
 
 
-def _transpose(cotangents: Any, bits: Any, vectors: Any, *, axis: int) -> tuple:
-    if type(cotangents) is ad.Zero:
-        return None, ad.Zero(vectors.aval)
-    return None, _product_p.bind(bits, cotangents, axis=1 - axis)
+def _transpose(cotangents: Any, bits: Any, _: Any, *, axis: int) -> jax.Array:
+    return _product_p.bind(bits, cotangents, axis=1 - axis)
 
 
 def _batch(arguments: Any, dimensions: Any, *, axis: int) -> tuple:
     (bits, vectors), (bits_at, vectors_at) = arguments, dimensions
     if bits_at is not None:
-        return jax.vmap(functools.partial(_product_by_digits, axis=axis), dimensions)(bits, vectors), 0
+        bits = jnp.moveaxis(bits, bits_at, 0)
+        vectors = batching.bdim_at_front(vectors, vectors_at, len(bits))
+        return lax.map(lambda pair: _product_p.bind(*pair, axis=axis), (bits, vectors)), 0
     vectors = jnp.moveaxis(vectors, vectors_at, 0)
     product = _product_p.bind(bits, vectors.reshape(-1, vectors.shape[-1]), axis=axis)
     return product.reshape(*vectors.shape[:-1], -1), 0
 
 
-ad.defjvp(_product_p, None, lambda tangents, bits, _, *, axis: _product_p.bind(bits, tangents, axis=axis))
-ad.primitive_transposes[_product_p] = _transpose
+ad.defbilinear(_product_p, None, _transpose)
 batching.primitive_batchers[_product_p] = _batch
 mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_results=False))
 
 
 def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
-    """Values of which those that equal a point, but for having been rounded, equal it in double precision. A record
-    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half and in
-    single precision are compared with the point in their precision, and doubles with the point in single precision:
-    noise in double precision hits that point with probability zero, so such a double was single before. Points
-    broadcast with the values; the result has double precision if any value is replaced.
+    """The values, but those that are a point rounded to lower precision are the point in double precision. A record
+    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Doubles are compared
+    with the point in single precision: noise in double precision hits that with probability zero. Points broadcast with
+    values.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():

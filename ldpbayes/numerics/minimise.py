@@ -1,7 +1,6 @@
 """Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex; and roots.
-
-Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
-says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
+Corrected criteria need not be convex: they need a space with bounds, and a method that leaves saddle points and says
+when it ends on the boundary. docs/benchmarks.md has the quasi-Newton methods of libraries.
 """
 
 import math
@@ -13,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ldpbayes._core.checks import FINITE, ONE_POSITIVE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.checks import FINITE, ONE_POSITIVE, check_order
+from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled
 from ldpbayes._core.types import Array, ArrayModule, Key
 
 MAX_ITERATIONS = 100
@@ -49,14 +47,12 @@ def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
 class Box:
     """Parameters between bounds: finite numbers, or arrays (p,), with lower < upper (else ValueError)."""
 
-    lower: Array
-    upper: Array
+    lower: Array = ruled(FINITE)
+    upper: Array = ruled(FINITE)
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            checked_field(self, name, *FINITE)
-        if is_concrete(self) and np.any(np.greater_equal(self.lower, self.upper)):
-            raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
+        check_fields(self)
+        check_order(self.lower, self.upper)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,7 +80,7 @@ class Box:
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
         """Uniform points, shape (*shape, size)."""
-        lower, upper = (jnp.broadcast_to(jnp.asarray(b, dtype), (size,)) for b in (self.lower, self.upper))
+        lower, upper = jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
@@ -92,12 +88,11 @@ class Box:
 class Ball:
     """Parameters within a radius, positive and finite, of a centre: a finite number, or an array (p,)."""
 
-    centre: Array
-    radius: Array
+    centre: Array = ruled(FINITE)
+    radius: Array = ruled(ONE_POSITIVE)
 
     def __post_init__(self) -> None:
-        checked_field(self, "centre", *FINITE)
-        checked_field(self, "radius", *ONE_POSITIVE)
+        check_fields(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,9 +105,8 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Minimum of a damped quadratic model in the ball: a trust-region step whose region is the ball.
-
-        On the sphere the Hessian is increased by a multiple of the identity, the root of the secular equation.
+        """Minimum of a damped quadratic model in the ball: a trust-region step. On the sphere the Hessian is increased
+        by a multiple of the identity, the root of the secular equation.
         """
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
@@ -176,11 +170,9 @@ def minimise(
     tolerance: Array = TOLERANCE,
     units: Array = None,
 ) -> Minimum:
-    """Minimise a twice differentiable function by damped Newton steps inside the space; traceable.
-
-    The last step changes the criterion by less than `tolerance` squared of its size. With `units` (p,) it is shorter
-    than `tolerance` of them, and no step is longer than a unit unless the Hessian says so: for criteria whose curvature
-    is only seen from nearby and known with an error.
+    """Minimise a function by damped Newton steps inside the space; traceable. The last step changes the criterion by
+    less than `tolerance` squared of its size. With `units` (p,) it is shorter than `tolerance` of them, and no step is
+    longer than a unit unless the Hessian says so: for criteria whose curvature is only seen from nearby, with an error.
     """
 
     def body(state: tuple) -> tuple:
@@ -213,9 +205,8 @@ def minimise(
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise a function on the host by damped Newton steps, until one promises a decrease below the tolerance.
-
-    The function is finite at the start, and its derivatives have the names of `Derivatives`.
+    """Minimise a function by damped Newton steps, until one promises a decrease below the tolerance. The function is
+    finite at the start and returns `Derivatives`, or an object with these attributes.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0
     for steps in range(MAX_ITERATIONS):
@@ -261,12 +252,11 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats.
-
-    Each iteration is two EM steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0
-    that EM only approaches. `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and
-    `information(theta)` is minus the second derivative (k, k), None for no Newton steps. The maximum is at most
-    count (max g_k − 1) above the present value ([Lindsay]): this gap ends the iterations.
+    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats. An iteration is two EM
+    steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0 that EM only approaches;
+    `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and `information(theta)` is minus the
+    second derivative (k, k), None for no Newton steps. The maximum is at most count (max g_k − 1) above the present
+    value ([Lindsay]): this gap ends the iterations.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 

@@ -107,11 +107,6 @@ class Polynomial:
         """Order of the highest terms that are kept, zero or not."""
         return 3 if self.fourth is None else 4
 
-    @property
-    def size(self) -> int:
-        """Number of different coefficients of a polynomial of this order and number of directions."""
-        return math.comb(self.slope.shape[-1] + self.order, self.order)
-
     def plus(self, other: "Polynomial") -> "Polynomial":
         """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
         if not np.array_equal(self.root, other.root) or not np.array_equal(self.center, other.center):
@@ -163,9 +158,9 @@ def _(primals: Any, tangents: Any) -> Any:
 def polynomial_of_slopes(
     frame: Frame, points: np.ndarray, values: np.ndarray, slopes: np.ndarray, order: int
 ) -> Polynomial:
-    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's, in the mean of squares over points.
-    Points (points, ..., n), values (points,) of the function summed over batches, slopes (points, ..., n) in x. The
-    mean of the polynomial's values at the points is that of the function.
+    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's in the mean of squares over points
+    (points, ..., n), and with the mean of its values (points,), summed over batches; its slopes are in x, (points, ...,
+    n).
     """
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
@@ -180,11 +175,9 @@ def polynomial_of_slopes(
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y.
-
-    An entry of the gradient has far fewer coefficients than the polynomial, and the monomials are those of every entry,
-    so that all are fitted with one factorisation. Least squares of single entries need not be a gradient; the tensors
-    are then averaged over permutations of their indices.
+    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y. All
+    entries of the gradient have the same monomials, far fewer than the polynomial, so that one factorisation fits all.
+    They need not be a gradient; the tensors are then averaged over permutations of their indices.
     """
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]

@@ -1,6 +1,4 @@
-"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius. The radius is the
-distance of a draw from the centre; `RadialLaw` makes integrals over its law exact to rounding.
-"""
+"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of the distance from its centre."""
 
 import functools
 import math
@@ -38,10 +36,9 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
-    """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``. The law is
-    √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ]
-    sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and has a gradient
-    wherever it is finite.
+    """Log density of SL_d(I) at a distance `radius` from its centre, to a few units in the last place; infinite at 0
+    for d ≥ 2. The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ =
+    d/2 − 1 ([KKP]; [LCQ] sec. 3.2). It has a gradient wherever it is finite.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -74,18 +71,17 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius. The log density of SL_d(I) as a
-    function of u is kept in a table, with its slope and its second derivative; the quintics through neighbouring knots
-    are exact to rounding. `axis` and `cap` compare the law with one whose centre, the second, is at a distance c.
+    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius; `axis` and `cap` compare SL_d(I) with
+    one whose centre, the second, is at a distance c. Its log density is kept in a table, with its slope and its second
+    derivative; the quintics through neighbouring knots are exact to rounding.
     """
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self.knots = np.arange(LEAST, MOST + STEP / 2, STEP)
         x = math.sqrt(2) * np.exp(self.knots)
-        if dimension == 1:
-            fall = bend = x
-        else:
+        fall = bend = x
+        if dimension > 1:
             order = dimension / 2 - 1
             fall = x * np.exp(_log_bessel_k(np, order + 1, x) - _log_bessel_k(np, order, x))
             bend = fall * (fall - 2 * order) - x**2  # Bessel's equation, for the logarithm

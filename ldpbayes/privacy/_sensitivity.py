@@ -22,8 +22,7 @@ def linear_sensitivity(
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ the release has the
-    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained; the bound of [KJKH] Lemma 3.1 is not, because
-    its best inner product need not be possible and because y² and y′² cannot be both far apart and both at the bound.
+    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained, unlike the bound of [KJKH] Lemma 3.1.
     ValueError also where the result overflows.
 
     Parameters
@@ -44,9 +43,8 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison.
-
-    It is √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²); the arguments are those of `linear_sensitivity`.
+    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison: √(2R⁴ + 2(σ₁Rq/σ₂)² +
+    (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²). The arguments are those of `linear_sensitivity`.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)

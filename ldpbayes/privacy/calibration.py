@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, at_least, checked
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
@@ -22,8 +22,8 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
 
-    This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon, unlike the classical
-    sqrt(2 log(1.25 / delta)) / epsilon. The delta achieved is at most `delta`, and within about 1e-11 of it (relative).
+    This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon. The delta achieved is at most
+    `delta`, and within about 1e-11 of it (relative).
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ def zil_parameters(
 ) -> ZILParameters:
     """Return the smallest scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    It follows the recipe after Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many
-    dimensions has f_{ε,δ} as an envelope, and the scale is the diameter of the inputs over c′.
+    By the recipe after Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many dimensions has
+    f_{ε,δ} as an envelope, and the scale is the diameter of the inputs over c′.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ def zil_parameters(
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
     if zero_probability >= delta:
         raise ValueError(
-            f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, so "
-            f"no noise makes delta smaller than that; got delta = {delta:g}"
+            f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, got "
+            f"delta = {delta:g}"
         )
     if unit not in ("record", "attribute"):
         raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
@@ -114,17 +114,15 @@ def zil_parameters(
         lower, upper = bounds
     except (TypeError, ValueError):
         raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from None
-    lower, upper = checked("lower", lower, *FINITE), checked("upper", upper, *FINITE)
+    widths = np.atleast_1d(checked("upper", upper, *FINITE) - np.asarray(checked("lower", lower, *FINITE)))
     if dimension is not None:
-        if not (is_integer(dimension) and dimension >= 1):
-            raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
         if np.ndim(lower) or np.ndim(upper):
             raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
-    lower, upper, _ = np.broadcast_arrays(lower, upper, np.zeros(dimension or 1))
-    if lower.ndim != 1 or np.any(lower >= upper):
+        widths = np.repeat(widths, at_least(1, "dimension", dimension))
+    if widths.ndim != 1 or np.any(widths <= 0):
         raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
-    diameter = np.linalg.norm(upper - lower) if unit == "record" else np.max(upper - lower)
-    size = lower.size if exact else math.inf
+    diameter = np.linalg.norm(widths) if unit == "record" else np.max(widths)
+    size = widths.size if exact else math.inf
     target = (delta - zero_probability) / (1 - zero_probability)
 
     def excess(log_distance: float) -> float:
@@ -141,9 +139,8 @@ def zil_parameters(
 
 
 def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log of the level of the test at a threshold of the log likelihood ratio; with sign = −1, of its complement.
-
-    By symmetry, the type II error is the level at minus the threshold.
+    """Log of the level of the test at a threshold of the log likelihood ratio, which is the type II error at minus the
+    threshold; with sign = −1, log of its complement.
     """
     # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
     favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
@@ -154,9 +151,8 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
 
 
 def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
-    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
-
-    With ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊ the former, at t < 0, is one less exp(t), plus exp(t) times that at −t.
+    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds. The
+    former, at t < 0, is one less exp(t), plus exp(t) times that at −t: ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊.
     """
     t = epsilon - budget
     size = np.abs(t)
@@ -169,11 +165,9 @@ def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
-    """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
-
-    It is the product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
-    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds. Delta
-    is the mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
+    """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
+    product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
+    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -211,8 +205,7 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
     """The largest `mu` of Gaussian noise that is (epsilon, delta)-private beside a randomized response.
 
     `mu` is the sensitivity over the standard deviation, and `response_epsilon`, below epsilon, is the budget of the
-    response, which is about the same person. Arguments broadcast. ValueError where one is out of range. `mu` exceeds
-    that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
+    response, which is about the same person. Arguments broadcast; ValueError where one is out of range.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)

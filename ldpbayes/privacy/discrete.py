@@ -29,9 +29,9 @@ class _IntegerTradeoff(ParametricTradeoff):
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """Two discrete Laplace laws, P(k) ∝ exp(−|k|/scale), whose centres are an integer apart.
 
-    With a = exp(−1/scale), P(noise ≥ m) = a^m/(1 + a) for m ≥ 0. The log likelihood ratio is ±distance/scale beyond the
-    centres and rises by 2/scale between them, so the vertices are the tests that reject from m = 1, ..., distance on:
-    level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a).
+    The log likelihood ratio is ±distance/scale beyond the centres and rises by 2/scale between them, so the vertices
+    are the tests that reject from m = 1, ..., distance on: with a = exp(−1/scale) their levels are a^m/(1 + a), their
+    type II errors a^(distance + 1 − m)/(1 + a).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -62,11 +62,10 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
-    """Two discrete Gaussian laws, P(k) ∝ exp(−k²/(2 scale²)), whose centres are an integer apart.
+    """Two discrete Gaussian laws, P(k) ∝ exp(−k²/(2 scale²)), whose centres are an integer apart ([CKS] Theorem 7).
 
-    The logarithm of the likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the
-    vertices are the tests that reject from m on: level T(m), type II error T(distance + 1 − m); delta is
-    T(m − distance) − exp(epsilon) T(m) ([CKS] Theorem 7).
+    The log likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the vertices are
+    the tests that reject from m on: level T(m), type II error T(distance + 1 − m).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -81,7 +80,9 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         # the real k at which the ratio is exp(epsilon)
         k = epsilon * (scale / d) * scale + d / 2
-        return np.exp(_where_called(_is_smooth(k, scale), _smooth_delta, _sum_delta, k, d, scale, epsilon))
+        smooth = _is_smooth(k, scale)
+        ways = {_integral_delta: smooth & (d < scale), _tails_delta: smooth & (d >= scale), _sum_delta: ~smooth}
+        return np.exp(_where_called(ways, k, d, scale, epsilon))
 
     def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         def ratio(m: np.ndarray) -> np.ndarray:
@@ -125,8 +126,9 @@ def gaussian_log_tail(m: ArrayLike, scale: ArrayLike) -> np.ndarray:
     """Log of P(noise ≥ m) for discrete Gaussian noise and integers m, to rounding."""
     m, scale = np.broadcast_arrays(np.asarray(m, float), np.asarray(scale, float))
     above = np.where(m > 0, m, 1 - m)
+    smooth = _is_smooth(above, scale)
     with np.errstate(divide="ignore"):
-        tail = _where_called(_is_smooth(above, scale), _integral_tail, _sum_tail, above, scale)
+        tail = _where_called({_integral_tail: smooth, _sum_tail: ~smooth}, above, scale)
         return np.where(m > 0, tail, np.log1p(-np.exp(tail)))
 
 
@@ -135,10 +137,10 @@ def _is_smooth(k: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return (scale >= LARGE) & (k <= STEEP * scale**2)
 
 
-def _where_called(condition: np.ndarray, if_true: Callable, if_false: Callable, *arguments: np.ndarray) -> np.ndarray:
-    """`np.where` of two functions, each called only with the arguments for which its values are used."""
-    result = np.empty(condition.shape)
-    for here, function in ((condition, if_true), (~condition, if_false)):
+def _where_called(ways: dict[Callable, np.ndarray], *arguments: np.ndarray) -> np.ndarray:
+    """Values of several functions, each called with the arguments for which its condition holds."""
+    result = np.empty(arguments[0].shape)
+    for function, here in ways.items():
         if here.any():
             result[here] = function(*(argument[here] for argument in arguments))
     return result
@@ -187,16 +189,10 @@ def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndar
     return _log_mass(largest, scale) + np.log(np.concatenate(totals))
 
 
-def _smooth_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    return _where_called(d < scale, _integral_delta, _tails_delta, k, d, scale, epsilon)
-
-
 def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    """Log delta of laws less than a scale apart: that of normal laws, with Euler-Maclaurin corrections at k.
-
-    There P(k − distance) − exp(epsilon) P(k) is 0, and its n-th derivative is P(k − distance) times
-    (He_n(a) − He_n(b)) (−1/scale)^n, a = (k − distance)/scale and b = k/scale. The differences, over a − b, follow a
-    recurrence of their own and lose nothing.
+    """Log delta of laws less than a scale apart: that of normal laws, with Euler-Maclaurin corrections at k. There
+    P(k − distance) − exp(epsilon) P(k) is 0, and its n-th derivative is P(k − distance) times (He_n(a) − He_n(b))
+    (−1/scale)^n, a = (k − distance)/scale, b = k/scale. The differences, over a − b, have a recurrence of their own.
     """
     a, b, past = (k - d) / scale, k / scale, np.floor(k) + 1 - k
     correction = np.zeros_like(a)
@@ -227,13 +223,13 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most some Euclidean distance apart, with discrete Gaussian noise in every column.
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column.
 
-    The distance is at least 1. Where scale and distance are small, it is the exact curve: the hull over all integer
-    vectors between the rows. Elsewhere it is a curve just below that. A discrete Gaussian variable of variance σ² is,
-    up to a factor of 1 ± 2 exp(−2π²τ²), made from a normal one of variance σ² − τ² by random rounding, to integers with
-    discrete Gaussian weights of variance τ² around it. So no test does better than between normal rows of this
-    variance, for a τ² (about 2) at which these factors, of all columns together, are lost in rounding.
+    Where scale and distance are small, it is the exact curve: the hull over all integer vectors between the rows. Else
+    it is a curve just below that. A discrete Gaussian variable of variance σ² is, up to a factor of 1 ± 2 exp(−2π²τ²),
+    made from a normal one of variance σ² − τ² by random rounding, with discrete Gaussian weights of variance τ². So no
+    test does better than between normal rows of this variance, for a τ² (about 2) at which these factors, of all
+    columns together, are lost in rounding.
     """
 
     scale: Array = ruled(POSITIVE)
