@@ -50,9 +50,8 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in the columns, each with a positive standard deviation of its own, in its unit.
-
-    `standard_deviations` are an array (columns,), or (*batch, columns) for several groups or records.
+    """Normal noise, independent in the columns, each with a positive standard deviation of its own, in its unit: arrays
+    (columns,), or (*batch, columns) for several groups or records.
     """
 
     standard_deviations: Array = ruled(

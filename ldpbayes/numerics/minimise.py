@@ -67,11 +67,8 @@ class Box:
         """Minimum of a damped quadratic model, projected on the box; parameters pushed against a bound stay there."""
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
-        gradient = jnp.where(free, gradient, 0.0)
-        unit = _units(hessian)
-        hessian = jnp.where(free[:, None] & free, unit[:, None] * hessian * unit, jnp.eye(len(theta)))
-        sizes, vectors = _downhill(hessian, damping)
-        return self.project(theta - unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes)))
+        hessian = jnp.where(free[:, None] & free, hessian, jnp.eye(len(theta)))
+        return self.project(theta - _newton_step(jnp.where(free, gradient, 0.0), hessian, damping))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Which parameters are at a bound."""
@@ -137,10 +134,14 @@ class Ball:
         return self.centre + self.radius * jax.random.uniform(keys[1], (*shape, 1), dtype) ** (1 / size) * direction
 
 
-def _units(hessian: Array, xp: ArrayModule = jnp) -> Array:
-    """Units of the parameters (p,) in which the Hessian's diagonal is one, so that the user's do not matter."""
+def _newton_step(gradient: Array, hessian: Array, damping: Array, xp: ArrayModule = jnp) -> Array:
+    """What the minimum of a damped quadratic model is below the parameters (p,). It is found in units of them in which
+    the Hessian's diagonal is one, so that the user's do not matter.
+    """
     bend = xp.abs(xp.diagonal(hessian))
-    return xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
+    unit = xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
+    sizes, vectors = _downhill(unit[:, None] * hessian * unit, damping, xp)
+    return unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes))
 
 
 def _downhill(hessian: Array, damping: Array, xp: ArrayModule = jnp) -> tuple[Array, Array]:
@@ -210,14 +211,12 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0
     for steps in range(MAX_ITERATIONS):
-        unit = _units(at.hessian, np)
-        sizes, vectors = _downhill(unit[:, None] * at.hessian * unit, 0.0, np)
-        slope = vectors.T @ (unit * at.gradient)
-        promised = 0.5 * float(np.sum(slope**2 / sizes))  # decrease by a step without damping
+        step = _newton_step(at.gradient, at.hessian, 0.0, np)
+        promised = 0.5 * float(at.gradient @ step)  # decrease by a step without damping
         rounding = HOST_ROUNDING * abs(at.value)
         if steps and promised <= tolerance + rounding:
             return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
-        ahead = theta - unit * (vectors @ (slope / (sizes + damping * np.max(sizes))))
+        ahead = theta - (_newton_step(at.gradient, at.hessian, damping, np) if damping else step)
         there = criterion(ahead)
         better = there.value <= at.value + rounding  # false for NaN
         theta, at = (ahead, there) if better else (theta, at)

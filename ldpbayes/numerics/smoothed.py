@@ -147,7 +147,7 @@ def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tup
     if count <= BLOCK:
         return _looked_up(order, t, first, per_unit, table)
     blocks = (jnp.pad(a, (0, -count % BLOCK), mode="edge").reshape(-1, BLOCK) for a in (t, first, per_unit))
-    jet = lax.map(lambda block: _looked_up(order, *block, table=table), tuple(blocks))
+    jet = lax.map(lambda block: _looked_up(order, block[0], block[1], block[2], table), tuple(blocks))
     return tuple(d.ravel()[:count] for d in jet)
 
 
