@@ -16,13 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.special import log1mexp, log_theta, theta_variance
-from ldpbayes.privacy import Tradeoff, approximate_tradeoff
-from ldpbayes.privacy.discrete import (
-    DiscreteGaussianRowsTradeoff,
-    DiscreteGaussianTradeoff,
-    DiscreteLaplaceTradeoff,
-    gaussian_log_tail,
-)
+from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff
+from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, gaussian_log_tail
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import Tradeoff
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
 
 @pytree_dataclass
@@ -139,7 +138,8 @@ class Staircase(Noise):
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers or lower is None:
             raise ValueError(
-                "Staircase noise is for numbers with bounds, not for rows, statistics or records released without noise"
+                "Staircase noise is for numbers with bounds: not for rows of columns, statistics or records that are "
+                "released without noise"
             )
         if is_concrete(self.step, lower, upper) and np.any(np.subtract(upper, lower) > self.step):
             raise ValueError(

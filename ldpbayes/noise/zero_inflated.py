@@ -14,8 +14,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import Tradeoff
-from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
+from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 
 
 @dataclasses.dataclass(frozen=True)

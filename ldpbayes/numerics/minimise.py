@@ -305,8 +305,11 @@ def likeliest_shares(
     return LikeliestShares(theta, gap, iterations)
 
 
-def find_root(function: Callable, bracket: tuple[Array, Array], *, args: tuple[Array, ...]) -> Any:
-    """Elementwise roots between the arrays of a bracket, by `scipy.optimize.elementwise.find_root`."""
+def find_root(function: Callable, target: Array, bracket: tuple[Array, Array], *arguments: Array) -> Any:
+    """Elementwise x in a bracket at which function(x, *arguments) is the target, with SciPy's report on it."""
     from scipy.optimize import elementwise  # takes a fifth of a second to import
 
-    return elementwise.find_root(function, bracket, args=args)
+    def excess(x: np.ndarray, target: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+        return function(x, *arguments) - target
+
+    return elementwise.find_root(excess, bracket, args=(target, *arguments))

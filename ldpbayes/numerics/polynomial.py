@@ -1,6 +1,5 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. They are in
-coordinates y = root (x − center), in which draws of x have standard deviations of about one, with symmetric tensors
-packed: each product y_i y_j, i ≤ j, stands once, in the order of `numpy.triu_indices`.
+"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. Of the
+products y_i y_j of coordinates those with i ≤ j are kept, in the order of `numpy.triu_indices`.
 """
 
 import dataclasses
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from numpy.polynomial import legendre
 
 from ldpbayes._core.pytrees import pytree_dataclass
@@ -58,7 +56,7 @@ class Frame(NamedTuple):
         root = np.swapaxes(kept * steep[..., None, :], -1, -2) / sd[..., None, :]
         return cls(center, root, sd[..., :, None] * kept * np.where(wide, spread, 0.0)[..., None, :])
 
-    def coordinates(self, x: ArrayLike) -> Any:
+    def coordinates(self, x: Array) -> Any:
         """Coordinates y (..., r) of points (..., n)."""
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
@@ -66,8 +64,8 @@ class Frame(NamedTuple):
 @pytree_dataclass(eq=False)
 class Polynomial:
     """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them. Beyond a
-    radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at the radius
-    in that direction: a polynomial would otherwise rise without limit in some directions.
+    radius in y, where hardly a draw is, it falls as the standard normal log density does: it could otherwise rise
+    without limit in some directions.
     """
 
     center: Array  # (..., n)
@@ -79,7 +77,7 @@ class Polynomial:
     third: Array  # (..., r, r(r+1)/2): takes packed products y_i y_j to the gradient of the cubic part
     fourth: Array = None  # (..., r(r+1)/2, r(r+1)/2): the quartic part, a symmetric quadratic form in packed products
 
-    def __call__(self, x: ArrayLike) -> jax.Array:
+    def __call__(self, x: Array) -> jax.Array:
         """Values (...) at points (..., n)."""
         return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
@@ -155,9 +153,7 @@ def _(primals: Any, tangents: Any) -> Any:
     return value, jnp.sum(slope * tangents[1], axis=-1)
 
 
-def polynomial_of_slopes(
-    frame: Frame, points: np.ndarray, values: np.ndarray, slopes: np.ndarray, order: int
-) -> Polynomial:
+def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
     """The polynomial of order 2, 3 or 4 with gradients nearest to a function's in the mean of squares over points
     (points, ..., n), and with the mean of its values (points,), summed over batches; its slopes are in x, (points, ...,
     n).

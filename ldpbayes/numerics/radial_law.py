@@ -3,13 +3,12 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
-from scipy import special
+from scipy import interpolate, special
 
-from ldpbayes._core.types import ArrayModule
+from ldpbayes._core.types import Array, ArrayModule
 
 DROP = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
 TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly 0: the product peaks far below
@@ -35,7 +34,7 @@ def _tanh_sinh(nodes: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
 _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(40, 3.2)
 
 
-def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
+def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
     """Log density of SL_d(I) at a distance `radius` from its centre, to a few units in the last place; infinite at 0
     for d ≥ 2. The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ =
     d/2 − 1 ([KKP]; [LCQ] sec. 3.2). It has a gradient wherever it is finite.
@@ -49,7 +48,7 @@ def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
     return xp.where(positive, log_f + _log_bessel_k(xp, order, math.sqrt(2) * safe), xp.inf)
 
 
-def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
+def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
     """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends. The
     integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
     """
@@ -85,25 +84,19 @@ class RadialLaw:
             order = dimension / 2 - 1
             fall = x * np.exp(_log_bessel_k(np, order + 1, x) - _log_bessel_k(np, order, x))
             bend = fall * (fall - 2 * order) - x**2  # Bessel's equation, for the logarithm
-        self.values, self.slopes, self.bends = log_density(np, np.exp(self.knots), dimension), -fall, -bend
-        mass = self.log_mass(self.knots)
-        self.mode = int(np.argmax(mass))
-        self.tail = mass[self.mode :]
-
-    def log_density(self, u: np.ndarray, slope: bool = False) -> np.ndarray:
-        """Log density of SL_d(I) at log radius u, or its slope there: the quintic from both neighbouring knots."""
-        i = np.clip(((u - LEAST) / STEP).astype(np.intp), 0, len(self.knots) - 2)
-        s, h = (u - self.knots[i]) / STEP, STEP
-        rise = self.values[i + 1] - self.values[i]
-        a, b = h * self.slopes[i], h * self.slopes[i + 1]
-        p, q = h**2 * self.bends[i] / 2, h**2 * self.bends[i + 1] / 2
+        self.values = log_density(np, np.exp(self.knots), dimension)
+        rise, h = np.diff(self.values), STEP
+        a, b = -h * fall[:-1], -h * fall[1:]
+        p, q = -(h**2) * bend[:-1] / 2, -(h**2) * bend[1:] / 2
         # the quintic a s + p s² + k3 s³ + k4 s⁴ + k5 s⁵ has the values, slopes and bends of both knots
         k3 = 10 * rise - 6 * a - 4 * b - 3 * p + q
         k4 = -15 * rise + 8 * a + 7 * b + 3 * p - 2 * q
         k5 = 6 * rise - 3 * a - 3 * b - p + q
-        if slope:
-            return (a + s * (2 * p + s * (3 * k3 + s * (4 * k4 + s * 5 * k5)))) / h
-        return self.values[i] + s * (a + s * (p + s * (k3 + s * (k4 + s * k5))))
+        powers = np.arange(5, -1, -1)[:, None]
+        self.log_density = interpolate.PPoly(np.stack([k5, k4, k3, p, a, self.values[:-1]]) / h**powers, self.knots)
+        mass = self.log_mass(self.knots)
+        self.mode = int(np.argmax(mass))
+        self.tail = mass[self.mode :]
 
     def log_mass(self, u: np.ndarray) -> np.ndarray:
         """Log density of the log radius: that of SL_d(I) times the sphere's area, times the radius."""
@@ -115,13 +108,13 @@ class RadialLaw:
         target = self.log_density(u) + kappa
         there = np.interp(-target, -self.values, self.knots)
         for _ in range(3):
-            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, True), LEAST, MOST)
+            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, 1), LEAST, MOST)
         step = there - u
         near = np.abs(step) < 0.5
         step_near = np.where(near, step, 0.1)
         # one more Newton step for a short one, with its rise as the integral of the slope: no large numbers cancel
-        slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], True)
-        step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, True)
+        slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], 1)
+        step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, 1)
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
@@ -151,9 +144,7 @@ class RadialLaw:
         half = (self.dimension - 1) / 2
         return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
 
-    def integrate(
-        self, start: np.ndarray, stop: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
+    def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Callable) -> np.ndarray:
         """Log ∫ of one or several probabilities of the log radius against its law, between two bounds."""
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # the integral ends where the law's density is TAIL nats below its value at the start

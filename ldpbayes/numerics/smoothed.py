@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.polynomial.chebyshev import chebpts1
 
 OCTAVES = 12  # doublings of the width of cells; beyond the last, at |t| = 4,095 √(1 + v), L is continued linearly
 SPLITS = 3  # an octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side
@@ -45,7 +46,7 @@ def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v
 
 def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
-    nodes = _chebyshev(NODES[v.dtype])
+    nodes = chebpts1(NODES[v.dtype])
     base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
     tabulated, interpolation = (v, None) if len(v) <= VARIANCES else _interpolation(v)
     r, unit = jnp.sqrt(tabulated)[:, None], jnp.sqrt(1 + tabulated)[:, None]
@@ -66,13 +67,9 @@ def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     return jnp.transpose(table, (2, 5, 1, 3, 0, 4)).reshape(len(v), POWERS[v.dtype], -1)
 
 
-def _chebyshev(count: int) -> np.ndarray:
-    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
-
-
 def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
     """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells."""
-    cells, place = 1 << (SPLITS - 1), _chebyshev(powers)
+    cells, place = 1 << (SPLITS - 1), chebpts1(powers)
     inside = (2 * np.arange(cells)[:, None] + 1 + place) / cells - 1
     values = np.vander(inside.ravel(), len(nodes), increasing=True) @ np.linalg.inv(np.vander(nodes, increasing=True))
     coefficients = np.linalg.inv(np.vander(place, increasing=True)) @ values.reshape(cells, powers, -1)
@@ -81,7 +78,7 @@ def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
 
 def _interpolation(v: Any) -> tuple[jax.Array, jax.Array]:
     """Variances at Chebyshev nodes of log(1 + v), and the matrix (v, nodes) of the polynomial through values there."""
-    nodes = _chebyshev(VARIANCES)
+    nodes = chebpts1(VARIANCES)
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
     wide = high > low
     x = jnp.where(wide, 2 * (jnp.log1p(v) - low) / jnp.where(wide, high - low, 1) - 1, 0)

@@ -4,18 +4,16 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.typing import ArrayLike
 
 from ldpbayes._core.types import Array, ArrayModule
 
 
-def log_or_nothing(x: Any) -> jax.Array:
+def log_or_nothing(x: Array) -> jax.Array:
     """Log that is −inf, with zero gradient, at and below zero."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
 
@@ -25,17 +23,17 @@ def log_normal(z: Array, mean: Array, sd: Array) -> jax.Array:
     return -0.5 * ((z - mean) / sd) ** 2 - jnp.log(sd) - 0.5 * math.log(2 * math.pi)
 
 
-def stacked(*terms: ArrayLike) -> jax.Array:
+def stacked(*terms: Array) -> jax.Array:
     """Arrays broadcast to one shape, along a new first axis."""
     return jnp.stack(jnp.broadcast_arrays(*terms))
 
 
-def logsumexp(*terms: ArrayLike) -> jax.Array:
+def logsumexp(*terms: Array) -> jax.Array:
     """Log of the sum of exp of the terms, in the broadcast shape."""
     return log_sum(stacked(*terms), axis=0)
 
 
-def log_sum(logs: ArrayLike, axis: int | tuple[int, ...] = -1) -> jax.Array:
+def log_sum(logs: Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
     """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all logs are."""
     logs = jnp.asarray(logs)  # NumPy arrays may have a precision that JAX does not have
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
@@ -70,21 +68,21 @@ _ERFCX_SLOPE = (
 )  # fmt: skip
 
 
-def horner(coefficients: Sequence[float], x: Any) -> Any:
+def horner(coefficients: Sequence[float], x: Array) -> Array:
     """The polynomial whose coefficients these are, that of the highest power first."""
     return functools.reduce(lambda total, coefficient: total * x + coefficient, coefficients)
 
 
 @jax.custom_jvp
 @jax.jit
-def erfcx(x: Any) -> jax.Array:
+def erfcx(x: Array) -> jax.Array:
     """exp(x²)·erfc(x) for x ≥ 0, to a relative error of a few units in the last place, in the derivative too."""
     return horner(_ERFCX, 1.0 - 7.5 / (x + 3.75)) / (1.0 + 2.0 * x)
 
 
 @jax.custom_jvp
 @jax.jit
-def _erfcx_slope(x: Any) -> jax.Array:
+def _erfcx_slope(x: Array) -> jax.Array:
     """Derivative of `erfcx`, by itself: in 2 x erfcx(x) − 2/√π all digits are lost far out."""
     scale = 1.0 / (1.0 + 2.0 * x)
     return horner(_ERFCX_SLOPE, 1.0 - 7.5 / (x + 3.75)) * scale * scale
@@ -98,7 +96,7 @@ def _with_slopes(function: Callable) -> Callable[..., jax.Array]:
     """Decorator: a function of numbers from one that returns its value and its derivative in each of them."""
 
     @jax.custom_jvp
-    def value(*arguments: Any) -> jax.Array:
+    def value(*arguments: Array) -> jax.Array:
         return function(*arguments)[0]
 
     @value.defjvp
@@ -111,7 +109,7 @@ def _with_slopes(function: Callable) -> Callable[..., jax.Array]:
 
 @_with_slopes
 @jax.jit
-def log_ndtr(x: Any) -> tuple[jax.Array, jax.Array]:
+def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
     """Log of the standard normal cdf, to rounding for every x, and its slope φ(x)/Φ(x), from one value of `erfcx`."""
     left = x < 0
     # JAX's derivative of abs() at 0 is 0, which would lose the gradient there
@@ -124,7 +122,7 @@ def log_ndtr(x: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.custom_jvp
-def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> jax.Array:
+def betainc(a: Array, b: Array, x: Array) -> jax.Array:
     """Regularised incomplete beta function, with derivatives in all arguments (JAX has the one in x only): in a and b
     central differences of the fourth order, whose relative error in double precision is about 1e-11.
     """
@@ -148,7 +146,7 @@ def _betainc_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 @jax.custom_jvp
-def student_t_cdf(df: ArrayLike, t: ArrayLike) -> jax.Array:
+def student_t_cdf(df: Array, t: Array) -> jax.Array:
     """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too."""
     df, t = jnp.broadcast_arrays(*_inexact(df, t))
     square, centre = t * t, t * t < df
@@ -187,14 +185,14 @@ def _log_slope(values: jax.Array) -> jax.Array:
     return (8 * (values[1] - values[2]) - (values[3] - values[4])) / (12 * h)
 
 
-def _inexact(*values: ArrayLike) -> list[jax.Array]:
+def _inexact(*values: Array) -> list[jax.Array]:
     dtype = jnp.result_type(*values, float)
     return [jnp.asarray(value, dtype) for value in values]
 
 
 @_with_slopes
 @jax.jit
-def log1mexp(x: Any) -> tuple[jax.Array, jax.Array]:
+def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
     """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0."""
     below, safe, x = x < 0, jnp.where(x < 0, x, -1.0), jnp.where(x < 0, x, 0.0)
     value = jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
@@ -202,7 +200,7 @@ def log1mexp(x: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def log_relative_expm1(y: Any) -> jax.Array:
+def log_relative_expm1(y: Array) -> jax.Array:
     """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0: an integral of an exponential whose rate passes through zero."""
     small = y < 1e-2
     series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
@@ -211,7 +209,7 @@ def log_relative_expm1(y: Any) -> jax.Array:
     return jnp.where(small, expansion, jnp.log(-jnp.expm1(-safe)) - jnp.log(safe))
 
 
-def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
+def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
     """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density; −inf, with zero gradient,
     where v ≤ u. In exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] both factors may leave the floating-point range. So
     exponents are joined first: in a tail the integral is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the
@@ -227,7 +225,7 @@ def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
 
 @_with_slopes
 @jax.jit
-def _log_right_of_mean(u: Any, v: Any, k: Any) -> tuple[jax.Array, ...]:
+def _log_right_of_mean(u: Array, v: Array, k: Array) -> tuple[jax.Array, ...]:
     """`log_tilted_normal` anchored at 0, for an interval the middle of which is not left of k."""
     width, near = v - u, u - k  # the width is not far − near, where a large tilt has rounded both
     far = near + width

@@ -160,7 +160,7 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
     side. The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is ∫ exp(−v) (1 +
     v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv, whose integrands fall if z is on that side of μ.
     """
-    z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
+    z, rate, tilt = jnp.broadcast_arrays(z, rate, jnp.minimum(tilt, _safe_exponent(tilt, 0.7)))
     mean = rate * jnp.exp(tilt)
     below = z < mean
     divisor = jnp.where(below & (z > 0), mean, 1.0)  # elsewhere the mean may be tiny, and is no divisor
@@ -181,7 +181,8 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
     With b = q/(1 − q) of that, over the mass at z, the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z
     dv and the upper one (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
     """
-    z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
+    tilt = jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
+    z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, tilt)
     most = _safe_exponent(log_q, 0.45)  # odds are squared
     tilted = jnp.clip(log_q + tilt, -most, most)
     summable = tilted < 0
@@ -196,9 +197,8 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
         rise = -jnp.expm1(-v)
         growth = jnp.where(below[..., None], rise * (r - 1.0), rise * b)
         small = growth > -0.5
-        log_growth = jnp.where(
-            small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(jnp.where(small, 1.0, jnp.exp(-v) + rise * r))
-        )
+        whole = jnp.where(small, 1.0, jnp.exp(-v) + rise * r)  # 1 + growth, where that would cancel
+        log_growth = jnp.where(small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(whole))
         return jnp.where(below[..., None], at * log_growth - a * v, (a - 1.0) * log_growth - (at + 1.0) * v)
 
     slope = jnp.where(below, z * (rho - 1.0) - alpha, (alpha - 1.0) * odds - z - 1.0)
@@ -208,11 +208,6 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
     return Tail(log_ratio, below if side > 0 else ~below, alpha * (log_p - log_1mq) - z * tilt)
 
 
-def _bounded(tilt: Any) -> jax.Array:
-    """A tilt that does not overflow: beyond, all terms of a sum but the first vanish."""
-    return jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
-
-
 def _safe_exponent(array: Any, share: float) -> float:
-    """A share of the exponent at which a number of the array's type overflows."""
+    """A share of the exponent at which a number of the array's type overflows. Such a tilt leaves one term of a sum."""
     return share * math.log(jnp.finfo(array.dtype).max)

@@ -1,11 +1,10 @@
 """Sensitivity of the statistics of regression records, for Gaussian noise.
 
-The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², each
-with noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the release has
-the trade-off function of two unit normal laws Δ/σ₁ apart. With x in units of R, y in units of its bound q,
-A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of
-2 + A + C (1 + A + C for one covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. The proof is
-in docs/references.md, under [KJKH] Lemma 3.1.
+The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², with
+noise of standard deviations σ₁, σ₂, σ₃; distances are in units of σ₁. With x in units of R, y in units of its bound q,
+A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (1 + A + C for one
+covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. docs/references.md has the proof, under
+[KJKH] Lemma 3.1.
 """
 
 import math
@@ -88,13 +87,11 @@ def _across(square: float, product: float) -> float:
 def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: int) -> tuple[float, ...]:
     """A, and C where there is a third block."""
     numbers = f"{blocks} positive and finite numbers"
-    radius = checked("radius", radius, *ONE_POSITIVE)
-    response_bound = checked("response_bound", response_bound, *ONE_POSITIVE)
+    radius, bound = checked("radius", radius, *ONE_POSITIVE), checked("response_bound", response_bound, *ONE_POSITIVE)
     scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
     if np.shape(scales) != (blocks,):
         raise ValueError(f"ratios must be {numbers}, got {ratios!r}")
-    unit = response_bound / radius
-    first, *others = map(float, scales)
+    unit, (first, *others) = bound / radius, map(float, scales)
     # products overflow to infinity, where powers of a float would raise an error of their own
     roots = [first / scale * size for scale, size in zip(others, (unit, unit * unit), strict=False)]
     return tuple(root * root for root in roots)

@@ -146,22 +146,20 @@ def _where_called(ways: dict[Callable, np.ndarray], *arguments: np.ndarray) -> n
     return result
 
 
-def _terms(start: np.ndarray, scale: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
-    """Offsets from `start` of the terms worth summing, with parts of the arrays small enough for memory."""
+def _log_sum(term: Callable, start: np.ndarray, scale: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """Log of Σ term(j, start, scale, *others) over the j ≥ 0 worth summing, in parts that memory holds."""
     falling = 2 * NEAR**2 * scale**2 / np.maximum(start, 1.0)
     counts = np.where(start > 0, np.minimum(NEAR * scale, falling), 2 * NEAR * scale)
-    terms = np.arange(math.ceil(np.max(counts)) + 3.0)
-    step = max(CHUNK // len(terms), 1)
-    for first in range(0, len(scale), step):
-        yield terms, np.s_[first : first + step, None]
+    j = np.arange(math.ceil(np.max(counts)) + 3.0)
+    step = max(CHUNK // len(j), 1)
+    parts = (np.s_[first : first + step, None] for first in range(0, len(scale), step))
+    totals = [np.sum(term(j, *(each[part] for each in (start, scale, *others))), axis=1) for part in parts]
+    return np.log(np.concatenate(totals))
 
 
 def _sum_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """`gaussian_log_tail` for m ≥ 1 by summing it."""
-    totals = [
-        np.sum(np.exp(-terms * (m[part] + terms / 2) / scale[part] ** 2), axis=1) for terms, part in _terms(m, scale)
-    ]
-    return _log_mass(m, scale) + np.log(np.concatenate(totals))
+    return _log_mass(m, scale) + _log_sum(lambda j, m, scale: np.exp(-j * (m + j / 2) / scale**2), m, scale)
 
 
 def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -179,14 +177,13 @@ def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Log delta as the sum of P(j) (1 − exp(epsilon − log ratio at j + distance)) over the j > k − distance."""
     start = np.maximum(np.floor(k) + 1 - d, -np.ceil(NEAR * scale))  # terms below it are lost in rounding
-    largest = np.maximum(start, 0.0)
-    totals = []
-    for terms, part in _terms(start, scale):
-        j, square = start[part] + terms, scale[part] ** 2
-        steps = d[part] / square * (j + d[part] / 2) - epsilon[part]
-        relative = np.exp((largest[part] - j) * (largest[part] + j) / (2 * square))
-        totals.append(np.sum(relative * -np.expm1(-np.maximum(steps, 0.0)), axis=1))
-    return _log_mass(largest, scale) + np.log(np.concatenate(totals))
+
+    def term(j: np.ndarray, start: np.ndarray, scale: np.ndarray, d: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+        k, largest = start + j, np.maximum(start, 0.0)
+        steps = d / scale**2 * (k + d / 2) - epsilon
+        return np.exp((largest - k) * (largest + k) / (2 * scale**2)) * -np.expm1(-np.maximum(steps, 0.0))
+
+    return _log_mass(np.maximum(start, 0.0), scale) + _log_sum(term, start, scale, d, epsilon)
 
 
 def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:

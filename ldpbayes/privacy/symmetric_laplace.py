@@ -155,9 +155,9 @@ class _Tests(ParametricTradeoff):
             epsilon = self.distance**2 / (2 * miss) - miss
             return np.where(delta >= self._delta(np.zeros(1)), 0.0, epsilon)
         bracket = np.zeros_like(delta), np.full_like(delta, self.most)
-        root = find_root(lambda epsilon, target: self._delta(epsilon) - target, bracket, args=(delta,))
+        root = find_root(self._delta, delta, bracket).x
         least, most = self._delta(np.array([self.most, 0.0]))
-        return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
+        return np.where(delta >= most, 0.0, np.where(delta > least, root, np.inf))
 
 
 _tests = functools.lru_cache(maxsize=256)(_Tests)

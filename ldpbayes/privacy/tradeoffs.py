@@ -43,9 +43,7 @@ class Tradeoff(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParametricTradeoff(Tradeoff):
-    """A dataclass with the formulas `_type_ii_error`, `_delta` and `_epsilon`: functions of the argument and of the
-    `ruled` fields, checked and broadcast.
-    """
+    """A dataclass with three formulas: functions of the argument and of its `ruled` fields, checked and broadcast."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -99,11 +97,8 @@ class LogTradeoff(ParametricTradeoff):
     def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside = (delta > 0) & (delta < 1)
         target = np.log(np.where(inside, delta, 0.5))
-        root = find_root(
-            lambda epsilon, target, *parameters: self._log_delta(epsilon, *parameters) - target,
-            (np.zeros_like(target), self._too_large(target, *parameters)),
-            args=(target, *parameters),
-        )
+        bracket = np.zeros_like(target), self._too_large(target, *parameters)
+        root = find_root(self._log_delta, target, bracket, *parameters)
         enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
         return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))
 
@@ -158,9 +153,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
 
 
 def gaussian_log_delta(epsilon: ArrayLike, mu: ArrayLike) -> np.ndarray:
-    """Log delta of two normals, Phi(-a) - exp(epsilon) Phi(-b) with a, b = epsilon/mu -+ mu/2, through Mills ratios R:
-    delta = phi(a) (R(a) - R(b)).
-    """
+    """Log delta of two normals, through Mills ratios: delta = phi(a) (R(a) - R(b)), a, b = epsilon/mu -+ mu/2."""
     mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
     a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_density = -(a**2) / 2 - np.log(2 * np.pi) / 2
@@ -320,10 +313,7 @@ class WorstTradeoff(Tradeoff):
     """
 
     tradeoffs: Sequence[Tradeoff]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tradeoffs", tuple(self.tradeoffs))
-        object.__setattr__(self, "zero_probability", _largest(curve.zero_probability for curve in self.tradeoffs))
+    zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))
 
     def __call__(self, alpha: ArrayLike) -> Array:
         """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
