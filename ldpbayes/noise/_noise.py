@@ -40,6 +40,12 @@ class Noise(abc.ABC):
     standard_deviation: Array
     """Of the noise in one column: a field or a property."""
 
+    resolution: ClassVar[Array]
+    """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
+
+    reach: ClassVar[Array]
+    """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
+
     norm: ClassVar[int]
     """The norm, 1 or 2, in which the noise hides a distance over several columns; may be a property. Inputs within some
     distance in this norm are no easier to tell apart than inputs at that distance in the first column alone; noise for
@@ -50,7 +56,8 @@ class Noise(abc.ABC):
         super().__init_subclass__(**kwargs)
         bases = cls.__mro__[: cls.__mro__.index(Noise)]
         declared = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
-        missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in declared]
+        traits = ("linear_tails", "kinks", "standard_deviation", "resolution", "reach", "norm")
+        missing = [name for name in traits if name not in declared]
         if missing and not inspect.isabstract(cls):
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
 
@@ -64,16 +71,6 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density (for discrete noise, log probability) at values (*batch, columns), shape (*batch)."""
-
-    @property
-    @abc.abstractmethod
-    def resolution(self) -> Array:
-        """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
-
-    @property
-    @abc.abstractmethod
-    def reach(self) -> Array:
-        """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
 
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:

@@ -309,7 +309,4 @@ def find_root(function: Callable, target: Array, bracket: tuple[Array, Array], *
     """Elementwise x in a bracket at which function(x, *arguments) is the target, with SciPy's report on it."""
     from scipy.optimize import elementwise  # takes a fifth of a second to import
 
-    def excess(x: np.ndarray, target: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
-        return function(x, *arguments) - target
-
-    return elementwise.find_root(excess, bracket, args=(target, *arguments))
+    return elementwise.find_root(lambda x, y, *rest: function(x, *rest) - y, bracket, args=(target, *arguments))

@@ -126,8 +126,13 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
     per_unit = jnp.broadcast_to(1 / jnp.sqrt(1 + v)[..., None], t.shape)
     # in one dimension: look-ups of arrays (1, n) are compiled into code five times as slow
     table = jnp.swapaxes(table, 0, 1).reshape(powers, rows * cells)
-    jet = _in_blocks(order, t.ravel(), first.ravel(), per_unit.ravel(), table)
-    return tuple(d.reshape(t.shape) for d in jet)
+    flat = t.ravel(), first.ravel(), per_unit.ravel()
+    if t.size <= BLOCK:
+        jet = _looked_up(order, *flat, table)
+    else:
+        blocks = tuple(jnp.pad(a, (0, -t.size % BLOCK), mode="edge").reshape(-1, BLOCK) for a in flat)
+        jet = lax.map(lambda b: _looked_up(order, b[0], b[1], b[2], table), blocks)
+    return tuple(d.ravel()[: t.size].reshape(t.shape) for d in jet)
 
 
 @_jet.defjvp
@@ -136,16 +141,6 @@ def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
     dt, dv = tangents[0], tangents[1][..., None]
     products = [sum(math.comb(k, j) * d[1 + j] * d[1 + k - j] for j in range(k + 1)) for k in range(order + 1)]
     return d[: order + 1], tuple(d[k + 1] * dt + (d[k + 2] + square) / 2 * dv for k, square in enumerate(products))
-
-
-def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:
-    """`_looked_up` in blocks of `BLOCK` records."""
-    count = len(t)
-    if count <= BLOCK:
-        return _looked_up(order, t, first, per_unit, table)
-    blocks = (jnp.pad(a, (0, -count % BLOCK), mode="edge").reshape(-1, BLOCK) for a in (t, first, per_unit))
-    jet = lax.map(lambda block: _looked_up(order, block[0], block[1], block[2], table), tuple(blocks))
-    return tuple(d.ravel()[:count] for d in jet)
 
 
 def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:

@@ -54,14 +54,8 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
     more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, while σ₁/σ₂ is at most √2·R, and
-    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit.
-
-    Parameters
-    ----------
-    covariates, radius
-        As in `linear_sensitivity`.
-    ratios : (float, float)
-        Standard deviations σ₁, σ₂ of the noise on second moments and y·x, up to a common factor.
+    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit. The arguments are
+    those of `linear_sensitivity`, with σ₁ and σ₂ in `ratios`.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)

@@ -220,13 +220,12 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column.
-
-    Where scale and distance are small, it is the exact curve: the hull over all integer vectors between the rows. Else
-    it is a curve just below that. A discrete Gaussian variable of variance σ² is, up to a factor of 1 ± 2 exp(−2π²τ²),
-    made from a normal one of variance σ² − τ² by random rounding, with discrete Gaussian weights of variance τ². So no
-    test does better than between normal rows of this variance, for a τ² (about 2) at which these factors, of all
-    columns together, are lost in rounding.
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column. Where
+    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows; else one
+    just below. A discrete Gaussian variable of variance σ² is, up to a factor of 1 ± 2 exp(−2π²τ²), a normal one of
+    variance σ² − τ² that is randomly rounded, with discrete Gaussian weights of variance τ². So no test does better
+    than between normal rows of this variance, for a τ² (about 2) at which the factors of all columns are lost in
+    rounding.
     """
 
     scale: Array = ruled(POSITIVE)
