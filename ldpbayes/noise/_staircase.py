@@ -106,9 +106,8 @@ class Staircase(Noise):
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
         """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added: cuts
-        (*z, 2), ascending, and the densities (*z, 3) before, between and behind them, of NumPy or JAX as z is. On
-        either side of zero z − clip(x) can be at one jump; if it can be at none, the cut is at a bound and nothing
-        steps there.
+        (*z, 2), ascending, and the densities (*z, 3) before, between and behind them. On either side of zero z −
+        clip(x) can be at one jump; if it can be at none, the cut is at a bound and nothing steps there.
         """
         z = array_of(z)
         law: Any = self

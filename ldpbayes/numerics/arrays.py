@@ -129,8 +129,7 @@ mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_r
 def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
     """The values, but those that are a point rounded to lower precision are the point in double precision. A record
     that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Doubles are compared
-    with the point in single precision: noise in double precision hits that with probability zero. Points broadcast with
-    values.
+    with the point in single precision, which noise in double precision hits with probability zero. Points broadcast.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():

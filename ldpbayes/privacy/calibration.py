@@ -140,19 +140,6 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
     )
 
 
-def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
-    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds. The
-    former, at t < 0, is one less exp(t), plus exp(t) times that at −t: ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊.
-    """
-    t = epsilon - budget
-    size = np.abs(t)
-    beyond = gaussian_log_delta(size, mu)
-    with np.errstate(divide="ignore", under="ignore"):
-        near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
-    far = gaussian_log_delta(epsilon + budget, mu)
-    return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
@@ -180,7 +167,18 @@ class GaussianWithResponseTradeoff(LogTradeoff):
         value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
-    _log_delta = staticmethod(_log_delta_beside)
+    @staticmethod
+    def _log_delta(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
+        """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
+        The former, at t < 0, is one less exp(t), plus exp(t) times that at −t: ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊.
+        """
+        t = epsilon - budget
+        size = np.abs(t)
+        beyond = gaussian_log_delta(size, mu)
+        with np.errstate(divide="ignore", under="ignore"):
+            near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
+        far = gaussian_log_delta(epsilon + budget, mu)
+        return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))
 
     def _too_large(self, log_delta: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
         # by basic composition delta is at most that of the normal laws at the sum of both epsilons
@@ -201,5 +199,5 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
         raise ValueError(f"response_epsilon must be below epsilon, of which the noise needs a part, got {pair}")
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
-    mu = np.exp(_largest_log_mu("mu", _log_delta_beside, (low, high), epsilon, delta, budget))
+    mu = np.exp(_largest_log_mu("mu", GaussianWithResponseTradeoff._log_delta, (low, high), epsilon, delta, budget))
     return mu if np.ndim(mu) else float(mu)
