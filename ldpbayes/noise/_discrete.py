@@ -16,14 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.special import log1mexp, log_theta, theta_variance
-from ldpbayes.privacy import Tradeoff
-from ldpbayes.privacy.discrete import (
-    DiscreteGaussianRowsTradeoff,
-    DiscreteGaussianTradeoff,
-    DiscreteLaplaceTradeoff,
-    gaussian_log_tail,
-)
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff
+from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, gaussian_log_tail
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +71,15 @@ class DiscreteLaplace(_WholeNumbers):
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteLaplaceTradeoff(self.scale, total)
-        budget = total / np.asarray(self.scale)
-        return PureProtocolTradeoff(budget, 1 / (1 + np.exp(-budget)))
+        return approximate_tradeoff(total / np.asarray(self.scale))
 
 
 @pytree_dataclass
 class DiscreteGaussian(_WholeNumbers):
-    """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently.
+    """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently ([CKS] Definition 1).
 
     The scale, positive, is OpenDP's: a number, or one a record. The standard deviation is nearly the scale, and much
-    less where the scale is well below 1. Source: [CKS] Definition 1.
+    less where that is well below 1.
     """
 
     linear_tails: ClassVar[bool] = False

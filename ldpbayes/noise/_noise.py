@@ -19,9 +19,8 @@ from ldpbayes.privacy.tradeoffs import WorstTradeoff
 class Noise(abc.ABC):
     """A law of what is added to a number, or to the columns of a row, centred at zero.
 
-    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Their parameters are in the unit of the
-    data: numbers, or one a record. Draws, and the values at which there is a density, have a last axis of columns, of
-    length one for a number.
+    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Parameters are in the unit of the data:
+    numbers, or one a record. Draws, and values at which there is a density, have a last axis of columns, if only one.
     """
 
     discrete: ClassVar[bool] = False
@@ -35,34 +34,31 @@ class Noise(abc.ABC):
     """Whether the log density is linear on either side of zero, if only from `period` to period."""
 
     kinks: ClassVar[tuple[float, ...]]
-    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property.
-
-    Empty where these points depend on the bounds: `breakpoints` then names them.
-    """
+    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property. Empty where
+    that depends on the bounds: `breakpoints` then names these points."""
 
     standard_deviation: Array
     """Of the noise in one column: a field or a property."""
 
-    norm: ClassVar[int]
-    """The norm in which the noise hides a distance over several columns; may be a property.
+    resolution: ClassVar[Array]
+    """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
 
-    1 for the sum of absolute differences, 2 for the Euclidean distance. Inputs within some distance in this norm are no
-    easier to tell apart than inputs at that distance in the first column alone; noise for which that fails overrides
-    `tradeoff_within`. Where columns have scales of their own, a difference in one counts in proportion to the first
-    column's scale over its own.
-    """
+    reach: ClassVar[Array]
+    """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
+
+    norm: ClassVar[int]
+    """The norm, 1 or 2, in which the noise hides a distance over several columns; may be a property. Inputs within some
+    distance in this norm are no easier to tell apart than inputs at that distance in the first column alone; noise for
+    which that fails overrides `tradeoff_within`. Where columns have scales of their own, a difference in one counts in
+    proportion to the first column's scale over its own."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if any(getattr(getattr(cls, name, None), "__isabstractmethod__", False) for name in dir(cls)):
-            return
-        declared = {
-            name
-            for base in cls.__mro__[: cls.__mro__.index(Noise)]
-            for name in (*vars(base), *inspect.get_annotations(base))
-        }
-        missing = [name for name in ("linear_tails", "kinks", "norm", "standard_deviation") if name not in declared]
-        if missing:
+        bases = cls.__mro__[: cls.__mro__.index(Noise)]
+        declared = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
+        traits = ("linear_tails", "kinks", "standard_deviation", "resolution", "reach", "norm")
+        missing = [name for name in traits if name not in declared]
+        if missing and not inspect.isabstract(cls):
             raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
 
     def __post_init__(self) -> None:
@@ -76,25 +72,14 @@ class Noise(abc.ABC):
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density (for discrete noise, log probability) at values (*batch, columns), shape (*batch)."""
 
-    @property
-    @abc.abstractmethod
-    def resolution(self) -> Array:
-        """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
-
-    @property
-    @abc.abstractmethod
-    def reach(self) -> Array:
-        """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
-
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:
         """Minus the binary logarithm of P(noise in one column > distance), distances ≥ 0 in standard deviations."""
 
     @abc.abstractmethod
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact trade-off curve of two inputs at a distance (*batch, columns), column by column.
-
-        The batch is () for one pair of inputs for all records, or one pair a record.
+        """The exact trade-off curve of two inputs at a distance (*batch, columns), column by column; the batch is ()
+        for all records, or one pair a record.
         """
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
@@ -111,9 +96,8 @@ class Noise(abc.ABC):
         return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
-        """Where the density of noise z − clip(x) is not smooth in x, a number: an array (*z, m); here by `kinks`.
-
-        NumPy in, NumPy out; JAX in, JAX out. Only points between the bounds matter; None stands for no bounds.
+        """Where the density of noise z − clip(x) is not smooth in x, a number: here by `kinks`. An array (*z, m), of
+        NumPy or JAX as z is. Only points between the bounds matter; None stands for no bounds.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -123,16 +107,14 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Where the law of released numbers may bend or jump, besides the bounds, whatever that of records is.
-
-        The bounds are concrete, or None. Nowhere, as here, for smooth noise and for linear tails without a period.
+        """Where the law of released numbers may bend or jump, besides the bounds (concrete, or None), whatever that of
+        records is. Nowhere, as here, for smooth noise and for linear tails without a period.
         """
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """ValueError where this noise is not for such records; here never.
-
-        The bounds are None for a statistic; `numbers` says that each record is a number that gets noise for certain.
+        """ValueError where this noise is not for such records; here never. The bounds are None for a statistic, and
+        `numbers` says that each record is a number that gets noise for certain.
         """
         return None
 

@@ -13,8 +13,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import Tradeoff
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
 
 @pytree_dataclass
@@ -23,7 +22,6 @@ class Staircase(Noise):
 
     a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a step Δ the density falls by exp(ε) exactly, so that inputs which
     are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step.
-    ValueError for parameters out of range.
 
     Parameters
     ----------
@@ -107,11 +105,9 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added.
-
-        Returns cuts (*z, 2), ascending, and the densities (*z, 3) before, between and behind them. In a range of one
-        step the noise z − clip(x) can be at one jump at most on either side of zero; where it can be at none, the cut
-        is at a bound and nothing steps there. NumPy in, NumPy out; JAX in, JAX out.
+        """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added: cuts
+        (*z, 2), ascending, and the densities (*z, 3) before, between and behind them. On either side of zero z −
+        clip(x) can be at one jump; if it can be at none, the cut is at a bound and nothing steps there.
         """
         z = array_of(z)
         law: Any = self
@@ -141,21 +137,20 @@ class Staircase(Noise):
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers or lower is None:
             raise ValueError(
-                "Staircase noise is for numbers with bounds, each of which gets it: not for rows of columns, "
-                "statistics or records that are released without noise"
+                "Staircase noise is for numbers with bounds: not for rows of columns, statistics or records that are "
+                "released without noise"
             )
         if is_concrete(self.step, lower, upper) and np.any(np.subtract(upper, lower) > self.step):
             raise ValueError(
-                "upper - lower must be at most the step of the Staircase noise, got "
-                f"lower = {lower!r}, upper = {upper!r}, step = {self.step!r}"
+                f"upper - lower must be at most the step of the noise, {self.step!r}, got {lower!r} and {upper!r}"
             )
 
 
 def optimal_gamma(epsilon: Array) -> Array:
     """The γ of `Staircase` noise with the smallest variance among all noise that keeps the budget ([GV]).
 
-    It is in (0, 1/2], and 1/2 in the limit of a small budget ε, which is positive and may be traced. With b = exp(−ε),
-    [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
+    It is in (0, 1/2], 1/2 in the limit of a small budget ε > 0, which may be traced. With b = exp(−ε), [GV] have
+    γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
     """
     xp = np if is_concrete(epsilon) else jnp
     epsilon = np.asarray(epsilon, float) if xp is np else epsilon

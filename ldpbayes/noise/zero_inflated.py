@@ -1,8 +1,8 @@
 """Noise that some records do not get: by chance, or because they are public."""
 
-import abc
 import dataclasses
 from operator import attrgetter
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import Tradeoff
-from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
+from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +22,7 @@ class Omitted(Noise):
     """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
 
     noise: Noise
+    chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
     linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
     kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
     norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
@@ -32,15 +32,8 @@ class Omitted(Noise):
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise) or self.noise.discrete:
-            raise ValueError(
-                f"noise that may be left out must be a continuous one of ldpbayes.noise, got {self.noise!r}"
-            )
+            raise ValueError(f"noise that may be left out must be a continuous one, a `Noise`, got {self.noise!r}")
         super().__post_init__()
-
-    @property
-    @abc.abstractmethod
-    def chance(self) -> Array:
-        """Probability that the noise is left out of a record whose scale is positive."""
 
     @property
     def absent(self) -> Array:
@@ -77,12 +70,7 @@ class Omitted(Noise):
 class ZeroInflated(Omitted):
     """Continuous noise left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
 
-    Parameters
-    ----------
-    noise : Noise
-        What is added to the other records; ValueError for discrete noise.
-    probability : array_like
-        δ: that a record gets no noise, in (0, 1), else ValueError; a number, or one a record.
+    The `probability` δ that a record gets no noise is in (0, 1): a number, or one a record.
     """
 
     probability: Array = ruled(INSIDE_0_1)

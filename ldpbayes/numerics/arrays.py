@@ -1,9 +1,7 @@
 """Work on large arrays: in chunks, packed symmetric matrices, products with bits, values of lower precision."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +9,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.typing import ArrayLike
 
 from ldpbayes._core.tracing import array_of
-from ldpbayes._core.types import ArrayModule
+from ldpbayes._core.types import Array, ArrayModule
 
 CHUNK = 1 << 15  # floating-point numbers that stay in a core's cache
 
@@ -49,13 +46,13 @@ def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([np.arange(d), above[0]]), np.concatenate([np.arange(d), above[1]])
 
 
-def packed(matrix: Any, off_diagonal: str) -> Any:
+def packed(matrix: Array, off_diagonal: str) -> Array:
     """Entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2); see `OFF_DIAGONALS`."""
     rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
 
 
-def unpacked(vector: Any, d: int, off_diagonal: str) -> Any:
+def unpacked(vector: Array, d: int, off_diagonal: str) -> Array:
     """Inverse of `packed`: matrices (*batch, d, d)."""
     vector = array_of(vector)
     rows, columns = diagonal_first_pairs(d)
@@ -76,10 +73,9 @@ def pays() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def bit_product(bits: ArrayLike, vector: ArrayLike) -> jax.Array:
-    """Return ``bits @ vector`` (n,), differentiable in the vector any number of times, in both modes. Bits (n, d) are
-    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the float64 vector is not finite, no entry of the
-    product is.
+def bit_product(bits: Array, vector: Array) -> jax.Array:
+    """``bits @ vector`` (n,), differentiable in the float64 vector any number of times, in both modes. Bits (n, d) are
+    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the vector is not finite, none of the product is.
     """
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
@@ -92,12 +88,7 @@ def _product_by_digits(bits: jax.Array, vectors: jax.Array, *, axis: int) -> jax
     scale = jnp.ldexp(1.0, jnp.minimum(POINT - jnp.frexp(largest)[1], 1000))
     fixed = jnp.rint(vectors * scale).astype(jnp.int64) + BIAS
     digits = (((fixed[:, None] >> SHIFTS) & 127) - 64).astype(jnp.int8)
-    sums = lax.dot_general(
-        digits.reshape(-1, vectors.shape[1]),
-        bits.astype(jnp.int8),
-        (((1,), (axis,)), ((), ())),
-        preferred_element_type=jnp.int32,
-    ).reshape(len(vectors), len(SHIFTS), -1)
+    sums = jnp.tensordot(digits, bits.astype(jnp.int8), ((2,), (axis,)), preferred_element_type=jnp.int32)
     total = sums[:, -1].astype(vectors.dtype)
     for digit in range(len(SHIFTS) - 2, -1, -1):
         total = total * 128 + sums[:, digit]
@@ -109,39 +100,36 @@ _product_p.def_impl(jax.jit(_product_p.bind, static_argnames="axis"))
 
 
 @_product_p.def_abstract_eval
-def _shape(bits: Any, vectors: Any, *, axis: int) -> Any:
+def _shape(bits: Array, vectors: Array, *, axis: int) -> jax.core.ShapedArray:
     if vectors.dtype != jnp.float64 or max(bits.shape) > LONGEST:
         raise ValueError(f"bit_product takes float64 and up to {LONGEST} rows and columns, got {vectors}, {bits}")
     return jax.core.ShapedArray((vectors.shape[0], bits.shape[1 - axis]), vectors.dtype)
 
 
-def _transpose(cotangents: Any, bits: Any, vectors: Any, *, axis: int) -> tuple:
-    if type(cotangents) is ad.Zero:
-        return None, ad.Zero(vectors.aval)
-    return None, _product_p.bind(bits, cotangents, axis=1 - axis)
+def _transpose(cotangents: Array, bits: Array, _: Array, *, axis: int) -> jax.Array:
+    return _product_p.bind(bits, cotangents, axis=1 - axis)
 
 
-def _batch(arguments: Any, dimensions: Any, *, axis: int) -> tuple:
+def _batch(arguments: tuple, dimensions: tuple, *, axis: int) -> tuple:
     (bits, vectors), (bits_at, vectors_at) = arguments, dimensions
     if bits_at is not None:
-        return jax.vmap(functools.partial(_product_by_digits, axis=axis), dimensions)(bits, vectors), 0
+        bits = jnp.moveaxis(bits, bits_at, 0)
+        vectors = batching.bdim_at_front(vectors, vectors_at, len(bits))
+        return lax.map(lambda pair: _product_p.bind(*pair, axis=axis), (bits, vectors)), 0
     vectors = jnp.moveaxis(vectors, vectors_at, 0)
     product = _product_p.bind(bits, vectors.reshape(-1, vectors.shape[-1]), axis=axis)
     return product.reshape(*vectors.shape[:-1], -1), 0
 
 
-ad.defjvp(_product_p, None, lambda tangents, bits, _, *, axis: _product_p.bind(bits, tangents, axis=axis))
-ad.primitive_transposes[_product_p] = _transpose
+ad.defbilinear(_product_p, None, _transpose)
 batching.primitive_batchers[_product_p] = _batch
 mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_results=False))
 
 
-def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
-    """Values of which those that equal a point, but for having been rounded, equal it in double precision. A record
-    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Values in half and in
-    single precision are compared with the point in their precision, and doubles with the point in single precision:
-    noise in double precision hits that point with probability zero, so such a double was single before. Points
-    broadcast with the values; the result has double precision if any value is replaced.
+def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
+    """The values, but those that are a point rounded to lower precision are the point in double precision. A record
+    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Doubles are compared
+    with the point in single precision, which noise in double precision hits with probability zero. Points broadcast.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():
@@ -157,7 +145,7 @@ def snapped(values: np.ndarray, points: Sequence[ArrayLike]) -> np.ndarray:
     return result
 
 
-def rounded(xp: ArrayModule, point: ArrayLike, dtype: Any) -> Any:
+def rounded(xp: ArrayModule, point: Array, dtype: np.dtype) -> Array:
     """A point rounded to a floating-point type, for double precision to single; `xp` is ``numpy`` or ``jax.numpy``."""
     if xp is jnp:
         # XLA may leave out a cast to single precision and back

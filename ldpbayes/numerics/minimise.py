@@ -1,7 +1,6 @@
 """Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex; and roots.
-
-Corrected criteria need not be convex, so they need a compact space, and a method that leaves saddle points downhill and
-says when it ends on the boundary. The quasi-Newton methods of libraries were tried first; see docs/benchmarks.md.
+Corrected criteria need not be convex: they need a space with bounds, and a method that leaves saddle points and says
+when it ends on the boundary. docs/benchmarks.md has the quasi-Newton methods of libraries.
 """
 
 import math
@@ -13,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ldpbayes._core.checks import FINITE, ONE_POSITIVE
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.checks import FINITE, ONE_POSITIVE, check_order
+from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled
 from ldpbayes._core.types import Array, ArrayModule, Key
 
 MAX_ITERATIONS = 100
@@ -49,14 +47,12 @@ def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
 class Box:
     """Parameters between bounds: finite numbers, or arrays (p,), with lower < upper (else ValueError)."""
 
-    lower: Array
-    upper: Array
+    lower: Array = ruled(FINITE)
+    upper: Array = ruled(FINITE)
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            checked_field(self, name, *FINITE)
-        if is_concrete(self) and np.any(np.greater_equal(self.lower, self.upper)):
-            raise ValueError(f"lower must be below upper, got lower = {self.lower!r}, upper = {self.upper!r}")
+        check_fields(self)
+        check_order(self.lower, self.upper)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,11 +67,8 @@ class Box:
         """Minimum of a damped quadratic model, projected on the box; parameters pushed against a bound stay there."""
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
-        gradient = jnp.where(free, gradient, 0.0)
-        unit = _units(hessian)
-        hessian = jnp.where(free[:, None] & free, unit[:, None] * hessian * unit, jnp.eye(len(theta)))
-        sizes, vectors = _downhill(hessian, damping)
-        return self.project(theta - unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes)))
+        hessian = jnp.where(free[:, None] & free, hessian, jnp.eye(len(theta)))
+        return self.project(theta - _newton_step(jnp.where(free, gradient, 0.0), hessian, damping))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Which parameters are at a bound."""
@@ -84,7 +77,7 @@ class Box:
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
         """Uniform points, shape (*shape, size)."""
-        lower, upper = (jnp.broadcast_to(jnp.asarray(b, dtype), (size,)) for b in (self.lower, self.upper))
+        lower, upper = jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
@@ -92,12 +85,11 @@ class Box:
 class Ball:
     """Parameters within a radius, positive and finite, of a centre: a finite number, or an array (p,)."""
 
-    centre: Array
-    radius: Array
+    centre: Array = ruled(FINITE)
+    radius: Array = ruled(ONE_POSITIVE)
 
     def __post_init__(self) -> None:
-        checked_field(self, "centre", *FINITE)
-        checked_field(self, "radius", *ONE_POSITIVE)
+        check_fields(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,9 +102,8 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Minimum of a damped quadratic model in the ball: a trust-region step whose region is the ball.
-
-        On the sphere the Hessian is increased by a multiple of the identity, the root of the secular equation.
+        """Minimum of a damped quadratic model in the ball: a trust-region step. On the sphere the Hessian is increased
+        by a multiple of the identity, the root of the secular equation.
         """
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
@@ -143,10 +134,14 @@ class Ball:
         return self.centre + self.radius * jax.random.uniform(keys[1], (*shape, 1), dtype) ** (1 / size) * direction
 
 
-def _units(hessian: Array, xp: ArrayModule = jnp) -> Array:
-    """Units of the parameters (p,) in which the Hessian's diagonal is one, so that the user's do not matter."""
+def _newton_step(gradient: Array, hessian: Array, damping: Array, xp: ArrayModule = jnp) -> Array:
+    """What the minimum of a damped quadratic model is below the parameters (p,). It is found in units of them in which
+    the Hessian's diagonal is one, so that the user's do not matter.
+    """
     bend = xp.abs(xp.diagonal(hessian))
-    return xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
+    unit = xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
+    sizes, vectors = _downhill(unit[:, None] * hessian * unit, damping, xp)
+    return unit * (vectors @ ((vectors.T @ (unit * gradient)) / sizes))
 
 
 def _downhill(hessian: Array, damping: Array, xp: ArrayModule = jnp) -> tuple[Array, Array]:
@@ -176,11 +171,9 @@ def minimise(
     tolerance: Array = TOLERANCE,
     units: Array = None,
 ) -> Minimum:
-    """Minimise a twice differentiable function by damped Newton steps inside the space; traceable.
-
-    The last step changes the criterion by less than `tolerance` squared of its size. With `units` (p,) it is shorter
-    than `tolerance` of them, and no step is longer than a unit unless the Hessian says so: for criteria whose curvature
-    is only seen from nearby and known with an error.
+    """Minimise a function by damped Newton steps inside the space; traceable. The last step changes the criterion by
+    less than `tolerance` squared of its size. With `units` (p,) it is shorter than `tolerance` of them, and no step is
+    longer than a unit unless the Hessian says so: for criteria whose curvature is only seen from nearby, with an error.
     """
 
     def body(state: tuple) -> tuple:
@@ -213,20 +206,17 @@ def minimise(
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise a function on the host by damped Newton steps, until one promises a decrease below the tolerance.
-
-    The function is finite at the start, and its derivatives have the names of `Derivatives`.
+    """Minimise a function by damped Newton steps, until one promises a decrease below the tolerance. The function is
+    finite at the start and returns `Derivatives`, or an object with these attributes.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0
     for steps in range(MAX_ITERATIONS):
-        unit = _units(at.hessian, np)
-        sizes, vectors = _downhill(unit[:, None] * at.hessian * unit, 0.0, np)
-        slope = vectors.T @ (unit * at.gradient)
-        promised = 0.5 * float(np.sum(slope**2 / sizes))  # decrease by a step without damping
+        step = _newton_step(at.gradient, at.hessian, 0.0, np)
+        promised = 0.5 * float(at.gradient @ step)  # decrease by a step without damping
         rounding = HOST_ROUNDING * abs(at.value)
         if steps and promised <= tolerance + rounding:
             return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
-        ahead = theta - unit * (vectors @ (slope / (sizes + damping * np.max(sizes))))
+        ahead = theta - (_newton_step(at.gradient, at.hessian, damping, np) if damping else step)
         there = criterion(ahead)
         better = there.value <= at.value + rounding  # false for NaN
         theta, at = (ahead, there) if better else (theta, at)
@@ -261,12 +251,11 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats.
-
-    Each iteration is two EM steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0
-    that EM only approaches. `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and
-    `information(theta)` is minus the second derivative (k, k), None for no Newton steps. The maximum is at most
-    count (max g_k − 1) above the present value ([Lindsay]): this gap ends the iterations.
+    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats. An iteration is two EM
+    steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0 that EM only approaches;
+    `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and `information(theta)` is minus the
+    second derivative (k, k), None for no Newton steps. The maximum is at most count (max g_k − 1) above the present
+    value ([Lindsay]): this gap ends the iterations.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 
@@ -316,8 +305,8 @@ def likeliest_shares(
     return LikeliestShares(theta, gap, iterations)
 
 
-def find_root(function: Callable, bracket: tuple[Array, Array], *, args: tuple[Array, ...]) -> Any:
-    """Elementwise roots between the arrays of a bracket, by `scipy.optimize.elementwise.find_root`."""
+def find_root(function: Callable, target: Array, bracket: tuple[Array, Array], *arguments: Array) -> Any:
+    """Elementwise x in a bracket at which function(x, *arguments) is the target, with SciPy's report on it."""
     from scipy.optimize import elementwise  # takes a fifth of a second to import
 
-    return elementwise.find_root(function, bracket, args=args)
+    return elementwise.find_root(lambda x, y, *rest: function(x, *rest) - y, bracket, args=(target, *arguments))

@@ -1,6 +1,5 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. They are in
-coordinates y = root (x − center), in which draws of x have standard deviations of about one, with symmetric tensors
-packed: each product y_i y_j, i ≤ j, stands once, in the order of `numpy.triu_indices`.
+"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. Of the
+products y_i y_j of coordinates those with i ≤ j are kept, in the order of `numpy.triu_indices`.
 """
 
 import dataclasses
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from numpy.polynomial import legendre
 
 from ldpbayes._core.pytrees import pytree_dataclass
@@ -58,7 +56,7 @@ class Frame(NamedTuple):
         root = np.swapaxes(kept * steep[..., None, :], -1, -2) / sd[..., None, :]
         return cls(center, root, sd[..., :, None] * kept * np.where(wide, spread, 0.0)[..., None, :])
 
-    def coordinates(self, x: ArrayLike) -> Any:
+    def coordinates(self, x: Array) -> Any:
         """Coordinates y (..., r) of points (..., n)."""
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
@@ -66,8 +64,8 @@ class Frame(NamedTuple):
 @pytree_dataclass(eq=False)
 class Polynomial:
     """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them. Beyond a
-    radius in y, where hardly a draw is, it falls as the standard normal log density does, from its value at the radius
-    in that direction: a polynomial would otherwise rise without limit in some directions.
+    radius in y, where hardly a draw is, it falls as the standard normal log density does: it could otherwise rise
+    without limit in some directions.
     """
 
     center: Array  # (..., n)
@@ -79,7 +77,7 @@ class Polynomial:
     third: Array  # (..., r, r(r+1)/2): takes packed products y_i y_j to the gradient of the cubic part
     fourth: Array = None  # (..., r(r+1)/2, r(r+1)/2): the quartic part, a symmetric quadratic form in packed products
 
-    def __call__(self, x: ArrayLike) -> jax.Array:
+    def __call__(self, x: Array) -> jax.Array:
         """Values (...) at points (..., n)."""
         return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
@@ -106,11 +104,6 @@ class Polynomial:
     def order(self) -> int:
         """Order of the highest terms that are kept, zero or not."""
         return 3 if self.fourth is None else 4
-
-    @property
-    def size(self) -> int:
-        """Number of different coefficients of a polynomial of this order and number of directions."""
-        return math.comb(self.slope.shape[-1] + self.order, self.order)
 
     def plus(self, other: "Polynomial") -> "Polynomial":
         """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
@@ -160,12 +153,10 @@ def _(primals: Any, tangents: Any) -> Any:
     return value, jnp.sum(slope * tangents[1], axis=-1)
 
 
-def polynomial_of_slopes(
-    frame: Frame, points: np.ndarray, values: np.ndarray, slopes: np.ndarray, order: int
-) -> Polynomial:
-    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's, in the mean of squares over points.
-    Points (points, ..., n), values (points,) of the function summed over batches, slopes (points, ..., n) in x. The
-    mean of the polynomial's values at the points is that of the function.
+def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
+    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's in the mean of squares over points
+    (points, ..., n), and with the mean of its values (points,), summed over batches; its slopes are in x, (points, ...,
+    n).
     """
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
@@ -180,11 +171,9 @@ def polynomial_of_slopes(
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y.
-
-    An entry of the gradient has far fewer coefficients than the polynomial, and the monomials are those of every entry,
-    so that all are fitted with one factorisation. Least squares of single entries need not be a gradient; the tensors
-    are then averaged over permutations of their indices.
+    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y. All
+    entries of the gradient have the same monomials, far fewer than the polynomial, so that one factorisation fits all.
+    They need not be a gradient; the tensors are then averaged over permutations of their indices.
     """
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]

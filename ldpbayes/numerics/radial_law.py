@@ -1,17 +1,14 @@
-"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of its radius. The radius is the
-distance of a draw from the centre; `RadialLaw` makes integrals over its law exact to rounding.
-"""
+"""The symmetric multivariate Laplace law SL_d(I): its log density, and the law of the distance from its centre."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
-from scipy import special
+from scipy import interpolate, special
 
-from ldpbayes._core.types import ArrayModule
+from ldpbayes._core.types import Array, ArrayModule
 
 DROP = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
 TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly 0: the product peaks far below
@@ -37,11 +34,10 @@ def _tanh_sinh(nodes: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
 _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(40, 3.2)
 
 
-def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
-    """Log density of SL_d(I) at a distance `radius` from its centre; `xp` is ``numpy`` or ``jax.numpy``. The law is
-    √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ]
-    sec. 3.2). It is infinite at 0 for d ≥ 2. The result is right to a few units in the last place, and has a gradient
-    wherever it is finite.
+def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
+    """Log density of SL_d(I) at a distance `radius` from its centre, to a few units in the last place; infinite at 0
+    for d ≥ 2. The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ =
+    d/2 − 1 ([KKP]; [LCQ] sec. 3.2). It has a gradient wherever it is finite.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -52,7 +48,7 @@ def log_density(xp: ArrayModule, radius: Any, dimension: int) -> Any:
     return xp.where(positive, log_f + _log_bessel_k(xp, order, math.sqrt(2) * safe), xp.inf)
 
 
-def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
+def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
     """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends. The
     integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
     """
@@ -74,40 +70,33 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Any) -> Any:
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius. The log density of SL_d(I) as a
-    function of u is kept in a table, with its slope and its second derivative; the quintics through neighbouring knots
-    are exact to rounding. `axis` and `cap` compare the law with one whose centre, the second, is at a distance c.
+    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius; `axis` and `cap` compare SL_d(I) with
+    one whose centre, the second, is at a distance c. Its log density is kept in a table, with its slope and its second
+    derivative; the quintics through neighbouring knots are exact to rounding.
     """
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self.knots = np.arange(LEAST, MOST + STEP / 2, STEP)
         x = math.sqrt(2) * np.exp(self.knots)
-        if dimension == 1:
-            fall = bend = x
-        else:
+        fall = bend = x
+        if dimension > 1:
             order = dimension / 2 - 1
             fall = x * np.exp(_log_bessel_k(np, order + 1, x) - _log_bessel_k(np, order, x))
             bend = fall * (fall - 2 * order) - x**2  # Bessel's equation, for the logarithm
-        self.values, self.slopes, self.bends = log_density(np, np.exp(self.knots), dimension), -fall, -bend
-        mass = self.log_mass(self.knots)
-        self.mode = int(np.argmax(mass))
-        self.tail = mass[self.mode :]
-
-    def log_density(self, u: np.ndarray, slope: bool = False) -> np.ndarray:
-        """Log density of SL_d(I) at log radius u, or its slope there: the quintic from both neighbouring knots."""
-        i = np.clip(((u - LEAST) / STEP).astype(np.intp), 0, len(self.knots) - 2)
-        s, h = (u - self.knots[i]) / STEP, STEP
-        rise = self.values[i + 1] - self.values[i]
-        a, b = h * self.slopes[i], h * self.slopes[i + 1]
-        p, q = h**2 * self.bends[i] / 2, h**2 * self.bends[i + 1] / 2
+        self.values = log_density(np, np.exp(self.knots), dimension)
+        rise, h = np.diff(self.values), STEP
+        a, b = -h * fall[:-1], -h * fall[1:]
+        p, q = -(h**2) * bend[:-1] / 2, -(h**2) * bend[1:] / 2
         # the quintic a s + p s² + k3 s³ + k4 s⁴ + k5 s⁵ has the values, slopes and bends of both knots
         k3 = 10 * rise - 6 * a - 4 * b - 3 * p + q
         k4 = -15 * rise + 8 * a + 7 * b + 3 * p - 2 * q
         k5 = 6 * rise - 3 * a - 3 * b - p + q
-        if slope:
-            return (a + s * (2 * p + s * (3 * k3 + s * (4 * k4 + s * 5 * k5)))) / h
-        return self.values[i] + s * (a + s * (p + s * (k3 + s * (k4 + s * k5))))
+        powers = np.arange(5, -1, -1)[:, None]
+        self.log_density = interpolate.PPoly(np.stack([k5, k4, k3, p, a, self.values[:-1]]) / h**powers, self.knots)
+        mass = self.log_mass(self.knots)
+        self.mode = int(np.argmax(mass))
+        self.tail = mass[self.mode :]
 
     def log_mass(self, u: np.ndarray) -> np.ndarray:
         """Log density of the log radius: that of SL_d(I) times the sphere's area, times the radius."""
@@ -119,13 +108,13 @@ class RadialLaw:
         target = self.log_density(u) + kappa
         there = np.interp(-target, -self.values, self.knots)
         for _ in range(3):
-            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, True), LEAST, MOST)
+            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, 1), LEAST, MOST)
         step = there - u
         near = np.abs(step) < 0.5
         step_near = np.where(near, step, 0.1)
         # one more Newton step for a short one, with its rise as the integral of the slope: no large numbers cancel
-        slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], True)
-        step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, True)
+        slopes = self.log_density(u[..., None] + step_near[..., None] * _GAUSS[0], 1)
+        step_near = step_near - (step_near * (slopes @ _GAUSS[1]) - kappa) / self.log_density(u + step_near, 1)
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
@@ -155,9 +144,7 @@ class RadialLaw:
         half = (self.dimension - 1) / 2
         return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
 
-    def integrate(
-        self, start: np.ndarray, stop: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
+    def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Callable) -> np.ndarray:
         """Log ∫ of one or several probabilities of the log radius against its law, between two bounds."""
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # the integral ends where the law's density is TAIL nats below its value at the start

@@ -1,7 +1,6 @@
 """Log of a probability averaged over a normal predictor, for many means and few variances: tabulated, then looked up.
-L(t, v) = log E[p(t + √v U)], U standard normal, is one smooth function of t for all records that share the variance v.
-It is computed at the nodes of some hundred polynomials, each for a cell of t whose width grows with |t|, and a record
-evaluates one of them. Nothing is differentiated through the table: the polynomials give the derivatives in t, and as
+L(t, v) = log E[p(t + √v U)], U standard normal, is one smooth function of t for all records of the variance v: some
+hundred polynomials, each for a cell of t whose width grows with |t|. They give the derivatives in t, and as
 E[p(t + √v U)] solves the heat equation, ∂L/∂v is (∂²L/∂t² + (∂L/∂t)²)/2.
 """
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.polynomial.chebyshev import chebpts1
 
 OCTAVES = 12  # doublings of the width of cells; beyond the last, at |t| = 4,095 √(1 + v), L is continued linearly
 SPLITS = 3  # an octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side
@@ -25,10 +25,10 @@ BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in t
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
-    """Log E[p_k(t + √v U)] for standard normal U and many t, with first and second derivatives in t and v. `log_p` maps
-    an array (labels, *shape) to log p_k of its k-th part. It should not vary much within steps of a tenth, be
-    log-concave or nearly so, and not depend on differentiated variables. Labels `which` (n,), means t (q, n) or (n,)
-    and variances v (q,) or a number give an array of the shape of t.
+    """Log E[p_k(t + √v U)] for labels k = `which` (n,), means t (q, n) or (n,) and variances v (q,) or (): an array of
+    the shape of t, with first and second derivatives in t and v. `log_p` maps an array (labels, *shape) to log p_k of
+    its k-th part. It should not vary much within steps of a tenth, be log-concave or nearly so, and not depend on
+    differentiated variables.
 
     In double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
     further out while v < 10; to 1e-6 there while v < 100. Tables for more than 14 variances are as good for those below
@@ -46,7 +46,7 @@ def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v
 
 def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
-    nodes = _chebyshev(NODES[v.dtype])
+    nodes = chebpts1(NODES[v.dtype])
     base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
     tabulated, interpolation = (v, None) if len(v) <= VARIANCES else _interpolation(v)
     r, unit = jnp.sqrt(tabulated)[:, None], jnp.sqrt(1 + tabulated)[:, None]
@@ -67,13 +67,9 @@ def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     return jnp.transpose(table, (2, 5, 1, 3, 0, 4)).reshape(len(v), POWERS[v.dtype], -1)
 
 
-def _chebyshev(count: int) -> np.ndarray:
-    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
-
-
 def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
     """Matrix (nodes, cells · powers) from values at nodes of half an octave to coefficients of its cells."""
-    cells, place = 1 << (SPLITS - 1), _chebyshev(powers)
+    cells, place = 1 << (SPLITS - 1), chebpts1(powers)
     inside = (2 * np.arange(cells)[:, None] + 1 + place) / cells - 1
     values = np.vander(inside.ravel(), len(nodes), increasing=True) @ np.linalg.inv(np.vander(nodes, increasing=True))
     coefficients = np.linalg.inv(np.vander(place, increasing=True)) @ values.reshape(cells, powers, -1)
@@ -82,7 +78,7 @@ def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
 
 def _interpolation(v: Any) -> tuple[jax.Array, jax.Array]:
     """Variances at Chebyshev nodes of log(1 + v), and the matrix (v, nodes) of the polynomial through values there."""
-    nodes = _chebyshev(VARIANCES)
+    nodes = chebpts1(VARIANCES)
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
     wide = high > low
     x = jnp.where(wide, 2 * (jnp.log1p(v) - low) / jnp.where(wide, high - low, 1) - 1, 0)
@@ -125,22 +121,18 @@ def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array, ...]:
     """L and its derivatives in t up to an order, of the shape of t."""
-    cells, first = table.shape[-1], which * (2 * OCTAVES << SPLITS)
-    per_unit = 1 / jnp.sqrt(1 + v)
-    if not v.ndim:
-        return _in_blocks(order, t, first, jnp.broadcast_to(per_unit, t.shape), table[0])
-    q, n = t.shape
-    together = max(1, min(q, BLOCK // max(n, 1)))
-    first = first + jnp.arange(together, dtype=which.dtype)[:, None] * cells
-
-    def group(part: tuple) -> tuple[jax.Array, ...]:
-        t, per_unit, table = part
-        # in one dimension: look-ups of arrays (1, n) are compiled into code five times as slow
-        flat = t.ravel(), first.ravel(), jnp.broadcast_to(per_unit[:, None], t.shape).ravel()
-        jet = _in_blocks(order, *flat, jnp.swapaxes(table, 0, 1).reshape(-1, together * cells))
-        return tuple(d.reshape(t.shape) for d in jet)
-
-    return _by_parts(group, together, t, per_unit, table)
+    rows, powers, cells = table.shape
+    first = which * (2 * OCTAVES << SPLITS) + jnp.arange(rows, dtype=which.dtype)[:, None] * cells
+    per_unit = jnp.broadcast_to(1 / jnp.sqrt(1 + v)[..., None], t.shape)
+    # in one dimension: look-ups of arrays (1, n) are compiled into code five times as slow
+    table = jnp.swapaxes(table, 0, 1).reshape(powers, rows * cells)
+    flat = t.ravel(), first.ravel(), per_unit.ravel()
+    if t.size <= BLOCK:
+        jet = _looked_up(order, *flat, table)
+    else:
+        blocks = tuple(jnp.pad(a, (0, -t.size % BLOCK), mode="edge").reshape(-1, BLOCK) for a in flat)
+        jet = lax.map(lambda b: _looked_up(order, b[0], b[1], b[2], table), blocks)
+    return tuple(d.ravel()[: t.size].reshape(t.shape) for d in jet)
 
 
 @_jet.defjvp
@@ -149,21 +141,6 @@ def _jet_jvp(order: int, primals: tuple, tangents: tuple) -> tuple:
     dt, dv = tangents[0], tangents[1][..., None]
     products = [sum(math.comb(k, j) * d[1 + j] * d[1 + k - j] for j in range(k + 1)) for k in range(order + 1)]
     return d[: order + 1], tuple(d[k + 1] * dt + (d[k + 2] + square) / 2 * dv for k, square in enumerate(products))
-
-
-def _in_blocks(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:
-    """`_looked_up` in blocks of `BLOCK` records."""
-    if len(t) <= BLOCK:
-        return _looked_up(order, t, first, per_unit, table)
-    return _by_parts(lambda b: _looked_up(order, b[0], b[1], b[2], table), BLOCK, t, first, per_unit)
-
-
-def _by_parts(function: Callable, size: int, *arrays: Any) -> tuple[jax.Array, ...]:
-    """A function of a tuple of arrays, applied to parts of some size along their first axis."""
-    count = len(arrays[0])
-    padded = (jnp.pad(a, ((0, -count % size), *((0, 0),) * (a.ndim - 1)), mode="edge") for a in arrays)
-    results = lax.map(function, tuple(a.reshape(-1, size, *a.shape[1:]) for a in padded))
-    return tuple(each.reshape(-1, *each.shape[2:])[:count] for each in results)
 
 
 def _looked_up(order: int, t: Any, first: Any, per_unit: Any, table: Any) -> tuple[jax.Array, ...]:

@@ -2,19 +2,18 @@
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.typing import ArrayLike
 
 from ldpbayes._core.types import Array, ArrayModule
 
 
-def log_or_nothing(x: Any) -> jax.Array:
+def log_or_nothing(x: Array) -> jax.Array:
     """Log that is −inf, with zero gradient, at and below zero."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
 
@@ -24,17 +23,17 @@ def log_normal(z: Array, mean: Array, sd: Array) -> jax.Array:
     return -0.5 * ((z - mean) / sd) ** 2 - jnp.log(sd) - 0.5 * math.log(2 * math.pi)
 
 
-def stacked(*terms: ArrayLike) -> jax.Array:
+def stacked(*terms: Array) -> jax.Array:
     """Arrays broadcast to one shape, along a new first axis."""
     return jnp.stack(jnp.broadcast_arrays(*terms))
 
 
-def logsumexp(*terms: ArrayLike) -> jax.Array:
+def logsumexp(*terms: Array) -> jax.Array:
     """Log of the sum of exp of the terms, in the broadcast shape."""
     return log_sum(stacked(*terms), axis=0)
 
 
-def log_sum(logs: ArrayLike, axis: int | tuple[int, ...] = -1) -> jax.Array:
+def log_sum(logs: Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
     """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all logs are."""
     logs = jnp.asarray(logs)  # NumPy arrays may have a precision that JAX does not have
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
@@ -69,21 +68,21 @@ _ERFCX_SLOPE = (
 )  # fmt: skip
 
 
-def horner(coefficients: Sequence[float], x: Any) -> Any:
+def horner(coefficients: Sequence[float], x: Array) -> Array:
     """The polynomial whose coefficients these are, that of the highest power first."""
     return functools.reduce(lambda total, coefficient: total * x + coefficient, coefficients)
 
 
 @jax.custom_jvp
 @jax.jit
-def erfcx(x: Any) -> jax.Array:
+def erfcx(x: Array) -> jax.Array:
     """exp(x²)·erfc(x) for x ≥ 0, to a relative error of a few units in the last place, in the derivative too."""
     return horner(_ERFCX, 1.0 - 7.5 / (x + 3.75)) / (1.0 + 2.0 * x)
 
 
 @jax.custom_jvp
 @jax.jit
-def _erfcx_slope(x: Any) -> jax.Array:
+def _erfcx_slope(x: Array) -> jax.Array:
     """Derivative of `erfcx`, by itself: in 2 x erfcx(x) − 2/√π all digits are lost far out."""
     scale = 1.0 / (1.0 + 2.0 * x)
     return horner(_ERFCX_SLOPE, 1.0 - 7.5 / (x + 3.75)) * scale * scale
@@ -93,21 +92,25 @@ erfcx.defjvps(lambda dx, value, x: _erfcx_slope(x) * dx)
 _erfcx_slope.defjvps(lambda dx, slope, x: 2.0 * (erfcx(x) + x * slope) * dx)
 
 
-@jax.custom_jvp
-def log_ndtr(x: ArrayLike) -> jax.Array:
-    """Log of the standard normal cdf, accurate to rounding for every x."""
-    return _log_ndtr_and_slope(x)[0]
+def _with_slopes(function: Callable) -> Callable[..., jax.Array]:
+    """Decorator: a function of numbers from one that returns its value and its derivative in each of them."""
+
+    @jax.custom_jvp
+    def value(*arguments: Array) -> jax.Array:
+        return function(*arguments)[0]
+
+    @value.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        value, *slopes = function(*primals)
+        return value, functools.reduce(operator.add, map(operator.mul, slopes, tangents))
+
+    return value
 
 
-@log_ndtr.defjvp
-def _log_ndtr_jvp(primals: tuple, tangents: tuple) -> tuple:
-    value, slope = _log_ndtr_and_slope(*primals)
-    return value, slope * tangents[0]
-
-
+@_with_slopes
 @jax.jit
-def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
-    """Both log Φ(x) and its derivative φ(x)/Φ(x), from one value of `erfcx`."""
+def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
+    """Log of the standard normal cdf, to rounding for every x, and its slope φ(x)/Φ(x), from one value of `erfcx`."""
     left = x < 0
     # JAX's derivative of abs() at 0 is 0, which would lose the gradient there
     half = 0.5 * erfcx(jnp.where(left, -x, x) * SQRT_HALF)
@@ -119,10 +122,9 @@ def _log_ndtr_and_slope(x: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.custom_jvp
-def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> jax.Array:
-    """Regularised incomplete beta function, with derivatives in all its arguments (JAX has the one in x only). The
-    derivatives in a and b are central differences of the fourth order, whose relative error in double precision is
-    about 1e-11.
+def betainc(a: Array, b: Array, x: Array) -> jax.Array:
+    """Regularised incomplete beta function, with derivatives in all arguments (JAX has the one in x only): in a and b
+    central differences of the fourth order, whose relative error in double precision is about 1e-11.
     """
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
@@ -144,7 +146,7 @@ def _betainc_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 @jax.custom_jvp
-def student_t_cdf(df: ArrayLike, t: ArrayLike) -> jax.Array:
+def student_t_cdf(df: Array, t: Array) -> jax.Array:
     """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too."""
     df, t = jnp.broadcast_arrays(*_inexact(df, t))
     square, centre = t * t, t * t < df
@@ -183,45 +185,35 @@ def _log_slope(values: jax.Array) -> jax.Array:
     return (8 * (values[1] - values[2]) - (values[3] - values[4])) / (12 * h)
 
 
-def _inexact(*values: ArrayLike) -> list[jax.Array]:
+def _inexact(*values: Array) -> list[jax.Array]:
     dtype = jnp.result_type(*values, float)
     return [jnp.asarray(value, dtype) for value in values]
 
 
-@jax.custom_jvp
+@_with_slopes
 @jax.jit
-def log1mexp(x: Any) -> jax.Array:
+def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
     """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0."""
-    x = jnp.where(x < 0, x, 0.0)
-    return jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
+    below, safe, x = x < 0, jnp.where(x < 0, x, -1.0), jnp.where(x < 0, x, 0.0)
+    value = jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
+    return value, jnp.where(below, jnp.exp(safe) / jnp.expm1(safe), 0.0)
 
 
 @jax.jit
-def _log1mexp_slope(x: Any) -> jax.Array:
-    safe = jnp.where(x < 0, x, -1.0)
-    return jnp.where(x < 0, jnp.exp(safe) / jnp.expm1(safe), 0.0)
-
-
-log1mexp.defjvps(lambda dx, value, x: _log1mexp_slope(x) * dx)
-
-
-@jax.jit
-def log_relative_expm1(y: Any) -> jax.Array:
+def log_relative_expm1(y: Array) -> jax.Array:
     """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0: an integral of an exponential whose rate passes through zero."""
     small = y < 1e-2
-    series = jnp.where(small, y, 0.0)
-    safe = jnp.where(small, 1.0, y)
+    series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
     # log((1 − e^−y)/y) = −y/2 + y²/24 − y⁴/2880 + y⁶/181440 − ..., whose next term is below 1e-24 here
     expansion = series * (-0.5 + series * (1 / 24 + series * series * (-1 / 2880 + series * series / 181440)))
     return jnp.where(small, expansion, jnp.log(-jnp.expm1(-safe)) - jnp.log(safe))
 
 
-def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
-    """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density. Completing the square gives
-    exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)], which is useless once k is large: both factors leave the floating-point
-    range although their product is moderate. Here the exponents are joined first: in a tail the integral is φ(u)·exp(k
-    (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the Mills ratio and d = (v − u)·(u + v − 2 k)/2. Choose the anchor so
-    that exp(k (s − anchor)) is moderate on [u, v]; where v ≤ u the result is −inf, with zero gradient.
+def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
+    """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density; −inf, with zero gradient,
+    where v ≤ u. In exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] both factors may leave the floating-point range. So
+    exponents are joined first: in a tail the integral is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the
+    Mills ratio and d = (v − u)·(u + v − 2 k)/2. Choose the anchor so that exp(k (s − anchor)) is moderate on [u, v].
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)
@@ -231,20 +223,10 @@ def log_tilted_normal(u: Any, v: Any, k: Any, anchor: Any) -> jax.Array:
     return jnp.where(valid, log_integral - k * anchor, -jnp.inf)
 
 
-@jax.custom_jvp
-def _log_right_of_mean(u: Any, v: Any, k: Any) -> jax.Array:
-    """`log_tilted_normal` anchored at 0, for an interval the middle of which is not left of k."""
-    return _log_right_of_mean_and_slopes(u, v, k)[0]
-
-
-@_log_right_of_mean.defjvp
-def _log_right_of_mean_jvp(primals: tuple, tangents: tuple) -> tuple:
-    value, slopes = _log_right_of_mean_and_slopes(*primals)
-    return value, sum(slope * tangent for slope, tangent in zip(slopes, tangents, strict=True))
-
-
+@_with_slopes
 @jax.jit
-def _log_right_of_mean_and_slopes(u: Any, v: Any, k: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _log_right_of_mean(u: Array, v: Array, k: Array) -> tuple[jax.Array, ...]:
+    """`log_tilted_normal` anchored at 0, for an interval the middle of which is not left of k."""
     width, near = v - u, u - k  # the width is not far − near, where a large tilt has rounded both
     far = near + width
     tail = near > 0
@@ -262,7 +244,7 @@ def _log_right_of_mean_and_slopes(u: Any, v: Any, k: Any) -> tuple[jax.Array, tu
     by_u, by_v = -INVERSE_SQRT_2PI * share * at_near, INVERSE_SQRT_2PI * share * at_far
     # the slope in k is the mean of s, k − by_u − by_v; in a tail these cancel, so there it is u plus a mean distance
     beyond = share * (decay * (mills_slope[1] - width * mills[1]) - mills_slope[0])
-    return value, (by_u, by_v, jnp.where(tail, u + beyond, k - by_u - by_v))
+    return value, by_u, by_v, jnp.where(tail, u + beyond, k - by_u - by_v)
 
 
 # Theta functions: the direct series in exp(−k²/(2σ²)) below σ = _TURN, its Poisson dual in exp(−2π²σ²k²) above.

@@ -1,6 +1,5 @@
-"""Tails of laws of numbers and of counts, in logarithms.
-
-Masses of counts are written by deviances and errors of Stirling's formula, in which nothing large cancels [Loader].
+"""Tails of laws of numbers and of counts, in logarithms. Masses of counts are written by deviances and errors of
+Stirling's formula, in which nothing large cancels [Loader].
 """
 
 import functools
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
-from jax.typing import ArrayLike
 
 from ldpbayes.numerics.special import INVERSE_SQRT_2PI, SQRT_HALF, horner, log1mexp, log_sum, student_t_cdf
 
@@ -24,26 +22,14 @@ def _sides(x: Any, smaller: jax.Array) -> jax.Array:
     return jnp.stack([jnp.where(x < 0, smaller, larger), jnp.where(x < 0, larger, smaller)])
 
 
-@jax.custom_jvp
-def normal_tails(x: ArrayLike) -> jax.Array:
+# In these functions abs() would have no derivative at the centre.
+def normal_tails(x: Any) -> jax.Array:
     """Φ(x) and Φ(−x), shape (2, ...)."""
-    return _sides(x, 0.5 * special.erfc(jnp.abs(x) * SQRT_HALF))
-
-
-@normal_tails.defjvp
-def _normal_tails_jvp(primals: tuple, tangents: tuple) -> tuple:
-    (x,), (dx,) = primals, tangents
-    slope = _normal_density(x) * dx
-    return normal_tails(x), jnp.stack([slope, -slope])
-
-
-def _normal_density(x: Any) -> jax.Array:
-    return INVERSE_SQRT_2PI * jnp.exp(-0.5 * x * x)
+    return _sides(x, 0.5 * special.erfc(jnp.where(x < 0, -x, x) * SQRT_HALF))
 
 
 def laplace_tails(x: Any) -> jax.Array:
     """Tails of the Laplace law of scale 1, shape (2, ...)."""
-    # abs() would have no derivative at the centre
     return _sides(x, 0.5 * jnp.exp(jnp.where(x < 0, x, -x)))
 
 
@@ -65,7 +51,7 @@ def _integrated(edges: Any, upper: Any, first_moments: Any) -> jax.Array:
 
 def integrated_normal_tail(edges: Any) -> jax.Array:
     """∫ P(X > s) ds between neighbouring edges (n, ...), X standard normal, shape (n − 1, ...)."""
-    density = _normal_density(edges)
+    density = INVERSE_SQRT_2PI * jnp.exp(-0.5 * edges * edges)
     return _integrated(edges, normal_tails(edges)[1], density[:-1] - density[1:])
 
 
@@ -78,12 +64,12 @@ def integrated_laplace_tail(edges: Any) -> jax.Array:
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
     """∫ P(X > s) ds between neighbouring edges (n, ...), X of Student's t law, shape (n − 1, ...). ∫ s f(s) ds from a
-    to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L) with A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A) and m = (ν −
-    1)/2, which is regular at one degree of freedom ν, where there is no mean.
+    to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L), A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A), m = (ν − 1)/2:
+    regular at one degree of freedom ν, where there is no mean.
     """
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
-    logs = jnp.log1p(edges * edges / df)
-    m, step = 0.5 * (df - 1), logs[1:] - logs[:-1]
+    logs, m = jnp.log1p(edges * edges / df), 0.5 * (df - 1)
+    step = logs[1:] - logs[:-1]
     first = 0.5 * at_center * df * jnp.exp(-m * logs[:-1]) * step * _relative_expm1(-m * step)
     return _integrated(edges, student_t_tails(df, edges)[1], first)
 
@@ -91,8 +77,7 @@ def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
 def _relative_expm1(y: Any) -> jax.Array:
     """(exp(y) − 1)/y, regular at 0."""
     small = jnp.abs(y) < 1e-3
-    series = jnp.where(small, y, 0.0)
-    safe = jnp.where(small, 1.0, y)
+    series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
     # the next term is below 1e-17 here
     expansion = 1 + series * (1 / 2 + series * (1 / 6 + series * (1 / 24 + series / 120)))
     return jnp.where(small, expansion, jnp.expm1(safe) / safe)
@@ -153,9 +138,8 @@ def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: An
 
 @functools.cache
 def _rule(stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly. The
-    trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), where integrands are exponentials and
-    powers. It is exact to 2e-15 on the integrands of this module.
+    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly: the
+    trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), exact to 2e-15 in this module.
     """
     step = 0.1
     tau = np.arange(-37, round(stop / step) + 1) * step
@@ -172,12 +156,11 @@ def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, st
 
 
 def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
-    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; see `Tail`. The tilted law is
-    Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is ∫ exp(−v) (1 + v/μ)^z dv and P(k > z) is μ
-    ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv. Each has an integrand that falls where z is on that side of μ. The tilt has
-    the sign of the side.
+    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; the tilt has the sign of the
+    side. The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is ∫ exp(−v) (1 +
+    v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv, whose integrands fall if z is on that side of μ.
     """
-    z, rate, tilt = jnp.broadcast_arrays(z, rate, _bounded(tilt))
+    z, rate, tilt = jnp.broadcast_arrays(z, rate, jnp.minimum(tilt, _safe_exponent(tilt, 0.7)))
     mean = rate * jnp.exp(tilt)
     below = z < mean
     divisor = jnp.where(below & (z > 0), mean, 1.0)  # elsewhere the mean may be tiny, and is no divisor
@@ -194,12 +177,12 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
 
 def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
-    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a negative binomial law; see `Tail`. The
-    tilted masses are those of q exp(tilt), which may exceed 1. With b = q/(1 − q) of that, over the mass at z, the
-    lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv and the upper one (α + z) b ∫ exp(−(z + 1) v) (1 +
-    b (1 − exp(−v)))^(α − 1) dv. The tilt has the sign of the side.
+    """As `poisson_tail`, for a negative binomial law. The tilted masses are those of q exp(tilt), which may exceed 1.
+    With b = q/(1 − q) of that, over the mass at z, the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z
+    dv and the upper one (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
     """
-    z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, _bounded(tilt))
+    tilt = jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
+    z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, tilt)
     most = _safe_exponent(log_q, 0.45)  # odds are squared
     tilted = jnp.clip(log_q + tilt, -most, most)
     summable = tilted < 0
@@ -214,9 +197,8 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
         rise = -jnp.expm1(-v)
         growth = jnp.where(below[..., None], rise * (r - 1.0), rise * b)
         small = growth > -0.5
-        log_growth = jnp.where(
-            small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(jnp.where(small, 1.0, jnp.exp(-v) + rise * r))
-        )
+        whole = jnp.where(small, 1.0, jnp.exp(-v) + rise * r)  # 1 + growth, where that would cancel
+        log_growth = jnp.where(small, jnp.log1p(jnp.where(small, growth, 0.0)), jnp.log(whole))
         return jnp.where(below[..., None], at * log_growth - a * v, (a - 1.0) * log_growth - (at + 1.0) * v)
 
     slope = jnp.where(below, z * (rho - 1.0) - alpha, (alpha - 1.0) * odds - z - 1.0)
@@ -226,11 +208,6 @@ def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, t
     return Tail(log_ratio, below if side > 0 else ~below, alpha * (log_p - log_1mq) - z * tilt)
 
 
-def _bounded(tilt: Any) -> jax.Array:
-    """A tilt that does not overflow: beyond, all terms of a sum but the first vanish."""
-    return jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
-
-
 def _safe_exponent(array: Any, share: float) -> float:
-    """A share of the exponent at which a number of the array's type overflows."""
+    """A share of the exponent at which a number of the array's type overflows. Such a tilt leaves one term of a sum."""
     return share * math.log(jnp.finfo(array.dtype).max)

@@ -1,11 +1,10 @@
 """Sensitivity of the statistics of regression records, for Gaussian noise.
 
-The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², each
-with noise of its own standard deviation, σ₁, σ₂, σ₃. Distances are in units of σ₁: at sensitivity Δ the release has
-the trade-off function of two unit normal laws Δ/σ₁ apart. With x in units of R, y in units of its bound q,
-A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of
-2 + A + C (1 + A + C for one covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. The proof is
-in docs/references.md, under [KJKH] Lemma 3.1.
+The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², with
+noise of standard deviations σ₁, σ₂, σ₃; distances are in units of σ₁. With x in units of R, y in units of its bound q,
+A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (1 + A + C for one
+covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. docs/references.md has the proof, under
+[KJKH] Lemma 3.1.
 """
 
 import math
@@ -22,8 +21,7 @@ def linear_sensitivity(
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ the release has the
-    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained; the bound of [KJKH] Lemma 3.1 is not, because
-    its best inner product need not be possible and because y² and y′² cannot be both far apart and both at the bound.
+    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained, unlike the bound of [KJKH] Lemma 3.1.
     ValueError also where the result overflows.
 
     Parameters
@@ -44,9 +42,8 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison.
-
-    It is √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²); the arguments are those of `linear_sensitivity`.
+    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison: √(2R⁴ + 2(σ₁Rq/σ₂)² +
+    (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²). The arguments are those of `linear_sensitivity`.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
@@ -57,14 +54,8 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
     more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, while σ₁/σ₂ is at most √2·R, and
-    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit.
-
-    Parameters
-    ----------
-    covariates, radius
-        As in `linear_sensitivity`.
-    ratios : (float, float)
-        Standard deviations σ₁, σ₂ of the noise on second moments and y·x, up to a common factor.
+    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit. The arguments are
+    those of `linear_sensitivity`, with σ₁ and σ₂ in `ratios`.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)
@@ -90,13 +81,11 @@ def _across(square: float, product: float) -> float:
 def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: int) -> tuple[float, ...]:
     """A, and C where there is a third block."""
     numbers = f"{blocks} positive and finite numbers"
-    radius = checked("radius", radius, *ONE_POSITIVE)
-    response_bound = checked("response_bound", response_bound, *ONE_POSITIVE)
+    radius, bound = checked("radius", radius, *ONE_POSITIVE), checked("response_bound", response_bound, *ONE_POSITIVE)
     scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
     if np.shape(scales) != (blocks,):
         raise ValueError(f"ratios must be {numbers}, got {ratios!r}")
-    unit = response_bound / radius
-    first, *others = map(float, scales)
+    unit, (first, *others) = bound / radius, map(float, scales)
     # products overflow to infinity, where powers of a float would raise an error of their own
     roots = [first / scale * size for scale, size in zip(others, (unit, unit * unit), strict=False)]
     return tuple(root * root for root in roots)

@@ -10,20 +10,19 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
-from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, ZeroInflatedTradeoff, gaussian_log_delta
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
 
-    This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon, unlike the classical
-    sqrt(2 log(1.25 / delta)) / epsilon. The delta achieved is at most `delta`, and within about 1e-11 of it (relative).
+    This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon. The delta achieved is at most
+    `delta`, and within about 1e-11 of it (relative).
 
     Parameters
     ----------
@@ -43,7 +42,7 @@ def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike 
     # most that power less exp(epsilon) times level can be, is at least delta
     log_rest = np.log1p(-delta) - np.log(2)
     high = -special.ndtri_exp(log_rest - epsilon) - special.ndtri_exp(log_rest)
-    log_mu = _largest_log_mu("scale", tradeoffs.gaussian_log_delta, (np.log(low), np.log(high)), epsilon, delta)
+    log_mu = _largest_log_mu("scale", gaussian_log_delta, (np.log(low), np.log(high)), epsilon, delta)
     scale = sensitivity * np.exp(-log_mu)
     return scale if np.ndim(scale) else float(scale)
 
@@ -52,11 +51,11 @@ def _largest_log_mu(
     sought: str, log_delta: Callable, bracket: tuple[Array, Array], epsilon: Array, delta: Array, *arguments: Array
 ) -> Array:
     """Largest log mu at which `log_delta` is at most log delta: of the final bracket the end that keeps the promise."""
-    root = find_root(
-        lambda log_mu, target, epsilon, *others: log_delta(epsilon, np.exp(log_mu), *others) - target,
-        (bracket[0] - 1e-9, bracket[1] + 1e-9),
-        args=(np.log(delta), epsilon, *arguments),
-    )
+
+    def of_log_mu(log_mu: np.ndarray, epsilon: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return log_delta(epsilon, np.exp(log_mu), *others)
+
+    root = find_root(of_log_mu, np.log(delta), (bracket[0] - 1e-9, bracket[1] + 1e-9), epsilon, *arguments)
     if not np.all(root.success):
         raise ValueError(f"no {sought} found for epsilon = {epsilon[~root.success]}, delta = {delta[~root.success]}")
     return np.where(root.f_x <= 0, root.x, root.bracket[0])
@@ -77,14 +76,13 @@ def zil_parameters(
     zero_probability: float,
     bounds: tuple[ArrayLike, ArrayLike],
     *,
-    dimension: int | None = None,
     unit: str = "record",
     exact: bool = False,
 ) -> ZILParameters:
     """Return the smallest scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    It follows the recipe after Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many
-    dimensions has f_{ε,δ} as an envelope, and the scale is the diameter of the inputs over c′.
+    By the recipe after Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many dimensions has
+    f_{ε,δ} as an envelope, and the scale is the diameter of the inputs over c′.
 
     Parameters
     ----------
@@ -93,9 +91,7 @@ def zil_parameters(
     zero_probability : float
         Probability that a record is released exactly as it is, between 0 and 1, exclusive.
     bounds : (array_like, array_like)
-        Lower and upper clipping bounds of the perturbed coordinates: arrays (d,), or numbers.
-    dimension : int, optional
-        d for bounds that are numbers: 1 by default.
+        Lower and upper clipping bounds of the d perturbed coordinates: arrays (d,), or numbers for d = 1.
     unit : {"record", "attribute"}
         Whether neighbours differ in all coordinates, or in one of them.
     exact : bool
@@ -104,27 +100,19 @@ def zil_parameters(
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
     if zero_probability >= delta:
-        raise ValueError(
-            f"zero_probability must be below delta: a record is given away with probability {zero_probability:g}, so "
-            f"no noise makes delta smaller than that; got delta = {delta:g}"
-        )
+        given_away = f"a record is given away with probability {zero_probability:g}"
+        raise ValueError(f"zero_probability must be below delta: {given_away}, got delta = {delta:g}")
     if unit not in ("record", "attribute"):
         raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
     try:
         lower, upper = bounds
     except (TypeError, ValueError):
         raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from None
-    lower, upper = checked("lower", lower, *FINITE), checked("upper", upper, *FINITE)
-    if dimension is not None:
-        if not (is_integer(dimension) and dimension >= 1):
-            raise ValueError(f"dimension must be a positive integer, got {dimension!r}")
-        if np.ndim(lower) or np.ndim(upper):
-            raise ValueError("dimension is for bounds that are numbers; arrays have one number a coordinate")
-    lower, upper, _ = np.broadcast_arrays(lower, upper, np.zeros(dimension or 1))
-    if lower.ndim != 1 or np.any(lower >= upper):
+    widths = np.atleast_1d(checked("upper", upper, *FINITE) - np.asarray(checked("lower", lower, *FINITE)))
+    if widths.ndim != 1 or np.any(widths <= 0):
         raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
-    diameter = np.linalg.norm(upper - lower) if unit == "record" else np.max(upper - lower)
-    size = lower.size if exact else math.inf
+    diameter = np.linalg.norm(widths) if unit == "record" else np.max(widths)
+    size = widths.size if exact else math.inf
     target = (delta - zero_probability) / (1 - zero_probability)
 
     def excess(log_distance: float) -> float:
@@ -136,14 +124,13 @@ def zil_parameters(
     while excess(high) < 0:
         high += 1.0
     distance = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
-    tradeoff = tradeoffs.ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
+    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
 
 def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log of the level of the test at a threshold of the log likelihood ratio; with sign = −1, of its complement.
-
-    By symmetry, the type II error is the level at minus the threshold.
+    """Log of the level of the test at a threshold of the log likelihood ratio, which is the type II error at minus the
+    threshold; with sign = −1, log of its complement.
     """
     # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
     favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
@@ -153,27 +140,11 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
     )
 
 
-def _log_delta_beside(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
-    """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
-
-    With ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊ the former, at t < 0, is one less exp(t), plus exp(t) times that at −t.
-    """
-    t = epsilon - budget
-    size = np.abs(t)
-    beyond = tradeoffs.gaussian_log_delta(size, mu)
-    with np.errstate(divide="ignore", under="ignore"):
-        near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
-    far = tradeoffs.gaussian_log_delta(epsilon + budget, mu)
-    return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
-    """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer.
-
-    It is the product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
-    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds. Delta
-    is the mean, over the response, of the Gaussian delta at epsilon less the response's log likelihood ratio.
+    """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
+    product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
+    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -189,18 +160,25 @@ class GaussianWithResponseTradeoff(LogTradeoff):
         margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
         inside = (alpha > 0) & (alpha < 1)
         low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
-        threshold = find_root(
-            lambda threshold, mu, budget, sign, target: _log_level(threshold, mu, budget, sign) - target,
-            (low, high),
-            args=(mu, budget, sign, np.where(inside, target, -1.0)),
-        ).x
+        threshold = find_root(_log_level, np.where(inside, target, -1.0), (low, high), mu, budget, sign).x
         log_level = _log_level(threshold, mu, budget, sign)
         # the tangent there is within rounding of the curve, also where the threshold has an error
         correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
         value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
 
-    _log_delta = staticmethod(_log_delta_beside)
+    @staticmethod
+    def _log_delta(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:
+        """Log delta of the pair: that of two normals at epsilon − budget and at epsilon + budget, by the answer's odds.
+        The former, at t < 0, is one less exp(t), plus exp(t) times that at −t: ∫(p − eᵗq)₊ = 1 − eᵗ + eᵗ∫(q − e⁻ᵗp)₊.
+        """
+        t = epsilon - budget
+        size = np.abs(t)
+        beyond = gaussian_log_delta(size, mu)
+        with np.errstate(divide="ignore", under="ignore"):
+            near = np.where(t < 0, np.log(-np.expm1(-size) + np.exp(beyond - size)), beyond)
+        far = gaussian_log_delta(epsilon + budget, mu)
+        return np.logaddexp(near - np.logaddexp(0.0, -budget), far - np.logaddexp(0.0, budget))
 
     def _too_large(self, log_delta: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
         # by basic composition delta is at most that of the normal laws at the sum of both epsilons
@@ -211,18 +189,15 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
     """The largest `mu` of Gaussian noise that is (epsilon, delta)-private beside a randomized response.
 
     `mu` is the sensitivity over the standard deviation, and `response_epsilon`, below epsilon, is the budget of the
-    response, which is about the same person. Arguments broadcast. ValueError where one is out of range. `mu` exceeds
-    that of (epsilon − response_epsilon, delta), which basic composition leaves for the Gaussian noise.
+    response, which is about the same person. Arguments broadcast; ValueError where one is out of range.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
         where = np.flatnonzero(budget >= epsilon)[0]
-        raise ValueError(
-            f"response_epsilon must be below epsilon, of which the noise needs a part, got response_epsilon = "
-            f"{budget.flat[where]:g}, epsilon = {epsilon.flat[where]:g}"
-        )
+        pair = f"response_epsilon = {budget.flat[where]:g}, epsilon = {epsilon.flat[where]:g}"
+        raise ValueError(f"response_epsilon must be below epsilon, of which the noise needs a part, got {pair}")
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
-    mu = np.exp(_largest_log_mu("mu", _log_delta_beside, (low, high), epsilon, delta, budget))
+    mu = np.exp(_largest_log_mu("mu", GaussianWithResponseTradeoff._log_delta, (low, high), epsilon, delta, budget))
     return mu if np.ndim(mu) else float(mu)

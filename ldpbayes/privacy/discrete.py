@@ -29,9 +29,9 @@ class _IntegerTradeoff(ParametricTradeoff):
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """Two discrete Laplace laws, P(k) ∝ exp(−|k|/scale), whose centres are an integer apart.
 
-    With a = exp(−1/scale), P(noise ≥ m) = a^m/(1 + a) for m ≥ 0. The log likelihood ratio is ±distance/scale beyond the
-    centres and rises by 2/scale between them, so the vertices are the tests that reject from m = 1, ..., distance on:
-    level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a).
+    The log likelihood ratio is ±distance/scale beyond the centres and rises by 2/scale between them, so the vertices
+    are the tests that reject from m = 1, ..., distance on: with a = exp(−1/scale) their levels are a^m/(1 + a), their
+    type II errors a^(distance + 1 − m)/(1 + a).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -62,11 +62,10 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
-    """Two discrete Gaussian laws, P(k) ∝ exp(−k²/(2 scale²)), whose centres are an integer apart.
+    """Two discrete Gaussian laws, P(k) ∝ exp(−k²/(2 scale²)), whose centres are an integer apart ([CKS] Theorem 7).
 
-    The logarithm of the likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the
-    vertices are the tests that reject from m on: level T(m), type II error T(distance + 1 − m); delta is
-    T(m − distance) − exp(epsilon) T(m) ([CKS] Theorem 7).
+    The log likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the vertices are
+    the tests that reject from m on: level T(m), type II error T(distance + 1 − m).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -81,7 +80,9 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         # the real k at which the ratio is exp(epsilon)
         k = epsilon * (scale / d) * scale + d / 2
-        return np.exp(_where_called(_is_smooth(k, scale), _smooth_delta, _sum_delta, k, d, scale, epsilon))
+        smooth = _is_smooth(k, scale)
+        ways = {_integral_delta: smooth & (d < scale), _tails_delta: smooth & (d >= scale), _sum_delta: ~smooth}
+        return np.exp(_where_called(ways, k, d, scale, epsilon))
 
     def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         def ratio(m: np.ndarray) -> np.ndarray:
@@ -125,8 +126,9 @@ def gaussian_log_tail(m: ArrayLike, scale: ArrayLike) -> np.ndarray:
     """Log of P(noise ≥ m) for discrete Gaussian noise and integers m, to rounding."""
     m, scale = np.broadcast_arrays(np.asarray(m, float), np.asarray(scale, float))
     above = np.where(m > 0, m, 1 - m)
+    smooth = _is_smooth(above, scale)
     with np.errstate(divide="ignore"):
-        tail = _where_called(_is_smooth(above, scale), _integral_tail, _sum_tail, above, scale)
+        tail = _where_called({_integral_tail: smooth, _sum_tail: ~smooth}, above, scale)
         return np.where(m > 0, tail, np.log1p(-np.exp(tail)))
 
 
@@ -135,31 +137,29 @@ def _is_smooth(k: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return (scale >= LARGE) & (k <= STEEP * scale**2)
 
 
-def _where_called(condition: np.ndarray, if_true: Callable, if_false: Callable, *arguments: np.ndarray) -> np.ndarray:
-    """`np.where` of two functions, each called only with the arguments for which its values are used."""
-    result = np.empty(condition.shape)
-    for here, function in ((condition, if_true), (~condition, if_false)):
+def _where_called(ways: dict[Callable, np.ndarray], *arguments: np.ndarray) -> np.ndarray:
+    """Values of several functions, each called with the arguments for which its condition holds."""
+    result = np.empty(arguments[0].shape)
+    for function, here in ways.items():
         if here.any():
             result[here] = function(*(argument[here] for argument in arguments))
     return result
 
 
-def _terms(start: np.ndarray, scale: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
-    """Offsets from `start` of the terms worth summing, with parts of the arrays small enough for memory."""
+def _log_sum(term: Callable, start: np.ndarray, scale: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """Log of Σ term(j, start, scale, *others) over the j ≥ 0 worth summing, in parts that memory holds."""
     falling = 2 * NEAR**2 * scale**2 / np.maximum(start, 1.0)
     counts = np.where(start > 0, np.minimum(NEAR * scale, falling), 2 * NEAR * scale)
-    terms = np.arange(math.ceil(np.max(counts)) + 3.0)
-    step = max(CHUNK // len(terms), 1)
-    for first in range(0, len(scale), step):
-        yield terms, np.s_[first : first + step, None]
+    j = np.arange(math.ceil(np.max(counts)) + 3.0)
+    step = max(CHUNK // len(j), 1)
+    parts = (np.s_[first : first + step, None] for first in range(0, len(scale), step))
+    totals = [np.sum(term(j, *(each[part] for each in (start, scale, *others))), axis=1) for part in parts]
+    return np.log(np.concatenate(totals))
 
 
 def _sum_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """`gaussian_log_tail` for m ≥ 1 by summing it."""
-    totals = [
-        np.sum(np.exp(-terms * (m[part] + terms / 2) / scale[part] ** 2), axis=1) for terms, part in _terms(m, scale)
-    ]
-    return _log_mass(m, scale) + np.log(np.concatenate(totals))
+    return _log_mass(m, scale) + _log_sum(lambda j, m, scale: np.exp(-j * (m + j / 2) / scale**2), m, scale)
 
 
 def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -177,26 +177,19 @@ def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Log delta as the sum of P(j) (1 − exp(epsilon − log ratio at j + distance)) over the j > k − distance."""
     start = np.maximum(np.floor(k) + 1 - d, -np.ceil(NEAR * scale))  # terms below it are lost in rounding
-    largest = np.maximum(start, 0.0)
-    totals = []
-    for terms, part in _terms(start, scale):
-        j, square = start[part] + terms, scale[part] ** 2
-        steps = d[part] / square * (j + d[part] / 2) - epsilon[part]
-        relative = np.exp((largest[part] - j) * (largest[part] + j) / (2 * square))
-        totals.append(np.sum(relative * -np.expm1(-np.maximum(steps, 0.0)), axis=1))
-    return _log_mass(largest, scale) + np.log(np.concatenate(totals))
 
+    def term(j: np.ndarray, start: np.ndarray, scale: np.ndarray, d: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+        k, largest = start + j, np.maximum(start, 0.0)
+        steps = d / scale**2 * (k + d / 2) - epsilon
+        return np.exp((largest - k) * (largest + k) / (2 * scale**2)) * -np.expm1(-np.maximum(steps, 0.0))
 
-def _smooth_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    return _where_called(d < scale, _integral_delta, _tails_delta, k, d, scale, epsilon)
+    return _log_mass(np.maximum(start, 0.0), scale) + _log_sum(term, start, scale, d, epsilon)
 
 
 def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    """Log delta of laws less than a scale apart: that of normal laws, with Euler-Maclaurin corrections at k.
-
-    There P(k − distance) − exp(epsilon) P(k) is 0, and its n-th derivative is P(k − distance) times
-    (He_n(a) − He_n(b)) (−1/scale)^n, a = (k − distance)/scale and b = k/scale. The differences, over a − b, follow a
-    recurrence of their own and lose nothing.
+    """Log delta of laws less than a scale apart: that of normal laws, with Euler-Maclaurin corrections at k. There
+    P(k − distance) − exp(epsilon) P(k) is 0, and its n-th derivative is P(k − distance) times (He_n(a) − He_n(b))
+    (−1/scale)^n, a = (k − distance)/scale, b = k/scale. The differences, over a − b, have a recurrence of their own.
     """
     a, b, past = (k - d) / scale, k / scale, np.floor(k) + 1 - k
     correction = np.zeros_like(a)
@@ -227,13 +220,12 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most some Euclidean distance apart, with discrete Gaussian noise in every column.
-
-    The distance is at least 1. Where scale and distance are small, it is the exact curve: the hull over all integer
-    vectors between the rows. Elsewhere it is a curve just below that. A discrete Gaussian variable of variance σ² is,
-    up to a factor of 1 ± 2 exp(−2π²τ²), made from a normal one of variance σ² − τ² by random rounding, to integers with
-    discrete Gaussian weights of variance τ² around it. So no test does better than between normal rows of this
-    variance, for a τ² (about 2) at which these factors, of all columns together, are lost in rounding.
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column. Where
+    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows; else one
+    just below. A discrete Gaussian variable of variance σ² is, up to a factor of 1 ± 2 exp(−2π²τ²), a normal one of
+    variance σ² − τ² that is randomly rounded, with discrete Gaussian weights of variance τ². So no test does better
+    than between normal rows of this variance, for a τ² (about 2) at which the factors of all columns are lost in
+    rounding.
     """
 
     scale: Array = ruled(POSITIVE)

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import PROBABILITY, checked
+from ldpbayes._core.checks import PROBABILITY
+from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff
 
@@ -34,15 +35,14 @@ class Guarantee:
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
-    stated_delta: Array = None
+    stated_delta: Array = optional(PROBABILITY)
     exposed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if self.stated_delta is not None:
-            object.__setattr__(self, "stated_delta", checked("stated_delta", self.stated_delta, *PROBABILITY))
+        check_fields(self)
 
     def delta(self, epsilon: ArrayLike) -> Array:
         return self.tradeoff.delta(epsilon)

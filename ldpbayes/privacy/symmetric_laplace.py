@@ -1,9 +1,7 @@
-"""The trade-off curve of two symmetric multivariate Laplace laws SL_d(I), `distance` apart.
+"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2).
 
-The trade-off function T_{d,c} of [LCQ] (eq. 3.2), which is simulated there, is computed by quadrature in one dimension.
 On the sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with
-the cosine of the angle to the second centre. So the errors of the test are integrals, over the radius, of the
-probability of a cap, a beta probability.
+the cosine of the angle to the second centre. So its errors are integrals, over r, of beta probabilities, those of caps.
 """
 
 import dataclasses
@@ -32,9 +30,8 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
 
     `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
     of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2 and
-    Propositions 3.1 and 3.2). The limit has a closed form in the log threshold κ: with a = κ/c, the level is
-    ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). That is Proposition 3.2 with its integral F_c solved; its delta is
-    that of [LCQ] Theorem 3.3.
+    Propositions 3.1 and 3.2). The limit has a closed form in the log threshold κ, Proposition 3.2 with its integral F_c
+    solved: with a = κ/c, the level is ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). Its delta is that of Theorem 3.3.
     """
 
     distance: Array = ruled(ABOVE_0)
@@ -67,9 +64,8 @@ class _Tests(ParametricTradeoff):
     distance: float
 
     def log_errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law.
-
-        By symmetry they are the level of a test, its power, and its type II error, each to its own relative precision.
+        """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law: by symmetry
+        the level of a test, its power, and its type II error, each to its own relative precision.
         """
         c, kappa = self.distance, np.asarray(kappa, float)
         if self.dimension == math.inf:
@@ -159,9 +155,9 @@ class _Tests(ParametricTradeoff):
             epsilon = self.distance**2 / (2 * miss) - miss
             return np.where(delta >= self._delta(np.zeros(1)), 0.0, epsilon)
         bracket = np.zeros_like(delta), np.full_like(delta, self.most)
-        root = find_root(lambda epsilon, target: self._delta(epsilon) - target, bracket, args=(delta,))
+        root = find_root(self._delta, delta, bracket).x
         least, most = self._delta(np.array([self.most, 0.0]))
-        return np.where(delta >= most, 0.0, np.where(delta > least, root.x, np.inf))
+        return np.where(delta >= most, 0.0, np.where(delta > least, root, np.inf))
 
 
 _tests = functools.lru_cache(maxsize=256)(_Tests)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,6 @@ from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 
-Formula: TypeAlias = Callable[..., np.ndarray]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
@@ -44,11 +43,7 @@ class Tradeoff(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParametricTradeoff(Tradeoff):
-    """A dataclass with formulas: functions of the argument and of its `ruled` fields, checked and broadcast."""
-
-    _type_ii_error: ClassVar[Formula]
-    _delta: ClassVar[Formula]
-    _epsilon: ClassVar[Formula]
+    """A dataclass with three formulas: functions of the argument and of its `ruled` fields, checked and broadcast."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -89,8 +84,8 @@ class SeparateTradeoff(ParametricTradeoff):
 class LogTradeoff(ParametricTradeoff):
     """A curve with a formula for log delta, to nearly full relative precision; its epsilon is solved for."""
 
-    _log_delta: ClassVar[Formula]
-    _too_large: ClassVar[Formula]  # of log delta: an epsilon that is not below the one sought
+    _log_delta: ClassVar[Callable[..., np.ndarray]]
+    _too_large: ClassVar[Callable[..., np.ndarray]]  # of log delta: an epsilon that is not below the one sought
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Log of `delta`, also where delta itself underflows."""
@@ -102,11 +97,8 @@ class LogTradeoff(ParametricTradeoff):
     def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside = (delta > 0) & (delta < 1)
         target = np.log(np.where(inside, delta, 0.5))
-        root = find_root(
-            lambda epsilon, target, *parameters: self._log_delta(epsilon, *parameters) - target,
-            (np.zeros_like(target), self._too_large(target, *parameters)),
-            args=(target, *parameters),
-        )
+        bracket = np.zeros_like(target), self._too_large(target, *parameters)
+        root = find_root(self._log_delta, target, bracket, *parameters)
         enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
         return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))
 
@@ -115,9 +107,8 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Two Laplace laws of unit scale whose centres are `budget` apart: epsilon, sensitivity over scale ([DMNS]; [DRS]).
 
-    The likelihood ratio is exp(+-budget) beyond the centres and exp(2 z - budget) between them, hence three pieces:
-    a line of slope -exp(budget), the hyperbola exp(-budget) / (4 alpha), a line of slope -exp(-budget). Delta is
-    1 - exp((epsilon - budget) / 2) up to the budget; the test rejects beyond (epsilon + budget) / 2.
+    The likelihood ratio is exp(±budget) beyond the centres and exp(2 z − budget) between them, so the curve has three
+    pieces: two lines of slopes −exp(±budget), and between them the hyperbola exp(−budget)/(4 α).
     """
 
     budget: Array = ruled(POSITIVE, "epsilon")
@@ -138,12 +129,11 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Two laws whose likelihood ratio is exp(budget), 1 or exp(-budget).
+    """Two laws whose likelihood ratio is exp(budget), 1 or exp(−budget): the largest of three lines of such slopes.
 
     So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
-    the true category have mass `separation`, in (0, 1], and exp(-budget) times that under the other category. An
-    infinite budget means that some outputs give the category away. The curve is a convex polygon, the maximum of lines
-    of slopes -exp(budget), -1 and -exp(-budget).
+    the true category have mass `separation`, in (0, 1], and exp(−budget) times that under the other category. An
+    infinite budget means that some outputs give the category away.
     """
 
     budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
@@ -193,10 +183,7 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(LogTradeoff):
-    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW]).
-
-    Delta is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), without its overflow and cancellation.
-    """
+    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW])."""
 
     mu: Array = ruled(POSITIVE)
 
@@ -234,14 +221,12 @@ ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteTradeoff(Polygon):
-    """The worst pair of several laws on the same outputs.
+    """The worst pair of several laws on the same outputs, the rows of `laws` (k, m): positive, they sum to one.
 
     Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
     (level, power) are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair
     exactly, and the largest convex curve below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws, such as those
     of labels between two nodes, are never a worse pair.
-
-    Rows of `laws` (k, m) are the positive probabilities of m outputs under k laws, and sum to one.
     """
 
     laws: Array
@@ -252,14 +237,12 @@ class FiniteTradeoff(Polygon):
         if laws.ndim != 2:
             raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
         errors = np.abs(laws.sum(axis=1) - 1)
-        worst = np.argmax(errors)
-        if errors[worst] > ROUNDING:
-            single = errors[worst] < laws.shape[1] * np.finfo(np.float32).eps
-            raise ValueError(
-                f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}; row {worst} misses it by "
-                f"{errors[worst]:.2g}"
-                + ("; that is rounding to single precision: compute them in double precision" if single else "")
-            )
+        worst = np.max(errors)
+        if worst > ROUNDING:
+            single = worst < laws.shape[1] * np.finfo(np.float32).eps
+            advice = "; that is rounding to single precision: compute them in double precision" if single else ""
+            message = f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}"
+            raise ValueError(f"{message}; row {np.argmax(errors)} misses it by {worst:.2g}{advice}")
         object.__setattr__(self, "laws", laws)
         orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
         pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
@@ -287,10 +270,9 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(ParametricTradeoff):
-    """The curve of a noise that is left out with probability δ, in (0, 1), from the `tradeoff` of the noise.
+    """The curve of a noise that is left out with probability δ, in (0, 1), from the `tradeoff` T of the noise.
 
-    A test that sees an input as it is knows which one it was. So the curve is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0
-    ([LCQ] eq. 3.3 and Theorem 3.3).
+    It is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0 ([LCQ] eq. 3.3 and Theorem 3.3).
     """
 
     tradeoff: Tradeoff
@@ -308,10 +290,10 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
-    """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes.
+    """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes, delta in [0, 1).
 
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
-    response between two answers that gives the true one away with probability δ, in [0, 1).
+    response between two answers that gives the true one away with probability δ.
     """
     epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
@@ -326,17 +308,12 @@ STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstTradeoff(Tradeoff):
-    """The worst of several curves: delta is the largest of theirs, the curve the convex minorant of the smallest.
-
-    It holds for records that may differ in one of several parts, each released under a noise of its own. Records that
-    differ in all parts at once have the product of the curves instead ([DRS] Definition 3.1). The curves are symmetric.
+    """The worst of several symmetric curves, as of records that may differ in one of several parts (in all at once, it
+    is the product of the curves): delta is the largest of theirs, the curve the convex minorant of the smallest.
     """
 
     tradeoffs: Sequence[Tradeoff]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tradeoffs", tuple(self.tradeoffs))
-        object.__setattr__(self, "zero_probability", _largest(curve.zero_probability for curve in self.tradeoffs))
+    zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))
 
     def __call__(self, alpha: ArrayLike) -> Array:
         """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""

@@ -73,6 +73,8 @@ def test_batches_of_bits_and_of_both(x64):
     # 61 x 2^-54 of the largest entry, and as much again for the rounding of sums in double precision
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=61 * 2**-53 * np.max(np.abs(vectors)))
     close(both, np.einsum("bij,bj->bi", bits, vectors))
+    slopes = jax.grad(lambda vectors: jnp.sum(jax.vmap(bit_product)(bits, vectors)))(vectors)
+    np.testing.assert_allclose(slopes, bits.sum(axis=1), rtol=1e-12)
     close(one, bits @ vectors[2])
     close(across, bits[1] @ vectors.T)
 

@@ -197,11 +197,6 @@ def test_public_records_have_no_protection():
         (lambda: zil_parameters(1.0, 0.2, 0.1, (1, 0)), "lower below upper"),
         (lambda: zil_parameters(1.0, 0.2, 0.1, (0, 1), unit="row"), "unit must be one of record, attribute"),
         (lambda: zil_parameters(1.0, 0.2, 0.1, 1.0), r"bounds must be a pair \(lower, upper\), got 1.0"),
-        (lambda: zil_parameters(1.0, 0.2, 0.1, (0, 1), dimension=0), "dimension must be a positive integer"),
-        (
-            lambda: zil_parameters(1.0, 0.2, 0.1, ([0, 0], [1, 1]), dimension=2),
-            "dimension is for bounds that are numbers",
-        ),
     ],
 )
 def test_bad_input_is_named(call, message):
