@@ -2,6 +2,5 @@
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import CoverageTable, ReplicatedFit, binomial_band, coverage
-from ldpbayes.studies._replication import Setting, replicate
 
-__all__ = ["Checkpoint", "CoverageTable", "ReplicatedFit", "Setting", "binomial_band", "coverage", "replicate"]
+__all__ = ["Checkpoint", "CoverageTable", "ReplicatedFit", "binomial_band", "coverage"]

@@ -22,8 +22,7 @@ COUNT, COLUMNS, BOUND, DELTA, BOX = 5000, 6, 0.5, 0.2, 3.0
 
 def ours(scale, replicates):
     """Seconds of compilation, seconds a replication, and the root mean square errors."""
-    from ldpbayes.studies._replication import replicator
-    from tests.reproductions.lu_chen_qiu import logistic_setting
+    from tests.reproductions.lu_chen_qiu import logistic_setting, replicator
 
     setting = logistic_setting(COUNT, scale, BOUND)
     papers = {name: setting.estimators[name] for name in ("oracle", "naive", "sl", "sdr", "dr")}

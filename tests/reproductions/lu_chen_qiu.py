@@ -3,12 +3,15 @@
 A replication simulates records, releases them, and fits all estimators; replications run in one compiled call.
 """
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from numpyro.infer import init_to_median
 
 from ldpbayes.data import Release
@@ -24,7 +27,53 @@ from ldpbayes.estimation import (
 from ldpbayes.estimation.losses import absolute, as_loss, logistic
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.mechanisms import ZeroInflatedLaplaceMechanism
-from ldpbayes.studies import Checkpoint, ReplicatedFit, Setting, replicate
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.studies import Checkpoint, ReplicatedFit
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A cell of a table: a simulation, and its estimators; those by `Oracle` are given the original records."""
+
+    simulate: Callable[[jax.Array], jax.Array]  # from a key to original records (N, columns)
+    mechanism: Additive  # releases them
+    truth: np.ndarray  # (p,)
+    start: np.ndarray  # (p,) of every minimisation
+    estimators: dict[str, Estimator]
+
+
+def replicator(setting, replicates, *, batch=1):
+    """A function of a seed that fits all estimators to simulated releases, in one compiled call: solutions by name.
+
+    Replicates are shared among JAX's devices, `batch` of them vectorised together: on a CPU each core can be a device,
+    with ``jax.config.update("jax_num_cpu_devices", 2)`` before the first computation.
+    """
+    mechanism = setting.mechanism
+
+    def fit_one(key_data):
+        record_key, release_key, estimator_key = jax.random.split(jax.random.wrap_key_data(key_data), 3)
+        x = setting.simulate(record_key)
+        z = mechanism.randomize(release_key, x if mechanism.event_shape else x[:, 0]).reshape(len(x), -1)
+        return {
+            name: estimator(estimator_key, x if estimator.method.original else z, jnp.asarray(setting.start))
+            for name, estimator in setting.estimators.items()
+        }
+
+    devices, parts = jax.local_devices(), PartitionSpec("replicates")
+    rounds = -(-replicates // len(devices)) * len(devices)
+    mesh = Mesh(np.array(devices), ("replicates",))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=parts, out_specs=parts, check_vma=False)
+    def fit_all(keys):
+        return jax.lax.map(fit_one, keys, batch_size=batch)
+
+    def run(seed):
+        with jax.enable_x64(True):
+            fits = fit_all(jax.random.key_data(jax.random.split(jax.random.key(seed), rounds)))
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[:replicates], fits)
+
+    return run
 
 
 def table(cells, replicates, seed, batch, checkpoint, **settings):
@@ -39,7 +88,7 @@ def table(cells, replicates, seed, batch, checkpoint, **settings):
         for name, make in cells:
             setting = make()
             if not all(f"{name} {method}" in saved for method in setting.estimators):
-                for method, fit in replicate(setting, replicates, seed=seed, batch=batch).items():
+                for method, fit in replicator(setting, replicates, batch=batch)(seed).items():
                     error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
                     saved[f"{name} {method}"] = np.stack(
                         [fit.theta, error, np.broadcast_to(fit.converged[:, None], error.shape), fit.boundary]
