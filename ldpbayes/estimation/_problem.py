@@ -16,11 +16,10 @@ from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._corrections import Bounds, Correction, check_noise, methods_for
-from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
+from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, settled_for
+from ldpbayes.estimation.losses import Loss, RegressionLoss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import snapped
 
 SAMPLE = 256  # records at which a loss is examined
@@ -37,9 +36,8 @@ FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Rows (N, columns) in double precision, which are on the support if they were so before rounding.
-
-    `scalar` says that a record is a number. The mechanism of original records adds nothing.
+    """Rows (N, columns) in double precision, which are on the support if they were so before rounding; `scalar` if a
+    record is a number. The mechanism of original records adds nothing.
     """
 
     mechanism: Additive
@@ -71,13 +69,11 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         raise TypeError(f"release must be a Release (an array only for method='oracle'), got {type(release).__name__}")
     if release.values is None:
         raise ValueError("m_estimate needs released values; a release with only a count is for simulation")
-    mechanism = cast(Additive, release.mechanism)
-    if not isinstance(getattr(mechanism, "noise", None), Noise):
+    mechanism, rows = release.mechanism, np.asarray(release.values)
+    if not isinstance(mechanism, Additive):
         kind = type(mechanism).__name__
         raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
-    check_noise(method, mechanism)
-    support = cast(Bounds, method.settled(mechanism).support)
-    rows = np.asarray(release.values)
+    support = cast(Bounds, settled_for(mechanism, method).support)
     scalar = not mechanism.event_shape
     return Records(mechanism, _on_support(rows[:, None] if scalar else rows, mechanism, support), scalar, support)
 
@@ -117,9 +113,8 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
 
 @functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
-    """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half.
-
-    If none does, as above all kinks, the shortest move downwards; if none of these does, one plus the parameter's size.
+    """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half;
+    if none does, as above all kinks, the shortest downwards; if none of these, one plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -171,10 +166,9 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
     units = np.asarray(natural_units(original, records.sample(), start))
     known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
-    if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
+    if not (isinstance(loss, Loss) or known.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
         rough = bool(has_kinks(original, rows[[0, 0]], thetas, 2))  # in the parameter alone
-        known = dataclasses.replace(known, rough=rough)
     return Problem(records, known, start, unravel, units, everywhere, rough)
 
 
@@ -194,8 +188,7 @@ def _with_flat_parameter(
             count = "" if names is None else f"{len(names)} "
             raise ValueError(f"start must be an array of {count}parameters, got shape {flat.shape}")
         return loss, flat, np.asarray
-    if not callable(loss):
-        raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+    as_loss(loss)  # TypeError unless it can be called
     name = getattr(loss, "__name__", "")
     if getattr(losses, name, None) is loss:
         raise TypeError(f"losses.{name} makes a loss: call it, losses.{name}(...)")
@@ -274,9 +267,8 @@ def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
 
-    Each line is searched by zooming in, always to the panel where most of a change is not the derivative's integral. At
-    a jump that part stays as large as it is, while a curve, however steep, straightens; so units do not matter. In
-    double precision.
+    Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
+    derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
     """
     t, w = np.polynomial.legendre.leggauss(NODES)
     edges = np.arange(PANELS + 1) / PANELS
