@@ -29,7 +29,6 @@ PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scal
 
 Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
 Support = Bounds | str  # numbers too, or "bounds": a mechanism's
-SIDES = "lower", "upper"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -453,7 +452,7 @@ def _checked_support(support: Support) -> Support:
     pair = tuple(support) if isinstance(support, Sequence | np.ndarray) and not isinstance(support, str) else ()
     if len(pair) != 2:
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
-    lower, upper = (checked(f"support's {name} bound", b, *FINITE) for name, b in zip(SIDES, pair, strict=True))
+    lower, upper = (checked(f"support's {end} bound", pair[i], *FINITE) for i, end in enumerate(("lower", "upper")))
     shapes = np.shape(lower), np.shape(upper)
     if () not in shapes and shapes[0] != shapes[1]:
         raise ValueError(f"the support's bounds must be of one length, got shapes {shapes[0]} and {shapes[1]}")
@@ -469,10 +468,9 @@ def settled_support(support: Support, mechanism: Additive) -> Bounds:
     if support is None or support[0] is None:
         return None
     shape = (mechanism.dimension,)
-    for name, bound in zip(SIDES, support, strict=True):
-        if np.shape(bound) not in ((), shape):
-            allowed = f"a number, or one a perturbed column (here {shape[0]})"
-            raise ValueError(f"the support's {name} bound must be {allowed}, got shape {np.shape(bound)}")
+    if odd := [np.shape(bound) for bound in support if np.shape(bound) not in ((), shape)]:
+        allowed = f"numbers, or one a perturbed column (here {shape[0]})"
+        raise ValueError(f"the support's bounds must be {allowed}, got shape {odd[0]}")
     xp = np if is_concrete(support) else jnp
     lower, upper = (xp.broadcast_to(xp.asarray(bound), shape) for bound in support)
     return lower, upper

@@ -11,13 +11,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from ldpbayes._core.checks import FINITE, checked
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, settled_for
-from ldpbayes.estimation.losses import Loss, RegressionLoss, as_loss, derivatives_up_to
+from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import snapped
@@ -36,13 +37,10 @@ FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Rows (N, columns) in double precision, which are on the support if they were so before rounding; `scalar` if a
-    record is a number. The mechanism of original records adds nothing.
-    """
+    """Rows (N, columns) in double precision, which are on the support if they were so before rounding."""
 
-    mechanism: Additive
+    mechanism: Additive  # of original records one that adds nothing
     rows: np.ndarray
-    scalar: bool
     support: Bounds
 
     def inside(self, rows: np.ndarray) -> np.ndarray:
@@ -74,25 +72,20 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         kind = type(mechanism).__name__
         raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
     support = cast(Bounds, settled_for(mechanism, method).support)
-    scalar = not mechanism.event_shape
-    return Records(mechanism, _on_support(rows[:, None] if scalar else rows, mechanism, support), scalar, support)
+    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support)
 
 
 def _original_records(records: ArrayLike) -> Records:
     records = arrays_of_frames(records)
-    rows = np.asarray(records, float)
-    if rows.ndim not in (1, 2) or not rows.size:
-        raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {rows.shape}")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"original records must be finite; {(~np.isfinite(rows)).sum()} numbers are not")
-    scalar = rows.ndim == 1
-    rows = rows[:, None] if scalar else rows
-    low, high = rows.min(axis=0) - 1, rows.max(axis=0) + 1
+    rows = checked("original records", np.asarray(records, float), *FINITE)
+    if np.ndim(rows) not in (1, 2):
+        raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {np.shape(rows)}")
     # A data frame's names of columns let a loss take them by name.
     names = tuple(getattr(records, "columns", ()))
-    columns = names if names and all(isinstance(name, str) for name in names) else rows.shape[1]
-    bounds = (low[0], high[0], None) if scalar else (low, high, columns)
-    return Records(SymmetricLaplaceMechanism(0.0, *bounds), rows, scalar, None)
+    named = names and all(isinstance(name, str) for name in names)
+    columns = None if rows.ndim == 1 else names if named else rows.shape[1]
+    mechanism = SymmetricLaplaceMechanism(0.0, rows.min(axis=0) - 1, rows.max(axis=0) + 1, columns)
+    return Records(mechanism, rows.reshape(len(rows), -1), None)
 
 
 def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.ndarray:
@@ -193,14 +186,13 @@ def _with_flat_parameter(
     if getattr(losses, name, None) is loss:
         raise TypeError(f"losses.{name} makes a loss: call it, losses.{name}(...)")
     if start is None:
-        raise ValueError(
-            "start is needed, such as 0.0 or jnp.zeros(3): it says which form the parameter of this loss has"
-        )
+        raise ValueError("start is needed, such as 0.0 or jnp.zeros(3): the form of the parameter of this loss")
     numbers, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
-    if not numbers.size or not bool(jnp.all(jnp.isfinite(numbers))):
-        raise ValueError(f"start must hold finite numbers, got {start!r}")
     flat = np.asarray(numbers)
-    row = jnp.asarray(records.rows[0, 0] if records.scalar else records.rows[0])
+    if not flat.size or not np.isfinite(flat).all():
+        raise ValueError(f"start must hold finite numbers, got {start!r}")
+    scalar = not mechanism.event_shape
+    row = jnp.asarray(records.rows[0, 0] if scalar else records.rows[0])
     shape = getattr(jax.eval_shape(loss, row, unravel(numbers)), "shape", "unknown")
     try:  # NumPy refuses an index that JAX would move into the row
         loss(np.asarray(row), unravel(flat))
@@ -210,7 +202,7 @@ def _with_flat_parameter(
         pass
     if shape != ():
         raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shape}")
-    return as_loss(loss, scalar=records.scalar, unravel=unravel), flat, unravel
+    return FunctionLoss(loss, scalar, unravel), flat, unravel
 
 
 def check_finite(loss: Loss, theta: np.ndarray, records: Records, *, bounded: bool) -> None:
@@ -252,8 +244,8 @@ def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: b
     """Both ends of lines along which records, in their perturbed columns, and parameters change."""
     rng = np.random.default_rng(0)
     rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLE))]
-    others = [j for j in range(rows.shape[-1]) if j not in records.mechanism.index]
-    rows[1][:, others] = rows[0][:, others]
+    exact = np.setdiff1d(np.arange(rows.shape[-1]), records.mechanism.index)
+    rows[1][:, exact] = rows[0][:, exact]
     thetas = start + units * rng.normal(size=(2, SAMPLE, len(start)))
     return rows if everywhere else records.inside(rows), thetas
 

@@ -82,32 +82,29 @@ class Loss(abc.ABC):
         return None
 
 
-def as_loss(
-    loss: Loss | Callable, *, scalar: bool = False, unravel: Callable[[jax.Array], object] = lambda theta: theta
-) -> Loss:
-    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record, a row.
+def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
+    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record: a row or, if `scalar`, a number.
 
-    `scalar` says that records are numbers, `unravel` maps a flat array of parameters to the form that the function
-    takes. TypeError for anything else.
+    TypeError for anything else.
     """
     if isinstance(loss, Loss):
         return loss
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
-    return FunctionLoss(loss, scalar, unravel)
+    return FunctionLoss(loss, scalar)
 
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """A user's function of one record and a flat parameter."""
+    """A user's function of one record and a parameter, of which `unravel` makes the form that the function takes."""
 
     function: Callable
     scalar: bool
-    unravel: Callable
+    unravel: Callable = lambda theta: theta
     smooth: bool | None = None
 
     def smoothed(self, width: Array) -> Loss:
-        """The width is in the units of the parameters: that of a normal density as wide as the logistic one."""
+        # a normal density that is as wide as the logistic one of this scale, in units of the parameters
         return _BlurredLoss(self, np.pi / np.sqrt(3) * width)
 
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
@@ -161,12 +158,11 @@ class RegressionLoss(Loss):
         location: the mean or a quantile of the response.
     intercept : bool
         Whether the first parameter is an intercept.
-    smooth_kernel : callable, optional
-        (η, y, width) → loss, twice differentiable; for kernels with kinks.
+    smooth_kernel, unit : callable, {"response", "margin"}
+        For kernels with kinks (η, y, width) → loss, twice differentiable, and the unit of the width: the spread of the
+        response around its least-squares prediction, or 1.
     smooth : bool, optional
         Whether the kernel has four derivatives, of which the last may jump; `m_estimate` finds out if None.
-    unit : {"response", "margin"}
-        Unit of a smoothing width: the spread of the response around its least-squares prediction, or 1.
     value_of_normal : float, optional
         Mean of the kernel at its minimum for a standard normal response, if it is proportional to the response's scale.
     admits : (str, callable), optional
@@ -372,8 +368,8 @@ def huber(
 ) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
 
-    Its second derivatives jump, so that it is for `DoublyRandom` and `Combined`, not for methods that differentiate.
-    The threshold is positive and finite, in the unit of the response; other parameters as for `RegressionLoss`.
+    Its second derivatives jump: it is for `DoublyRandom` and `Combined`. The threshold is positive and finite, in the
+    unit of the response; other parameters as for `RegressionLoss`.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
