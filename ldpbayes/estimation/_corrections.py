@@ -492,13 +492,10 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
-    columns = []
-    for excess in (lower - part, part - upper):
-        tail = 0.5 * jnp.exp(-rate * jnp.abs(excess))
-        beyond = jnp.where(excess > 0, 1 - tail, tail)
-        beyond = jnp.where(deviation > 0, beyond, excess > 0)
-        columns.append((excess > 0) / delta + (1 - 1 / delta) * beyond)
-    return jnp.concatenate(columns, axis=1)
+    excess = jnp.concatenate([lower - part, part - upper], axis=1)
+    tail = 0.5 * jnp.exp(-rate * jnp.abs(excess))
+    beyond = jnp.where(deviation > 0, jnp.where(excess > 0, 1 - tail, tail), excess > 0)
+    return (excess > 0) / delta + (1 - 1 / delta) * beyond
 
 
 def chance_and_deviation(mechanism: Additive, rows: jax.Array) -> tuple[jax.Array, jax.Array]:

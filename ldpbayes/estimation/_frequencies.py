@@ -181,8 +181,8 @@ class FrequencyEstimate(Estimate):
     _matrix: np.ndarray | None = None
 
     params = property(attrgetter("estimate"))
-    names = property(lambda self: [str(code) for code in range(len(self.estimate))], doc="Codes of the categories.")
-    privacy = property(lambda self: statements(self._mechanisms))
+    names = cached_property(lambda self: [str(code) for code in range(len(self.estimate))])  # codes of the categories
+    privacy = cached_property(lambda self: statements(self._mechanisms))
 
     @cached_property
     def covariance(self) -> np.ndarray | None:

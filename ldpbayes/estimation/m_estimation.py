@@ -140,7 +140,7 @@ class MEstimationResult(Estimate):
     _evidence: EvidenceCorrection
     _mechanisms: tuple[Additive, ...]
 
-    privacy = property(lambda self: statements(self._mechanisms))
+    privacy = functools.cached_property(lambda self: statements(self._mechanisms))
 
     @property
     def _title(self) -> str:
@@ -502,12 +502,12 @@ def _run(
 def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.ndarray, float]]:
     """Minima that are further apart than the accuracy to which they are known, lowest first."""
     thetas, values, hessians = (np.asarray(part) for part in (ends.theta, ends.at.value, ends.at.hessian))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # moves that change the criterion by its size, in a quadratic approximation
+        moves = np.sqrt(np.abs(values[:, None] / np.diagonal(hessians, axis1=1, axis2=2)))
+    near = APART * (moves if units is None else units) + 1e-9 * np.abs(thetas)
     minima: list[tuple[np.ndarray, float]] = []
-    for i in np.argsort(np.where(np.isfinite(values), values, np.inf)):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # the move that changes the criterion by its size, in a quadratic approximation
-            unit = np.sqrt(np.abs(values[i] / np.diagonal(hessians[i]))) if units is None else units
-        near = APART * unit + 1e-9 * np.abs(thetas[i])
-        if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near) for theta, _ in minima):
+    for i in np.argsort(values):
+        if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near[i]) for theta, _ in minima):
             minima.append((thetas[i], float(values[i])))
     return minima
