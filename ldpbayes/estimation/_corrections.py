@@ -61,17 +61,15 @@ class Correction(abc.ABC):
     def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
         """The corrected loss of released rows (N, columns), or of original ones for a method that takes these.
 
-        Traceable. The key is for noise of the analyst's own. A mechanism has its ``noise``, and the ``index`` of the
-        perturbed columns.
+        Traceable. The key is for the analyst's own noise. ``mechanism.index`` has the positions of perturbed columns.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable.
-
-        `everywhere` says that the loss is finite outside the support too.
+        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable. `everywhere`:
+        whether the loss is finite outside the support too.
         """
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
