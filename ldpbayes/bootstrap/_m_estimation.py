@@ -141,7 +141,7 @@ def m_estimator(
             raise ValueError(f"simulator returns records of shape {np.shape(records)}, the release has {shape}")
         key = jax.random.split(jax.random.key(seed))[0]  # as `m_estimate` has it
         start = jnp.asarray(result.params)
-        return LossEstimator(solver.estimator.settled, start, key, shape[0], simulator, unravel)
+        return LossEstimator(solver.estimator, start, key, shape[0], simulator, unravel)
 
 
 @pytree_dataclass

@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -18,11 +17,11 @@ from ldpbayes._core.checks import FINITE, checked, is_integer
 from ldpbayes._core.pytrees import equal, pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.losses import Loss
+from ldpbayes.estimation.losses import Loss, derivatives_up_to
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.noise.zero_inflated import Omitted
-from ldpbayes.numerics.minimise import Derivatives
+from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
 DRAWS = 16  # default draws of the analyst's own noise for each record
 LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
@@ -30,15 +29,6 @@ PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scal
 
 Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
 Support = Bounds | str  # numbers too, or "bounds": a mechanism's
-
-
-@jax.tree_util.register_static
-class _BoundsWord(str):
-    """The word "bounds". It has no leaves and is part of a tree's structure."""
-
-
-BOUNDS = _BoundsWord("bounds")
-SIDES = "lower", "upper"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,17 +61,15 @@ class Correction(abc.ABC):
     def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
         """The corrected loss of released rows (N, columns), or of original ones for a method that takes these.
 
-        Traceable. The key is for noise of the analyst's own. A mechanism has its ``noise``, and the ``index`` of the
-        perturbed columns.
+        Traceable. The key is for the analyst's own noise. ``mechanism.index`` has the positions of perturbed columns.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable.
-
-        `everywhere` says that the loss is finite outside the support too.
+        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable. `everywhere`:
+        whether the loss is finite outside the support too.
         """
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
@@ -107,62 +95,53 @@ class Correction(abc.ABC):
 @pytree_dataclass
 class Points:
     """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each of N records.
-
-    ValueError unless `rows` are (points, N, columns) and their `weights` (points, N).
+    `rows` are (points, N, columns) and their `weights` (points, N), else ValueError.
     """
 
     rows: Array
     weights: Array
 
     def __post_init__(self) -> None:
-        if np.ndim(self.rows) != 3 or np.shape(self.rows)[:2] != np.shape(self.weights):
-            raise ValueError(
-                "points are rows (points, N, columns) with weights (points, N), of one point a record rows[None]; got "
-                f"shapes {np.shape(self.rows)} and {np.shape(self.weights)}"
-            )
+        rows, weights = np.shape(self.rows), np.shape(self.weights)
+        if len(rows) != 3 or rows[:2] != weights:
+            allowed = "rows (points, N, columns) with weights (points, N), of one point a record rows[None]"
+            raise ValueError(f"points are {allowed}; got shapes {rows} and {weights}")
 
-    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
-        """What is evaluated at the points; `index` has the perturbed columns."""
-        return loss
+    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
+        """What is weighted, at each point (points, N); `index` has the perturbed columns."""
+        return loss.values(self.rows, theta)
+
+    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
+        """Weighted sum over all points, with its gradient and Hessian."""
+        return loss.total(self.rows, self.weights, theta)
 
 
 @pytree_dataclass
 class Laplacians(Points):
     """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some `Points`, weighted."""
 
-    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
-        return _Laplacian(loss, index)
+    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
+        return loss.laplacians(self.rows, theta, index)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Laplacian(Loss):
-    loss: Loss
-    index: tuple[int, ...]
-
-    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        return self.loss.laplacians(rows, theta, self.index)
-
-    def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
-        return self.loss.total_laplacian(rows, weights, theta, self.index)
+    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
+        return loss.total_laplacian(self.rows, self.weights, theta, index)
 
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: a sum of terms.
-
-    The residuals of the first points of the first term set the width over which a loss with kinks is rounded off.
+    """A corrected loss of N records: a sum of terms. The residuals of the first points of the first term set the width
+    over which a loss with kinks is rounded off.
     """
 
     terms: tuple[Points, ...]
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
         """Corrected loss of each record, shape (N,); `index` has the perturbed columns."""
-        values = (term.weights * term.operated(loss, index).values(term.rows, theta) for term in self.terms)
-        return sum(jnp.sum(part, axis=0) for part in values)
+        return sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
         """Mean of the corrected losses, with its gradient and Hessian."""
-        totals = [term.operated(loss, index).total(term.rows, term.weights, theta) for term in self.terms]
+        totals = [term.total(loss, theta, index) for term in self.terms]
         return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
@@ -237,13 +216,10 @@ class AveragedCorrection(Correction):
             if not is_integer(self.draws) or self.draws < 1:
                 raise ValueError(f"draws must be a positive integer or 'exact', got {self.draws!r}")
             object.__setattr__(self, "draws", int(self.draws))
-        try:
-            cuts = tuple(float(cut) for cut in self.cuts)
-        except (TypeError, ValueError):
-            cuts = (math.nan,)
-        if not np.all(np.isfinite(cuts)):
+        cuts = np.asarray(self.cuts)
+        if cuts.ndim != 1 or cuts.dtype.kind not in "iuf" or not np.isfinite(cuts).all():
             raise ValueError(f"cuts must be a sequence of finite numbers, got {self.cuts!r}")
-        object.__setattr__(self, "cuts", cuts)
+        object.__setattr__(self, "cuts", tuple(map(float, cuts)))
 
     def settled(self, mechanism: Additive) -> Self:
         if self.draws == "exact" and mechanism.dimension != 1:
@@ -251,9 +227,8 @@ class AveragedCorrection(Correction):
         return self
 
     def noisier_points(self, mechanism: Additive, rows: jax.Array, key: Key, support: Bounds = None) -> Points:
-        """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less if S leads out of the support.
-
-        S is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ.
+        """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less if S leads out of the support. S
+        is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ.
         """
         index = mechanism.index
         delta, deviation = chance_and_deviation(mechanism, rows)
@@ -285,7 +260,7 @@ class DoublyRandom(AveragedCorrection):
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
-    support: Support = BOUNDS
+    support: Support = "bounds"
     cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "dr"
@@ -348,8 +323,7 @@ class Combined(DoublyRandom):
 class SymmetricLaplaceCorrection(AveragedCorrection):
     """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
 
-    In one column Laplace noise is symmetric Laplace noise. Without zero inflation S is 0. Options are the `draws` and
-    `cuts` of `DoublyRandom`.
+    In one column that is Laplace noise. Without zero inflation S is 0. `draws` and `cuts` are those of `DoublyRandom`.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -372,9 +346,8 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
-    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
-
-    Options are the `draws` and `cuts` of `DoublyRandom`.
+    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6); `draws` and `cuts`
+    are those of `DoublyRandom`.
     """
 
     name: ClassVar[str] = "sdr"
@@ -407,41 +380,28 @@ class IndependentLaplaceCorrection(Correction):
         return (Deconvolutions(rows[None], jnp.ones_like(deviation), deviation),)
 
 
-@dataclasses.dataclass(frozen=True)
-class DeconvolvedLoss(Loss):
-    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ; derivatives in many columns are of a high order, and compiling them takes long."""
-
-    loss: Loss
-    index: tuple[int, ...]  # columns j
-    deviation: Array  # λ, broadcasts to one a row
-    smooth = True
-
-    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        size = rows.shape[-1]
-
-        def value(row: jax.Array, variance: jax.Array) -> jax.Array:
-            def corrected(function: Callable, j: int) -> Callable:
-                direction = jnp.asarray(np.eye(size)[j], rows.dtype)
-
-                def slope(row: jax.Array) -> jax.Array:
-                    return jax.jvp(function, (row,), (direction,))[1]
-
-                return lambda row: function(row) - 0.5 * variance * jax.jvp(slope, (row,), (direction,))[1]
-
-            return functools.reduce(corrected, self.index, lambda row: self.loss.values(row, theta))(row)
-
-        variances = jnp.broadcast_to(jnp.asarray(self.deviation, rows.dtype) ** 2, rows.shape[:-1])
-        return jax.vmap(value)(rows.reshape(-1, size), variances.reshape(-1)).reshape(rows.shape[:-1])
-
-
 @pytree_dataclass
 class Deconvolutions(Points):
-    """A term of a corrected loss: the deconvolved loss at some points, weighted; λ is `deviation` (points, N)."""
+    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ at some `Points`, weighted; derivatives in many columns take long to compile."""
 
-    deviation: Array
+    deviation: Array  # λ (points, N)
 
-    def operated(self, loss: Loss, index: tuple[int, ...]) -> Loss:
-        return DeconvolvedLoss(loss, index, self.deviation)
+    def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
+        def value(row: jax.Array, variance: jax.Array) -> jax.Array:
+            def corrected(function: Callable, j: int) -> Callable:
+                def deconvolved(row: jax.Array) -> jax.Array:
+                    along = derivatives_up_to(2, lambda move: function(row.at[j].add(move)))
+                    value, _, bend = along(jnp.zeros((), row.dtype))
+                    return value - 0.5 * variance * bend
+
+                return deconvolved
+
+            return functools.reduce(corrected, index, lambda row: loss.values(row, theta))(row)
+
+        return jax.vmap(jax.vmap(value))(self.rows, self.deviation**2)
+
+    def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
+        return value_gradient_hessian(lambda at: jnp.sum(self.weights * self.values(loss, at, index)), theta)
 
 
 _CORRECTIONS = (Combined, DoublyRandom, SmoothedDoublyRandom, SymmetricLaplaceCorrection, IndependentLaplaceCorrection)
@@ -455,26 +415,21 @@ def correction_from(method: str | Correction, **options: Any) -> Correction:
             shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
             raise TypeError(f"{shown} goes with a method's name; here say {type(method).__name__}({shown})")
         return method
-    known = ", ".join(_METHODS)
-    if not isinstance(method, str):
+    if not isinstance(method, str) or method not in _METHODS:
+        error = ValueError if isinstance(method, str) else TypeError
         hint = f"; call it, {method.__name__}(...)" if isinstance(method, type) else ""
-        raise TypeError(f"method must be one of {known}, or a Correction, got {method!r}{hint}")
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {known}, or a Correction, got {method!r}")
+        raise error(f"method must be one of {', '.join(_METHODS)}, or a Correction, got {method!r}{hint}")
     cls = _METHODS[method]
     fields = {field.name for field in dataclasses.fields(cls)}
     return cls(**{name: value for name, value in options.items() if name in fields})
 
 
-def check_noise(method: Correction, mechanism: Additive) -> None:
-    """ValueError, with the methods that would do, if a method is not for the noise of a mechanism."""
+def settled_for(mechanism: Additive, method: Correction) -> Correction:
+    """The method settled for a mechanism; ValueError, with the methods that would do, if it is not for its noise."""
     if method.takes(mechanism.noise, mechanism.dimension):
-        return
-    others = [other.name for other in methods_for(mechanism)]
-    known = " or ".join(filter(None, [", ".join(map(repr, others[:-1])), *map(repr, others[-1:])]))
-    raise ValueError(
-        f"method {method.name!r} is not for {type(mechanism).__name__}; use {known or 'ldpbayes.fit, or your own'}"
-    )
+        return method.settled(mechanism)
+    known = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own"
+    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {known}")
 
 
 def methods_for(mechanism: Additive) -> list[Correction]:
@@ -490,14 +445,12 @@ def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
 
 def _checked_support(support: Support) -> Support:
     """A support whose bounds are numbers or arrays over the perturbed columns; ValueError for anything else."""
-    if support is None or not is_concrete(support):
+    if support is None or not is_concrete(support) or (isinstance(support, str) and support == "bounds"):
         return support
-    if isinstance(support, str) and support == BOUNDS:
-        return BOUNDS
     pair = tuple(support) if isinstance(support, Sequence | np.ndarray) and not isinstance(support, str) else ()
     if len(pair) != 2:
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")
-    lower, upper = (checked(f"support's {name} bound", b, *FINITE) for name, b in zip(SIDES, pair, strict=True))
+    lower, upper = (checked(f"support's {end} bound", pair[i], *FINITE) for i, end in enumerate(("lower", "upper")))
     shapes = np.shape(lower), np.shape(upper)
     if () not in shapes and shapes[0] != shapes[1]:
         raise ValueError(f"the support's bounds must be of one length, got shapes {shapes[0]} and {shapes[1]}")
@@ -509,14 +462,13 @@ def _checked_support(support: Support) -> Support:
 def settled_support(support: Support, mechanism: Additive) -> Bounds:
     """A support as a pair of arrays over the perturbed columns; None for "bounds" of a mechanism without bounds."""
     if isinstance(support, str):
-        support = (mechanism.lower, mechanism.upper) if mechanism.lower is not None else None
-    if support is None:
+        support = (mechanism.lower, mechanism.upper)
+    if support is None or support[0] is None:
         return None
     shape = (mechanism.dimension,)
-    for name, bound in zip(SIDES, support, strict=True):
-        if np.shape(bound) not in ((), shape):
-            allowed = f"a number, or one a perturbed column (here {shape[0]})"
-            raise ValueError(f"the support's {name} bound must be {allowed}, got shape {np.shape(bound)}")
+    if odd := [np.shape(bound) for bound in support if np.shape(bound) not in ((), shape)]:
+        allowed = f"numbers, or one a perturbed column (here {shape[0]})"
+        raise ValueError(f"the support's bounds must be {allowed}, got shape {odd[0]}")
     xp = np if is_concrete(support) else jnp
     lower, upper = (xp.broadcast_to(xp.asarray(bound), shape) for bound in support)
     return lower, upper
@@ -531,21 +483,17 @@ def is_inside(part: jax.Array, support: Bounds) -> jax.Array:
 
 
 def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Array]) -> jax.Array:
-    """Functions (N, 2 × perturbed columns) of released records with mean zero, since no record is outside the support.
-
-    Doubly random corrections of the indicators of lying beyond a bound; the mean over S is a Laplace tail.
+    """Functions (N, 2 × perturbed columns) of released records with mean zero, since no record is outside the support:
+    doubly random corrections of the indicators of lying beyond a bound, the mean over S a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
     delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
-    columns = []
-    for excess in (lower - part, part - upper):
-        tail = 0.5 * jnp.exp(-rate * jnp.abs(excess))
-        beyond = jnp.where(excess > 0, 1 - tail, tail)
-        beyond = jnp.where(deviation > 0, beyond, excess > 0)
-        columns.append((excess > 0) / delta + (1 - 1 / delta) * beyond)
-    return jnp.concatenate(columns, axis=1)
+    excess = jnp.concatenate([lower - part, part - upper], axis=1)
+    tail = 0.5 * jnp.exp(-rate * jnp.abs(excess))
+    beyond = jnp.where(deviation > 0, jnp.where(excess > 0, 1 - tail, tail), excess > 0)
+    return (excess > 0) / delta + (1 - 1 / delta) * beyond
 
 
 def chance_and_deviation(mechanism: Additive, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -567,7 +515,7 @@ def _random_points(
     n, d = part.shape
     keys = jax.random.split(key)
     # a randomly shifted lattice of points in the unit cube: each point is uniform, together they fill it evenly
-    lattice = scipy.stats.qmc.Sobol(d + 1, scramble=False).random(1 << max(draws - 1, 0).bit_length())[:draws]
+    lattice = scipy.stats.qmc.Sobol(d + 1, scramble=False).random(1 << (draws - 1).bit_length())[:draws]
     u = (jnp.asarray(lattice, part.dtype)[:, None] + jax.random.uniform(keys[0], (n, d + 1), part.dtype)) % 1.0
     tiny = jnp.finfo(part.dtype).tiny
     spread = (deviation * jnp.sqrt(-jnp.log1p(-u[..., 0])))[..., None]
@@ -590,29 +538,26 @@ def _random_points(
 def _quadrature_points(
     z: jax.Array, deviation: jax.Array, support: Bounds, cuts: tuple[float, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Nodes (nodes, N, 1) and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts.
-
-    The integral is cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
+    """Nodes (nodes, N, 1) and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts, and
+    cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
     """
     scale = deviation / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)
-    t, w = (jnp.asarray(rule) for rule in np.polynomial.legendre.leggauss(LEGENDRE))
-    ends = [z + piece * scale for piece in PIECES]
-    ends += [jnp.broadcast_to(jnp.asarray(cut, z.dtype).reshape(()), z.shape) for cut in cuts]
-    edges = jnp.stack(ends)
+    edges = jnp.stack([z + piece * scale for piece in PIECES] + [jnp.full_like(z, cut) for cut in cuts])
     if support is not None:
-        lower, upper = (jnp.asarray(bound, z.dtype).reshape(()) for bound in support)
-        inner = jnp.clip(edges, lower, upper)
-        edges = jnp.concatenate([jnp.full((1, *z.shape), lower), inner, jnp.full((1, *z.shape), upper)])
+        lower, upper = (jnp.full((1, *z.shape), bound, z.dtype) for bound in support)
+        edges = jnp.concatenate([lower, jnp.clip(edges, lower, upper), upper])
     edges = jnp.sort(edges, axis=0)
-    pieces: list[tuple[jax.Array, jax.Array]] = []
-    for low, high in itertools.pairwise(edges):
-        u = low + (high - low) * ((1 + t) / 2)[:, None]
-        pieces.append((u, (high - low) * (w / 2)[:, None] * jnp.exp(-jnp.abs(u - z) / safe) / (2 * safe)))
+    low, high = edges[:-1, None], edges[1:, None]
+    t, w = (jnp.asarray(rule)[:, None] for rule in np.polynomial.legendre.leggauss(LEGENDRE))
+    u = low + (high - low) * ((1 + t) / 2)
+    density = jnp.exp(-jnp.abs(u - z) / safe) / (2 * safe)
+    nodes, weights = ([part.reshape(-1, len(z))] for part in (u, (high - low) * (w / 2) * density))
     if support is None:
-        s, v = (jnp.asarray(rule) for rule in np.polynomial.laguerre.laggauss(LAGUERRE))
+        s, v = (jnp.asarray(rule)[:, None] for rule in np.polynomial.laguerre.laggauss(LAGUERRE))
         for edge, sign in ((edges[0], -1), (edges[-1], 1)):
-            pieces.append((edge + sign * safe * s[:, None], 0.5 * v[:, None] * jnp.exp(-jnp.abs(edge - z) / safe)))
-    nodes, weights = (jnp.concatenate(parts) for parts in zip(*pieces, strict=True))
-    public = jnp.zeros_like(weights).at[0].set(is_inside(z[:, None], support).astype(weights.dtype))
-    return jnp.where(scale > 0, nodes, z)[..., None], jnp.where(scale > 0, weights, public)
+            nodes.append(edge + sign * safe * s)
+            weights.append(0.5 * v * jnp.exp(-jnp.abs(edge - z) / safe))
+    points, shares = jnp.concatenate(nodes), jnp.concatenate(weights)
+    public = jnp.zeros_like(shares).at[0].set(is_inside(z[:, None], support).astype(shares.dtype))
+    return jnp.where(scale > 0, points, z)[..., None], jnp.where(scale > 0, shares, public)

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
 from ldpbayes._core.types import Array
-from ldpbayes.data import ExpandedSketch, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
@@ -24,12 +25,6 @@ from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_pro
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
-
-
-class Sample(NamedTuple):
-    mechanism: PureProtocol
-    nodes: Array  # distinct released values (n, ...)
-    weights: Array  # number of records (n,) that have each
 
 
 class Options(NamedTuple):
@@ -59,9 +54,8 @@ def frequencies(
           variance if all categories were equally frequent.
         - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
           of the estimate of a category that does not occur ([WLLSL]).
-        - ``norm_sub``: negative estimates are set to 0 and one number is subtracted from the others, repeatedly, until
-          none is negative and they sum to one ([WLLSL]). That is the projection, and computed as such.
-        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]).
+        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]). The steps of
+          ``norm_sub``, that set negative estimates to 0 and shift the others ([WLLSL]), lead to this point.
         - ``mle``: maximum likelihood; see Notes.
     alpha : float
         Of ``base_cut``: bounds the expected number of categories that do not occur but are kept. Positive, and less
@@ -73,19 +67,16 @@ def frequencies(
 
     Raises
     ------
-    TypeError
-        If the mechanism of `data` is not a pure protocol.
-    ValueError
-        For a release without values, or a sketch of groups.
+    TypeError, ValueError
+        If the mechanism of `data` is not a pure protocol; for a release without values, or a sketch of groups.
 
     Notes
     -----
-    ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), which approach zeros of θ slowly; up to 4096 categories
-    each iteration therefore ends with a Newton step over θ ≥ 0, which sets them ([KCSA]). The `gap`, a bound on the
-    distance of the log-likelihood from its maximum ([Lindsay]), ends the iterations. Standard errors come from the
-    observed information about the positive frequencies, with their sum held at one. There are none (NaN) for a
-    frequency estimated as 0, at the edge of the simplex, where normal theory fails and ``unbiased`` has one; they are
-    enormous where the released values do not tell categories apart.
+    ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), and up to 4096 categories a Newton step over θ ≥ 0, which
+    sets zeros of θ ([KCSA]), until the `gap`, a bound on the distance of the log-likelihood from its maximum
+    ([Lindsay]), is within the tolerance. Standard errors come from the observed information about the positive
+    frequencies, with their sum held at one. They are NaN for a frequency estimated as 0, where normal theory fails and
+    ``unbiased`` has one, and enormous where the released values do not tell categories apart.
     """
     estimator = _METHODS.get(method) if isinstance(method, str) else None
     if estimator is None:
@@ -96,12 +87,11 @@ def frequencies(
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     options = Options(method, alpha, tolerance, at_least(1, "max_iterations", max_iterations))
     with jax.enable_x64(True):
-        sample = Sample(sketch.mechanism, jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float))
-        estimate = estimator(sample, options)
-    return dataclasses.replace(estimate, _mechanisms=sketch.mechanisms)
+        nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
+        return estimator(dataclasses.replace(sketch, nodes=nodes, weights=weights), options)
 
 
-def _exact_counts(data: Release | Sketch) -> Sketch:
+def _exact_counts(data: Release | Sketch) -> CountSketch:
     """A sketch of the exact counts of released values."""
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
@@ -112,34 +102,58 @@ def _exact_counts(data: Release | Sketch) -> Sketch:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
     if isinstance(data, Sketch) and data.law_shape:
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
-    sketch = data.sketch(expand=False) if isinstance(data, Release) else data
+    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
     return sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearVariance:
-    """Variance of the linear estimate of a frequency θ: θ own + (1 − θ) other + θ (1 − θ) sampling."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Linear:
+    """The linear estimate; given a frequency θ, its variance is θ own + (1 − θ) other + θ (1 − θ) sampling."""
 
+    sketch: CountSketch
+    estimate: np.ndarray
+    slope: np.ndarray  # change of the estimate by a record of each value
     own: float  # by the perturbation of records that have the category
     other: float  # by that of records that have not
     sampling: float
 
-    def __call__(self, theta: Array) -> Array:
+    @classmethod
+    def of(cls, sketch: CountSketch) -> "Linear":
+        p, q = sketch.mechanism.support_probabilities
+        gain = p - q
+        even = q + gain / sketch.mechanism.categories  # P(k in S(z)) if all categories were equally frequent
+        precision = gain**2 / (even * (1 - even))
+        counts = np.asarray(sketch.weights)
+        slope = precision / gain / np.sum(counts * precision)
+        estimate = np.asarray(_supporters(sketch, counts * slope)) - np.sum(counts * slope * q)
+        variances = (np.sum(counts * slope**2 * each) for each in (p * (1 - p), q * (1 - q), gain**2))
+        return cls(sketch, estimate, slope, *variances)
+
+    def variance(self, theta: Array) -> Array:
         return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
 
-    def end(self, estimate: np.ndarray, z: float) -> np.ndarray:
-        """The frequencies that are z of *their* standard deviations away from an estimate, the furthest if several are.
-
-        The variance is constant below 0 and above 1, so that every estimate has an end.
+    def end(self, z: float) -> np.ndarray:
+        """The frequencies that are z of *their* standard deviations away from the estimate, the furthest of several.
+        Below 0 and above 1 the variance is constant, so that every estimate has an end.
         """
         lead = 1 + z**2 * self.sampling
-        middle = estimate + z**2 * (self.own - self.other + self.sampling) / 2
-        root = np.sqrt(np.maximum(middle**2 - lead * (estimate**2 - z**2 * self.other), 0.0))
-        below, above = (estimate + z * np.sqrt(self(theta)) for theta in (0.0, 1.0))
+        middle = self.estimate + z**2 * (self.own - self.other + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.other), 0.0))
+        below, above = (self.estimate + z * np.sqrt(self.variance(theta)) for theta in (0.0, 1.0))
         end = (middle + np.sign(z) * root) / lead
         if z < 0:
             return np.where(below < 0, below, np.where(above > 1, above, end))
         return np.where(above > 1, above, np.where(below < 0, below, end))
+
+    def terms(self) -> tuple[CountSketch, np.ndarray, np.ndarray, np.ndarray]:
+        """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of the estimate, extra_i 1[k ∈ S(z_i)] + low_i @ basis,
+        times the square root of the number of records with the value. They are independent with mean zero, so that the
+        sum of their products estimates the covariance.
+        """
+        p, q = self.sketch.mechanism.support_probabilities
+        extra = self.slope * np.sqrt(np.asarray(self.sketch.weights))
+        low = -np.stack(np.broadcast_arrays(extra * q, extra * (p - q)), axis=1)
+        return self.sketch, extra, low, np.stack([np.ones_like(self.estimate), self.estimate])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -148,53 +162,40 @@ class FrequencyEstimate(Estimate):
 
     Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
     further off than so many standard deviations. They hold where few records tell of a category, as with infinite
-    budgets and many categories; then the standard error, at the estimate itself, does not. They may reach beyond
-    [0, 1]. Intervals of ``mle`` and contrasts are normal; those of a sum are too short where hardly any record supports
-    one of its categories. ValueError for both if the estimate has no standard errors.
+    budgets and many categories, where the standard error does not; they may reach beyond [0, 1]. Intervals of ``mle``
+    and contrasts are normal; those of a sum are too short where hardly any record supports one of its categories.
 
-    There are no errors (``standard_error`` is None) after thresholding or projecting, and for ``mle`` with more than
-    4096 categories. ``gap`` is an upper bound on the distance of the log-likelihood of ``mle`` from its maximum, in
-    nats; ``mle`` has ``converged`` if it is within the tolerance.
+    After thresholding or projecting, and for ``mle`` with more than 4096 categories, ``standard_error`` is None, and
+    intervals and contrasts raise ValueError. The ``gap`` bounds how many nats the log-likelihood of ``mle`` is below
+    its maximum; ``mle`` has ``converged`` if that is within the tolerance.
     """
 
     method: str
+    _mechanisms: tuple[Mechanism, ...]
     estimate: np.ndarray
     standard_error: np.ndarray | None = None
     converged: bool = True
     iterations: int = 0
     gap: float | None = None
-    _sample: Sample | None = None
-    _slope: Array = None
-    _variance: LinearVariance | None = None
+    _linear: Linear | None = None
     _matrix: np.ndarray | None = None
-    _mechanisms: tuple[Mechanism, ...] = ()
 
-    @property
-    def params(self) -> np.ndarray:
-        return self.estimate
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The codes of the categories."""
-        return [str(code) for code in range(len(self.estimate))]
+    params = property(attrgetter("estimate"))
+    names = cached_property(lambda self: [str(code) for code in range(len(self.estimate))])  # codes of the categories
+    privacy = cached_property(lambda self: statements(self._mechanisms))
 
     @cached_property
     def covariance(self) -> np.ndarray | None:
-        """Covariance (categories, categories) of ``unbiased`` and ``mle``.
+        """Covariance (categories, categories) of ``unbiased`` and ``mle``; None with more than 4096 categories.
 
-        None for other methods, and for more than 4096 categories. ``unbiased`` computes it at first use from products
-        of the released values' terms, whatever the protocol. With one budget its diagonal has the squares of the
-        standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With several budgets
-        they differ by sampling error, of which the covariance has more.
+        That of ``unbiased`` is computed at first use, from the released values. With one budget its diagonal has the
+        squares of the standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With
+        several budgets they differ by sampling error, of which the covariance has more.
         """
-        if self._sample is None or len(self.estimate) > DENSE_CATEGORIES:
+        if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
         with jax.enable_x64(True):
-            return np.asarray(_products(self._sample, *_terms(self._sample, self._slope, self.estimate)))
-
-    @cached_property
-    def privacy(self) -> str:
-        return statements(self._mechanisms)
+            return np.asarray(_products(*self._linear.terms()))
 
     @property
     def _title(self) -> str:
@@ -207,16 +208,16 @@ class FrequencyEstimate(Estimate):
 
     def _quantile(self, probability: float) -> np.ndarray:
         self._check_errors()
-        if self._variance is None:
+        if self._linear is None:
             return super()._quantile(probability)
-        return self._variance.end(self.estimate, special.ndtri(probability))
+        return self._linear.end(special.ndtri(probability))
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         self._check_errors()
-        if self._sample is None:
+        if self._linear is None:
             return super()._variances(weights)
         with jax.enable_x64(True):
-            return np.asarray(_squares(self._sample, *_terms(self._sample, self._slope, self.estimate), weights))
+            return np.asarray(_squares(*self._linear.terms(), weights))
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
@@ -229,78 +230,54 @@ class FrequencyEstimate(Estimate):
         return table(self._title + some, [self.names[code] for code in shown], cells(columns))
 
 
-def _unbiased(sample: Sample, options: Options) -> FrequencyEstimate:
-    estimate, slope, variance = _linear(sample)
-    error = np.sqrt(variance(np.clip(estimate, 0, 1)))
-    return FrequencyEstimate(options.method, estimate, error, _sample=sample, _slope=slope, _variance=variance)
+def _unbiased(sketch: CountSketch, options: Options) -> FrequencyEstimate:
+    linear = Linear.of(sketch)
+    error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
+    return FrequencyEstimate(options.method, sketch.mechanisms, linear.estimate, error, _linear=linear)
 
 
-def _base_cut(sample: Sample, options: Options) -> FrequencyEstimate:
-    estimate, _, variance = _linear(sample)
-    threshold = -special.ndtri(options.alpha / len(estimate)) * np.sqrt(variance(0.0))
-    return FrequencyEstimate(options.method, np.where(estimate < threshold, 0.0, estimate))
+def _base_cut(sketch: CountSketch, options: Options) -> FrequencyEstimate:
+    linear = Linear.of(sketch)
+    threshold = -special.ndtri(options.alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
+    kept = np.where(linear.estimate < threshold, 0.0, linear.estimate)
+    return FrequencyEstimate(options.method, sketch.mechanisms, kept)
 
 
-def _projected(sample: Sample, options: Options) -> FrequencyEstimate:
-    return FrequencyEstimate(options.method, nearest_probabilities(_linear(sample)[0], np))
-
-
-def _linear(sample: Sample) -> tuple[np.ndarray, np.ndarray, LinearVariance]:
-    """The linear estimate, its change by a record of each value, and its variance given the frequency."""
-    mechanism, z, weights = sample
-    p, q = mechanism.support_probabilities
-    gain = p - q
-    even = q + gain / mechanism.categories  # P(k in S(z)) if all categories were equally frequent
-    precision = gain**2 / (even * (1 - even))
-    counts = np.asarray(weights)
-    slope = precision / gain / np.sum(counts * precision)
-    estimate = np.asarray(_supporters(mechanism, z, counts * slope)) - np.sum(counts * slope * q)
-    own, other, sampling = (np.sum(counts * slope**2 * each) for each in (p * (1 - p), q * (1 - q), gain**2))
-    return estimate, slope, LinearVariance(own, other, sampling)
+def _projected(sketch: CountSketch, options: Options) -> FrequencyEstimate:
+    nearest = nearest_probabilities(Linear.of(sketch).estimate, np)
+    return FrequencyEstimate(options.method, sketch.mechanisms, nearest)
 
 
 @jax.jit
-def _supporters(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> jax.Array:
+def _supporters(sketch: CountSketch, weights: jax.Array) -> jax.Array:
     """Σ_i weights_i 1[k ∈ S(z_i)], for every category k."""
-    _, transpose = jax.vjp(lambda theta: supported_mass(mechanism, z, theta), jnp.zeros(mechanism.categories))
-    return transpose(weights)[0]
-
-
-def _terms(sample: Sample, slope: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of an estimate, as extra_i 1[k ∈ S(z_i)] + low_i @ basis.
-
-    They are independent with mean zero, so that the sum of their products estimates the covariance. Each is multiplied
-    by the square root of the number of records with the value.
-    """
-    p, q = sample.mechanism.support_probabilities
-    extra = slope * np.sqrt(np.asarray(sample.weights))
-    low = -np.stack(np.broadcast_arrays(extra * q, extra * (p - q)), axis=1)
-    return extra, low, np.stack([np.ones_like(theta), theta])
+    theta = jnp.zeros(sketch.mechanism.categories)
+    return jax.vjp(lambda at: supported_mass(sketch.mechanism, sketch.nodes, at), theta)[1](weights)[0]
 
 
 @jax.jit
-def _squares(sample: Sample, extra: Array, low: Array, basis: Array, weights: Array) -> jax.Array:
+def _squares(sketch: CountSketch, extra: Array, low: Array, basis: Array, weights: Array) -> jax.Array:
     """Sums of squares of sums of terms with weights (m, categories), by a pass over the released values for each."""
 
     def square(row_and_column: tuple[jax.Array, jax.Array]) -> jax.Array:
         row, column = row_and_column
-        terms = extra * supported_mass(sample.mechanism, sample.nodes, row) + column
+        terms = extra * supported_mass(sketch.mechanism, sketch.nodes, row) + column
         return terms @ terms
 
     return lax.map(square, (weights, (low @ (basis @ weights.T)).T))
 
 
 @jax.jit
-def _products(sample: Sample, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
+def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
     """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks."""
-    n, d = len(sample.nodes), sample.mechanism.categories
+    n, d = len(sketch.nodes), sketch.mechanism.categories
     rows = min(n, max(1, CHUNK // d))
 
     def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
         part, low_here, extra_here = (
-            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (sample.nodes, low, extra)
+            lax.dynamic_slice_in_dim(a, jnp.minimum(start, n - rows), rows) for a in (sketch.nodes, low, extra)
         )
-        row = low_here @ basis + extra_here[:, None] * sample.mechanism.membership(part)
+        row = low_here @ basis + extra_here[:, None] * sketch.mechanism.membership(part)
         # the last chunk overlaps the one before, so that it has the shape of the others
         new = jnp.arange(rows) >= start - (n - rows)
         row = jnp.where(new[:, None], row, 0.0)
@@ -309,17 +286,17 @@ def _products(sample: Sample, extra: jax.Array, low: jax.Array, basis: jax.Array
     return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
 
-def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
+def _maximum_likelihood(sketch: CountSketch, options: Options) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
-    count, d = float(sample.weights.sum()), sample.mechanism.categories
+    count, d = float(sketch.weights.sum()), sketch.mechanism.categories
     dense = d <= DENSE_CATEGORIES
 
     def likelihood(theta: np.ndarray) -> Likelihood:
-        mean, gradient = _likelihood(sample, theta)
+        mean, gradient = _likelihood(sketch, theta)
         return float(mean), np.asarray(gradient)
 
     def information(theta: np.ndarray) -> np.ndarray:
-        return np.asarray(_information(sample, theta))
+        return np.asarray(_information(sketch, theta))
 
     newton = information if dense else None
     theta, gap, steps = likeliest_shares(likelihood, newton, d, count, options.tolerance, options.max_iterations)
@@ -328,10 +305,10 @@ def _maximum_likelihood(sample: Sample, options: Options) -> FrequencyEstimate:
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {options.tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {options.max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
-    return FrequencyEstimate(options.method, theta, error, converged, steps, gap, _matrix=covariance)
+    return FrequencyEstimate(options.method, sketch.mechanisms, theta, error, converged, steps, gap, _matrix=covariance)
 
 
-_METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {
+_METHODS: dict[str, Callable[[CountSketch, Options], FrequencyEstimate]] = {
     "unbiased": _unbiased,
     "base_cut": _base_cut,
     "norm_sub": _projected,
@@ -341,9 +318,8 @@ _METHODS: dict[str, Callable[[Sample, Options], FrequencyEstimate]] = {
 
 
 def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors and covariance: (count × information)⁻¹ − θθᵀ/count on the positive frequencies; NaN elsewhere.
-
-    That is the inverse on the tangent space Σ δ = 0, since information @ θ = 1 at the maximum.
+    """Standard errors and covariance: (count × information)⁻¹ − θθᵀ/count on the positive frequencies, the inverse on
+    the tangent space Σ δ = 0 since information @ θ = 1 at the maximum; NaN elsewhere.
     """
     positive = theta > 0
     values, vectors = np.linalg.eigh(information[np.ix_(positive, positive)])
@@ -360,22 +336,22 @@ def _kernel(mechanism: PureProtocol) -> tuple[jax.Array, jax.Array]:
     return jnp.exp(-epsilon), -jnp.expm1(-epsilon)
 
 
-def _mixed(sample: Sample, theta: jax.Array) -> jax.Array:
+def _mixed(sketch: CountSketch, theta: jax.Array) -> jax.Array:
     """K_i·θ for each node, for a θ that need not sum to one."""
-    low, extra = _kernel(sample.mechanism)
-    return low * jnp.sum(theta) + extra * supported_mass(sample.mechanism, sample.nodes, theta)
+    low, extra = _kernel(sketch.mechanism)
+    return low * jnp.sum(theta) + extra * supported_mass(sketch.mechanism, sketch.nodes, theta)
 
 
 @jax.jit
-def _likelihood(sample: Sample, theta: Array) -> tuple[jax.Array, jax.Array]:
+def _likelihood(sketch: CountSketch, theta: Array) -> tuple[jax.Array, jax.Array]:
     """Mean log-likelihood up to a constant, and its gradient, the mean of K_i/(K_i·θ)."""
-    weights = sample.weights / sample.weights.sum()
-    return jax.value_and_grad(lambda at: weights @ jnp.log(_mixed(sample, at)))(theta)
+    weights = sketch.weights / sketch.weights.sum()
+    return jax.value_and_grad(lambda at: weights @ jnp.log(_mixed(sketch, at)))(theta)
 
 
 @jax.jit
-def _information(sample: Sample, theta: jax.Array) -> jax.Array:
+def _information(sketch: CountSketch, theta: jax.Array) -> jax.Array:
     """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of the mean log-likelihood: (categories, categories)."""
-    root = jnp.sqrt(sample.weights / sample.weights.sum()) / _mixed(sample, theta)
-    low, extra = (root * part for part in _kernel(sample.mechanism))
-    return _products(sample, extra, low[:, None], jnp.ones((1, len(theta))))
+    root = jnp.sqrt(sketch.weights / sketch.weights.sum()) / _mixed(sketch, theta)
+    low, extra = (root * part for part in _kernel(sketch.mechanism))
+    return _products(sketch, extra, low[:, None], jnp.ones((1, len(theta))))

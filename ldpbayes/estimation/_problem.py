@@ -11,16 +11,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from ldpbayes._core.checks import FINITE, checked
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._corrections import Bounds, Correction, check_noise, methods_for
+from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, settled_for
 from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import snapped
 
 SAMPLE = 256  # records at which a loss is examined
@@ -37,14 +37,10 @@ FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Rows (N, columns) in double precision, which are on the support if they were so before rounding.
+    """Rows (N, columns) in double precision, which are on the support if they were so before rounding."""
 
-    `scalar` says that a record is a number. The mechanism of original records adds nothing.
-    """
-
-    mechanism: Additive
+    mechanism: Additive  # of original records one that adds nothing
     rows: np.ndarray
-    scalar: bool
     support: Bounds
 
     def inside(self, rows: np.ndarray) -> np.ndarray:
@@ -71,32 +67,25 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         raise TypeError(f"release must be a Release (an array only for method='oracle'), got {type(release).__name__}")
     if release.values is None:
         raise ValueError("m_estimate needs released values; a release with only a count is for simulation")
-    mechanism = cast(Additive, release.mechanism)
-    if not isinstance(getattr(mechanism, "noise", None), Noise):
+    mechanism, rows = release.mechanism, np.asarray(release.values)
+    if not isinstance(mechanism, Additive):
         kind = type(mechanism).__name__
         raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
-    check_noise(method, mechanism)
-    support = cast(Bounds, method.settled(mechanism).support)
-    rows = np.asarray(release.values)
-    scalar = not mechanism.event_shape
-    return Records(mechanism, _on_support(rows[:, None] if scalar else rows, mechanism, support), scalar, support)
+    support = cast(Bounds, settled_for(mechanism, method).support)
+    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support)
 
 
 def _original_records(records: ArrayLike) -> Records:
     records = arrays_of_frames(records)
-    rows = np.asarray(records, float)
-    if rows.ndim not in (1, 2) or not rows.size:
-        raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {rows.shape}")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"original records must be finite; {(~np.isfinite(rows)).sum()} numbers are not")
-    scalar = rows.ndim == 1
-    rows = rows[:, None] if scalar else rows
-    low, high = rows.min(axis=0) - 1, rows.max(axis=0) + 1
+    rows = checked("original records", np.asarray(records, float), *FINITE)
+    if np.ndim(rows) not in (1, 2):
+        raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {np.shape(rows)}")
     # A data frame's names of columns let a loss take them by name.
     names = tuple(getattr(records, "columns", ()))
-    columns = names if names and all(isinstance(name, str) for name in names) else rows.shape[1]
-    bounds = (low[0], high[0], None) if scalar else (low, high, columns)
-    return Records(SymmetricLaplaceMechanism(0.0, *bounds), rows, scalar, None)
+    named = names and all(isinstance(name, str) for name in names)
+    columns = None if rows.ndim == 1 else names if named else rows.shape[1]
+    mechanism = SymmetricLaplaceMechanism(0.0, rows.min(axis=0) - 1, rows.max(axis=0) + 1, columns)
+    return Records(mechanism, rows.reshape(len(rows), -1), None)
 
 
 def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.ndarray:
@@ -117,9 +106,8 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
 
 @functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
-    """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half.
-
-    If none does, as above all kinks, the shortest move downwards; if none of these does, one plus the parameter's size.
+    """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half;
+    if none does, as above all kinks, the shortest downwards; if none of these, one plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -171,10 +159,9 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
     units = np.asarray(natural_units(original, records.sample(), start))
     known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
-    if isinstance(known, FunctionLoss) and not (isinstance(loss, Loss) or known.smooth):
+    if not (isinstance(loss, Loss) or known.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
         rough = bool(has_kinks(original, rows[[0, 0]], thetas, 2))  # in the parameter alone
-        known = dataclasses.replace(known, rough=rough)
     return Problem(records, known, start, unravel, units, everywhere, rough)
 
 
@@ -194,20 +181,18 @@ def _with_flat_parameter(
             count = "" if names is None else f"{len(names)} "
             raise ValueError(f"start must be an array of {count}parameters, got shape {flat.shape}")
         return loss, flat, np.asarray
-    if not callable(loss):
-        raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
+    as_loss(loss)  # TypeError unless it can be called
     name = getattr(loss, "__name__", "")
     if getattr(losses, name, None) is loss:
         raise TypeError(f"losses.{name} makes a loss: call it, losses.{name}(...)")
     if start is None:
-        raise ValueError(
-            "start is needed, such as 0.0 or jnp.zeros(3): it says which form the parameter of this loss has"
-        )
+        raise ValueError("start is needed, such as 0.0 or jnp.zeros(3): the form of the parameter of this loss")
     numbers, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
-    if not numbers.size or not bool(jnp.all(jnp.isfinite(numbers))):
-        raise ValueError(f"start must hold finite numbers, got {start!r}")
     flat = np.asarray(numbers)
-    row = jnp.asarray(records.rows[0, 0] if records.scalar else records.rows[0])
+    if not flat.size or not np.isfinite(flat).all():
+        raise ValueError(f"start must hold finite numbers, got {start!r}")
+    scalar = not mechanism.event_shape
+    row = jnp.asarray(records.rows[0, 0] if scalar else records.rows[0])
     shape = getattr(jax.eval_shape(loss, row, unravel(numbers)), "shape", "unknown")
     try:  # NumPy refuses an index that JAX would move into the row
         loss(np.asarray(row), unravel(flat))
@@ -217,7 +202,7 @@ def _with_flat_parameter(
         pass
     if shape != ():
         raise ValueError(f"loss(x, theta) of one record must be a number, got an array of shape {shape}")
-    return as_loss(loss, scalar=records.scalar, unravel=unravel), flat, unravel
+    return FunctionLoss(loss, scalar, unravel), flat, unravel
 
 
 def check_finite(loss: Loss, theta: np.ndarray, records: Records, *, bounded: bool) -> None:
@@ -259,8 +244,8 @@ def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: b
     """Both ends of lines along which records, in their perturbed columns, and parameters change."""
     rng = np.random.default_rng(0)
     rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLE))]
-    others = [j for j in range(rows.shape[-1]) if j not in records.mechanism.index]
-    rows[1][:, others] = rows[0][:, others]
+    exact = np.setdiff1d(np.arange(rows.shape[-1]), records.mechanism.index)
+    rows[1][:, exact] = rows[0][:, exact]
     thetas = start + units * rng.normal(size=(2, SAMPLE, len(start)))
     return rows if everywhere else records.inside(rows), thetas
 
@@ -274,9 +259,8 @@ def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
 
-    Each line is searched by zooming in, always to the panel where most of a change is not the derivative's integral. At
-    a jump that part stays as large as it is, while a curve, however steep, straightens; so units do not matter. In
-    double precision.
+    Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
+    derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
     """
     t, w = np.polynomial.legendre.leggauss(NODES)
     edges = np.arange(PANELS + 1) / PANELS

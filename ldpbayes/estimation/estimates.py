@@ -69,12 +69,8 @@ class Estimate:
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends (p,) of confidence intervals, NaN where the error is NaN.
 
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1 (else ValueError).
-        side : {"both", "lower", "upper"}
-            Which ends the interval has; the other end is infinite.
+        The coverage `level` is between 0 and 1 (else ValueError). If `side` is "lower" or "upper", and not "both", the
+        interval has that end, and the other one is infinite.
         """
         below, above = tail_probabilities(level, side)
         low = self._quantile(below) if below > 0 else np.full(len(self.params), -math.inf)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from scipy import special
 
-from ldpbayes._core.checks import checked, is_integer
+from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
 from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
@@ -37,7 +37,6 @@ class Loss(abc.ABC):
 
     smooth: bool | None = None
     value_of_normal: float | None = None  # its mean at the minimum for normal residuals, a share of their deviation
-    settles: bool = True  # whether minimising the smooth version settles to rounding error, not just within its width
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
@@ -83,38 +82,30 @@ class Loss(abc.ABC):
         return None
 
 
-def as_loss(
-    loss: Loss | Callable, *, scalar: bool = False, unravel: Callable[[jax.Array], object] = lambda theta: theta
-) -> Loss:
-    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record, a row.
+def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
+    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record: a row or, if `scalar`, a number.
 
-    `scalar` says that records are numbers, `unravel` maps a flat array of parameters to the form that the function
-    takes. TypeError for anything else.
+    TypeError for anything else.
     """
     if isinstance(loss, Loss):
         return loss
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(x, theta) of one record, got {type(loss).__name__}")
-    return FunctionLoss(loss, scalar, unravel)
+    return FunctionLoss(loss, scalar)
 
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """A user's function of one record and a flat parameter; `rough` if it has kinks in it, to be rounded off."""
+    """A user's function of one record and a parameter, of which `unravel` makes the form that the function takes."""
 
     function: Callable
     scalar: bool
-    unravel: Callable
+    unravel: Callable = lambda theta: theta
     smooth: bool | None = None
-    rough: bool = False
-
-    @property
-    def settles(self) -> bool:  # type: ignore[override]
-        return not self.rough
 
     def smoothed(self, width: Array) -> Loss:
-        # a normal density that is as wide as the logistic one of this scale
-        return _BlurredLoss(self, np.pi / np.sqrt(3) * width) if self.rough else self
+        # a normal density that is as wide as the logistic one of this scale, in units of the parameters
+        return _BlurredLoss(self, np.pi / np.sqrt(3) * width)
 
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
         def value(row: jax.Array) -> jax.Array:
@@ -125,9 +116,8 @@ class FunctionLoss(Loss):
 
 @dataclasses.dataclass(frozen=True)
 class _BlurredLoss(Loss):
-    """E f(θ + h u) over normal u, a fixed low-discrepancy set and its mirror image, so that it is smooth.
-
-    Its Hessian is E ∇f(θ + h u) uᵀ/h (Stein's identity).
+    """E f(θ + h u) over normal u, a fixed low-discrepancy set and its mirror image, so that it is smooth. Its Hessian
+    is E ∇f(θ + h u) uᵀ/h (Stein's identity).
     """
 
     loss: Loss
@@ -168,12 +158,11 @@ class RegressionLoss(Loss):
         location: the mean or a quantile of the response.
     intercept : bool
         Whether the first parameter is an intercept.
-    smooth_kernel : callable, optional
-        (η, y, width) → loss, twice differentiable; for kernels with kinks.
+    smooth_kernel, unit : callable, {"response", "margin"}
+        For kernels with kinks (η, y, width) → loss, twice differentiable, and the unit of the width: the spread of the
+        response around its least-squares prediction, or 1.
     smooth : bool, optional
         Whether the kernel has four derivatives, of which the last may jump; `m_estimate` finds out if None.
-    unit : {"response", "margin"}
-        Unit of a smoothing width: the spread of the response around its least-squares prediction, or 1.
     value_of_normal : float, optional
         Mean of the kernel at its minimum for a standard normal response, if it is proportional to the response's scale.
     admits : (str, callable), optional
@@ -228,60 +217,56 @@ class RegressionLoss(Loss):
             return np.setdiff1d(np.arange(width), [response]), response
         return np.array([_position(j, names) for j in self.features], int), response
 
-    def _parts(self, rows: jax.Array, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Linear predictor (*shape), response (*shape) and slopes."""
+    def _linear(self, rows: jax.Array, theta: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Design (*shape, p), and linear predictor and response (*shape); ValueError unless theta has p numbers."""
         features, response = self._columns(rows.shape[-1])
-        slopes = theta[1:] if self.intercept else theta
-        if slopes.shape != (len(features),):
+        design = rows[..., features]
+        if self.intercept:
+            design = jnp.concatenate([jnp.ones_like(rows[..., :1]), design], axis=-1)
+        if theta.shape != design.shape[-1:]:
             parts = f"{len(features)} columns{' and an intercept' if self.intercept else ''}"
-            count = f"{len(features) + self.intercept} parameters ({parts})"
-            raise ValueError(f"this loss has {count}, got an array of shape {jnp.shape(theta)}")
-        eta = rows[..., features] @ slopes
-        return (eta + theta[0] if self.intercept else eta), rows[..., response], slopes
+            count = f"{design.shape[-1]} parameters ({parts})"
+            raise ValueError(f"this loss has {count}, got an array of shape {theta.shape}")
+        return design, design @ theta, rows[..., response]
 
-    def values(self, rows: jax.Array, theta: jax.Array) -> jax.Array:
-        eta, y, _ = self._parts(rows, theta)
+    def _slopes(self, width: int, index: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+        """1 for parameters (p,) that are slopes of columns in `index`, else 0; and whether the response is in it."""
+        features, response = self._columns(width)
+        return np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]), response in index
+
+    def _total(self, kernel: Callable, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
+        design, eta, y = self._linear(rows.reshape(-1, rows.shape[-1]), theta)
+        parts = derivatives_up_to(2, lambda at: kernel(at, y))(eta)
+        value, slope, bend = (weights.reshape(-1) * part for part in parts)
+        return Derivatives(jnp.sum(value), slope @ design, design.T @ (bend[:, None] * design))
+
+    def values(self, rows: jax.Array, theta: Array) -> jax.Array:
+        _, eta, y = self._linear(rows, theta)
         return self.kernel(eta, y)
 
-    def laplacians(self, rows: jax.Array, theta: jax.Array, index: tuple[int, ...]) -> jax.Array:
-        eta, y, slopes = self._parts(rows, theta)
-        features, response = self._columns(rows.shape[-1])
-        total = _second_derivative(self.kernel, 0)(eta, y) * jnp.sum(np.isin(features, index) * slopes**2)
-        return total + _second_derivative(self.kernel, 1)(eta, y) if response in index else total
+    def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
+        _, eta, y = self._linear(rows, theta)
+        mask, noisy_response = self._slopes(rows.shape[-1], index)
+        total = _second_derivative(self.kernel, 0)(eta, y) * jnp.sum(mask * theta**2)
+        return total + _second_derivative(self.kernel, 1)(eta, y) if noisy_response else total
 
-    def total(self, rows: jax.Array, weights: jax.Array, theta: jax.Array) -> Derivatives:
-        return self._weighted_total(self.kernel, *self._flat(rows, weights, theta))
+    def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
+        return self._total(self.kernel, rows, weights, theta)
 
-    def total_laplacian(self, rows: Array, weights: Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        flat = self._flat(rows, weights, theta)
-        features, response = self._columns(rows.shape[-1])
-        mask = jnp.asarray(np.concatenate([np.zeros(int(self.intercept)), np.isin(features, index)]))
+    def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
+        mask, noisy_response = self._slopes(rows.shape[-1], index)
         size, twice = jnp.sum(mask * theta**2), 2 * mask * theta
         # the product of the squared slopes with the sum of the kernel's second derivatives
-        value, slope, bend = self._weighted_total(_second_derivative(self.kernel, 0), *flat)
+        value, slope, bend = self._total(_second_derivative(self.kernel, 0), rows, weights, theta)
         total = Derivatives(
             size * value,
             twice * value + size * slope,
             2 * value * jnp.diag(mask) + jnp.outer(twice, slope) + jnp.outer(slope, twice) + size * bend,
         )
-        if response in index:
-            return jax.tree.map(jnp.add, total, self._weighted_total(_second_derivative(self.kernel, 1), *flat))
+        if noisy_response:
+            more = self._total(_second_derivative(self.kernel, 1), rows, weights, theta)
+            return jax.tree.map(jnp.add, total, more)
         return total
-
-    @staticmethod
-    def _weighted_total(kernel: Callable, design: Array, eta: Array, y: Array, weights: Array) -> Derivatives:
-        value, slope, bend = (weights * each for each in derivatives_up_to(2, lambda at: kernel(at, y))(eta))
-        return Derivatives(jnp.sum(value), slope @ design, design.T @ (bend[:, None] * design))
-
-    def _flat(self, rows: Array, weights: Array, theta: Array) -> tuple[Array, Array, Array, Array]:
-        """Design (points, p), linear predictor, response and weights, one axis for all points."""
-        rows = rows.reshape(-1, rows.shape[-1])
-        features, response = self._columns(rows.shape[-1])
-        self._parts(rows[:1], theta)  # checks the shape
-        design = rows[:, features]
-        if self.intercept:
-            design = jnp.concatenate([jnp.ones_like(rows[:, :1]), design], axis=1)
-        return design, design @ theta, rows[:, response], weights.reshape(-1)
 
     def smoothed(self, width: Array) -> "RegressionLoss":
         if self.smooth_kernel is None:
@@ -295,7 +280,7 @@ class RegressionLoss(Loss):
         if self.unit == "margin":
             return jnp.ones((), rows.dtype)
         count = len(self._columns(rows.shape[-1])[0]) + self.intercept
-        design, _, y, _ = self._flat(rows, jnp.ones(rows.shape[:-1]), jnp.zeros(count, rows.dtype))
+        design, _, y = self._linear(rows, jnp.zeros(count, rows.dtype))
         gram = design.T @ design
         ridge = 1e-10 * jnp.diag(jnp.diag(gram))
         return jnp.std(y - design @ jnp.linalg.solve(gram + ridge, design.T @ y))
@@ -334,7 +319,7 @@ def pinball(
 
     Its smooth version convolves it with a logistic density of scale `width`. Other parameters as for `RegressionLoss`.
     """
-    tau = checked("tau", tau, "between 0 and 1, exclusive", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
+    tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
     density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
     return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
@@ -383,11 +368,10 @@ def huber(
 ) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
 
-    Its second derivatives jump, so that it is for `DoublyRandom` and `Combined`, not for methods that differentiate.
-    The threshold is positive and finite, in the unit of the response; other parameters as for `RegressionLoss`.
+    Its second derivatives jump: it is for `DoublyRandom` and `Combined`. The threshold is positive and finite, in the
+    unit of the response; other parameters as for `RegressionLoss`.
     """
-    allowed = "positive and finite"
-    threshold = checked("threshold", threshold, allowed, lambda a: (a.ndim == 0) & (a > 0) & (a < np.inf))
+    threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
 
 

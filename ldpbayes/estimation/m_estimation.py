@@ -21,8 +21,8 @@ from ldpbayes.estimation._corrections import (
     Correction,
     EvidenceCorrection,
     Naive,
-    check_noise,
     correction_from,
+    settled_for,
 )
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, names_of
@@ -62,15 +62,14 @@ def m_estimate(
     method : str or Correction
         A correction method of `ldpbayes.estimation`, or the name of one with its defaults:
 
-        - ``combined``, `Combined`: the asymptotically best linear combination of all scores below that apply, and of
-          the knowledge of the support (two-step GMM, [Hansen]); for zero-inflated symmetric Laplace noise.
-        - ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`; ``sl``, `SymmetricLaplaceCorrection`: the corrected
-          losses of [LCQ]. ``sl`` is also for noise that is not zero-inflated, and in one column for Laplace noise.
-          ``sdr`` and ``sl`` need a smooth loss: two derivatives in the perturbed columns and two more in the
-          parameters, of which only the last may jump.
-        - ``independent``, `IndependentLaplaceCorrection`: the corrected loss for independent Laplace noise, which needs
-          two derivatives in each perturbed column, and two in the parameters.
+        - ``combined``, `Combined`: the asymptotically best combination of all below that apply and of the support;
+          ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise.
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise, and in one column for Laplace noise.
+        - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise.
         - ``naive``, `Naive`: the loss of the released records, biased; ``oracle``, `Oracle`: that of original records.
+
+        ``sdr``, ``sl`` and ``independent`` need a smooth loss: two derivatives in the perturbed columns (the last, in
+        each of them) and two more in the parameters, of which only the last may jump.
     start : array or pytree, optional
         Start of the minimisation, in the form of the loss's parameter. Losses of a linear predictor start from the
         naive estimate; a loss with kinks in the parameter starts from the naive estimate that is found from here.
@@ -92,12 +91,9 @@ def m_estimate(
 
     Raises
     ------
-    TypeError
-        If the release is not of additive noise, or options of a method stand beside a `Correction`.
-    ValueError
-        If the method is not for the noise or the loss, the loss is not a finite number at the start, a column or a
-        response does not fit the loss, public records lie outside the support, the start lies outside the space, or
-        there are too few records.
+    TypeError, ValueError
+        If release, method, loss, start and space do not fit each other, options of a method stand beside a
+        `Correction`, the loss is not finite at the start, or there are too few records.
 
     Notes
     -----
@@ -116,18 +112,17 @@ def m_estimate(
         first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)
-        return Solver(estimator, problem.unravel, int(starts)).solve(problem.records, first, seed)
+        return Solver(estimator, correction, problem.unravel, int(starts)).solve(problem.records, first, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MEstimationResult(Estimate):
     """An M-estimate with its covariance, for sampling and perturbation together.
 
-    ``method`` is the name of the correction, and ``count`` the number of records. The ``estimate`` has the form of the
-    start, ``params`` (p,) is flat. Its ``covariance`` is NaN for parameters on the ``boundary``, bool (p,), of the
-    ``space``. ``converged`` and ``iterations`` are of the minimisation. ``minima`` has the distinct ones found from the
-    starts, (parameters, criterion) each, lowest first; the first is the estimate, but for ``combined``, whose second
-    step starts there.
+    ``method`` is the correction's name, ``count`` the number of records. The ``estimate`` has the form of the start,
+    ``params`` (p,) is flat. The ``covariance`` is NaN for parameters on the ``boundary``, bool (p,), of the ``space``.
+    ``converged`` and ``iterations`` are of the minimisation. ``minima`` are the distinct ones found from the starts,
+    (parameters, criterion), lowest first: the first is the estimate, or where the second step of ``combined`` starts.
     """
 
     method: str
@@ -145,9 +140,7 @@ class MEstimationResult(Estimate):
     _evidence: EvidenceCorrection
     _mechanisms: tuple[Additive, ...]
 
-    @functools.cached_property
-    def privacy(self) -> str:
-        return statements(self._mechanisms)
+    privacy = functools.cached_property(lambda self: statements(self._mechanisms))
 
     @property
     def _title(self) -> str:
@@ -160,13 +153,12 @@ class MEstimationResult(Estimate):
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
         """Estimate again with the records of one more release; noise drawn for the old records is kept.
 
-        The mechanism must be of the same kind with the same columns, in the same order; its parameters may differ.
-        Unless the support was given, the support of the new records is between their own mechanism's bounds. ValueError
-        for another kind of mechanism, other columns, or records that `m_estimate` would refuse.
+        The mechanism must be of one kind with the earlier one and have its columns, in their order (else ValueError);
+        its parameters may differ. Unless the support was given, new records lie between their own mechanism's bounds.
         """
-        before = self._solver.estimator
+        before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
-            records = records_of(release, before.method)
+            records = records_of(release, method)
             pair = records.mechanism, before.mechanism
             kinds = [(type(m), jax.tree.structure(m.noise), m.event_shape, m.index) for m in pair]
             if kinds[0] != kinds[1]:
@@ -175,9 +167,9 @@ class MEstimationResult(Estimate):
                 wanted, columns = (", ".join(m.names) for m in reversed(pair))
                 raise ValueError(f"an update needs records with the columns {wanted}, in this order, got {columns}")
             before.loss.check(records.rows, records.mechanism.index)
-            bounded = records.support is not None and not (before.method.beyond and before.everywhere)
+            bounded = records.support is not None and not (method.beyond and before.everywhere)
             check_finite(before.loss, self.params, records, bounded=bounded)
-            estimator = dataclasses.replace(before, mechanism=records.mechanism)
+            estimator = dataclasses.replace(before, mechanism=records.mechanism, method=method)
             solver = dataclasses.replace(self._solver, estimator=estimator)
             return solver.solve(records, self.params, seed, self)
 
@@ -190,8 +182,7 @@ class MEstimationResult(Estimate):
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
             keys = jax.random.split(jax.random.key(seed), draws)
-            estimator = self._solver.estimator.settled
-            thetas = np.asarray(_bootstrap_estimates(estimator, keys, self._evidence, self.params, batch))
+            thetas = np.asarray(_bootstrap_estimates(self._solver.estimator, keys, self._evidence, self.params, batch))
         return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
 
 
@@ -212,9 +203,9 @@ class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
     As a pytree, it is an argument of compiled functions that serve all mechanisms and spaces of a kind. The ``loss`` is
-    of a flat parameter in the compact ``space``, with positions for columns; ValueError if the ``method`` is not for
-    the ``mechanism``. ``everywhere`` says that the loss is finite outside the support too. ``units`` (p,) are the
-    parameters', for a user's loss with kinks in them.
+    of a flat parameter in the compact ``space``, with positions for columns. The ``method`` is settled for the
+    ``mechanism``, and ValueError if it is not for that. ``everywhere`` says that the loss is finite outside the support
+    too. ``units`` (p,) are the parameters', for a user's loss with kinks in them.
     """
 
     loss: Loss = static()
@@ -229,8 +220,7 @@ class Estimator:
             raise TypeError(f"method must be a Correction, such as DoublyRandom(draws=4), got {self.method!r}")
         if jax.tree_util.all_leaves([self.method]):  # a third party's class at its first use
             pytree(type(self.method))
-        check_noise(self.method, self.mechanism)
-        self.method.settled(self.mechanism)
+        object.__setattr__(self, "method", settled_for(self.mechanism, self.method))
 
     def __call__(self, key: Key, rows: Array, start: Array) -> Solution:
         """Estimate from released records (N, columns), or original ones for `Oracle`, and a start (p,)."""
@@ -240,29 +230,23 @@ class Estimator:
         """Corrected losses of the records; the key draws the analyst's own noise."""
         return self.method.evidence(self.loss, self.mechanism, jnp.asarray(rows), key, everywhere=self.everywhere)
 
-    @property
-    def settled(self) -> "Estimator":
-        """The estimator with its method settled for the mechanism, so that all of a kind share a tree structure."""
-        return dataclasses.replace(self, method=self.method.settled(self.mechanism))
-
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
         """Estimate from evidence; traceable."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
         """Minimum of the first criterion from a start; through ever less smooth criteria, if the loss has kinks."""
-        criterion, index = evidence.criteria[0], self.mechanism.index
+        criterion = evidence.criteria[0]
         unit = self._unit(criterion)
         if unit is None:
-            return minimise(lambda theta: criterion.derivatives(self.loss, theta, index), start, self.space)
+            return self._minimise(criterion, self.loss, start)
 
         def follow(theta: jax.Array, width: jax.Array) -> tuple[jax.Array, Minimum]:
-            loss = self.loss.smoothed(width * unit)
-            minimum = self._minimise(lambda at: criterion.derivatives(loss, at, index), theta, width)
+            minimum = self._minimise(criterion, self.loss.smoothed(width * unit), theta, width)
             return minimum.theta, minimum
 
-        # Rounded off over a large width, a loss that does not settle may have another minimum far from the start.
-        before = WIDTHS if self.loss.settles else WIDTHS[-1:]
+        # Rounded off over a large width, a user's loss may have another minimum far from the start.
+        before = WIDTHS if self.units is None else WIDTHS[-1:]
         widths = jnp.asarray((*before, _final_width(criterion.count)), start.dtype)
         minima = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
@@ -290,10 +274,8 @@ class Estimator:
         return Solution(theta, covariance, minimum.converged, minimum.iterations, boundary)
 
     def _combine(self, evidence: EvidenceCorrection, minimum: Minimum) -> tuple[Minimum, jax.Array]:
-        """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero.
-
-        Among these are differences of scores. Taken at a first estimate, the projection is a constant: the first
-        criterion is tilted by it and minimised again, twice.
+        """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero, among
+        them differences of scores. At an estimate that is a constant: the criterion, tilted by it, is minimised twice.
         """
         base, *others = evidence.criteria
         index, unit, width = self.mechanism.index, self._unit(base), _final_width(base.count)
@@ -307,13 +289,7 @@ class Estimator:
             return jnp.mean(nuisance, axis=0) @ coefficients, score - nuisance @ coefficients
 
         def reweigh(theta: jax.Array, _: None) -> tuple[jax.Array, Minimum]:
-            tilt = residual(theta)[0]
-
-            def derivatives(at: jax.Array) -> Derivatives:
-                value, slope, hessian = base.derivatives(final, at, index)
-                return Derivatives(value - tilt @ at, slope - tilt, hessian)
-
-            ahead = self._minimise(derivatives, theta, width)
+            ahead = self._minimise(base, final, theta, width, tilt=residual(theta)[0])
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
@@ -322,8 +298,17 @@ class Estimator:
         end = Minimum(theta, None, converged, minimum.iterations + jnp.sum(path.iterations))
         return end, residual(theta)[1]
 
-    def _minimise(self, derivatives: Callable, start: jax.Array, width: Array) -> Minimum:
-        tolerance = TOLERANCE if self.loss.settles else 0.3 * width
+    def _minimise(
+        self, criterion: Corrected, loss: Loss, start: jax.Array, width: Array = None, tilt: Array = 0.0
+    ) -> Minimum:
+        """Minimum of criterion − tilt · θ, for a loss that is rounded off over a width if it has kinks."""
+
+        def derivatives(at: jax.Array) -> Derivatives:
+            value, slope, hessian = criterion.derivatives(loss, at, self.mechanism.index)
+            return Derivatives(value - jnp.sum(tilt * at), slope - tilt, hessian)
+
+        # A user's loss settles to within the width only, not to rounding error.
+        tolerance = TOLERANCE if self.units is None else 0.3 * width
         return minimise(derivatives, start, self.space, tolerance=tolerance, units=self.units)
 
     def _unit(self, criterion: Corrected) -> Array:
@@ -338,7 +323,7 @@ class Estimator:
         # Silverman's rule for a logistic kernel; the density of residuals is known from the records that are exact
         exact = jnp.maximum(criterion.count * jnp.mean(self.method.exact(self.mechanism)), 1.0)
         wide = 1.06 * np.sqrt(3) / np.pi * exact**-0.2
-        if self.loss.value_of_normal is not None and self.method.settled(self.mechanism).support is not None:
+        if self.loss.value_of_normal is not None and self.method.support is not None:
             # The unit is the spread of released residuals; the criterion's value tells the spread of the original ones.
             # Without truncation to the support it tells little, and may even be negative.
             spread = jnp.mean(criterion.values(self.loss, theta, self.mechanism.index)) / self.loss.value_of_normal
@@ -352,10 +337,8 @@ def _final_width(count: int) -> float:
 
 
 def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax.Array:
-    """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN for parameters on the boundary.
-
-    `curvature` is the derivative of the mean of the `scores` (N, p), `spent` the degrees of freedom: p, or more where
-    scores were combined.
+    """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN for parameters on the boundary. The
+    `curvature` is the derivative of the mean of the `scores` (N, p); `spent` are the degrees of freedom, at least p.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
@@ -367,26 +350,21 @@ def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax
 
 
 def project_out(scores: Array, nuisance: Array) -> jax.Array:
-    """Coefficients Γ (q, p) for which scores (N, p) − nuisance (N, q) @ Γ has the least variance.
-
-    Directions in which the functions do not vary, such as those of a repeated function, are left out.
+    """Coefficients Γ (q, p) for which scores (N, p) − nuisance (N, q) @ Γ has the least variance. Directions in which
+    the functions do not vary, such as those of a repeated function, are left out.
     """
     centred = nuisance - jnp.mean(nuisance, axis=0)
     size = jnp.sqrt(jnp.mean(centred**2, axis=0))
     safe = jnp.where(size > 0, size, 1.0)
     unit = centred / safe
-    values, vectors = jnp.linalg.eigh(unit.T @ unit / len(unit))
-    keep = values > 1e-8 * jnp.max(values)
-    inverse = jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)
-    covariance = unit.T @ (scores - jnp.mean(scores, axis=0)) / len(unit)
-    return (vectors @ (inverse[:, None] * (vectors.T @ covariance))) / safe[:, None]
+    inverse = jnp.linalg.pinv(unit.T @ unit / len(unit), rtol=1e-8, hermitian=True)
+    return inverse @ (unit.T @ (scores - jnp.mean(scores, axis=0)) / len(unit)) / safe[:, None]
 
 
 def _fixed_point(first: jax.Array, second: jax.Array, third: jax.Array, metric: jax.Array) -> jax.Array:
-    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it turns back.
-
-    Where few records lie in the support it may overshoot by more each time; its fixed point then is between the last
-    two points (Anderson's mixing of depth one). Else the third point is as good.
+    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it turns back: it
+    may overshoot by more each time where few records lie in the support, and the fixed point is between the last two
+    points (Anderson's mixing of depth one). Else the third point is as good.
     """
     step = third - second
     turn = step - (second - first)
@@ -414,9 +392,8 @@ NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
 def _place(
     problem: Problem, space: Box | Ball | None, original_start: PyTree
 ) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
-    """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate.
-
-    A function with kinks always starts from the naive estimate: rounded off, it shows its minimum only from nearby.
+    """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate, where
+    a function with kinks always starts: rounded off, it shows its minimum only from nearby.
     """
     start = problem.start
     if space is not None and space.shape not in ((), (1,), (len(start),)):
@@ -465,9 +442,10 @@ APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solver:
-    """All of an M-estimation but the records; its estimator's method is settled for each release anew."""
+    """All of an M-estimation but the records; its method is settled for each release anew, in the estimator."""
 
     estimator: Estimator
+    method: Correction
     unravel: Callable
     starts: int
 
@@ -475,27 +453,27 @@ class Solver:
         self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
-        settled, keys, first = self.estimator.settled, jax.random.split(jax.random.key(seed)), jnp.asarray(start)
-        others = settled.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
+        estimator, keys, first = self.estimator, jax.random.split(jax.random.key(seed)), jnp.asarray(start)
+        others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
         starts = jnp.concatenate([first[None], others])
-        known = None if earlier is None else earlier._evidence
-        evidence, ends, solution = _run(settled, keys[0], jnp.asarray(records.rows), starts, known)
+        known, mechanisms = (earlier._evidence, earlier._mechanisms) if earlier else (None, ())
+        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, known)
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
-            method=self.estimator.method.name,
+            method=self.method.name,
             estimate=estimate,
             params=np.asarray(solution.theta),
             covariance=np.asarray(solution.covariance),
-            names=self.estimator.loss.names(self.estimator.mechanism.names) or names_of(estimate),
-            count=int(evidence.criteria[0].count),
-            space=self.estimator.space,
+            names=estimator.loss.names(estimator.mechanism.names) or names_of(estimate),
+            count=evidence.criteria[0].count,
+            space=estimator.space,
             converged=bool(solution.converged),
             iterations=int(solution.iterations),
             boundary=np.asarray(solution.boundary),
-            minima=_distinct_minima(ends, self.estimator.units),
+            minima=_distinct_minima(ends, estimator.units),
             _solver=self,
             _evidence=evidence,
-            _mechanisms=(*(() if earlier is None else earlier._mechanisms), self.estimator.mechanism),
+            _mechanisms=(*mechanisms, estimator.mechanism),
         )
         if not result.converged:
             warn(f"the minimisation has not converged in {result.iterations} iterations", EstimationWarning)
@@ -524,12 +502,12 @@ def _run(
 def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.ndarray, float]]:
     """Minima that are further apart than the accuracy to which they are known, lowest first."""
     thetas, values, hessians = (np.asarray(part) for part in (ends.theta, ends.at.value, ends.at.hessian))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # moves that change the criterion by its size, in a quadratic approximation
+        moves = np.sqrt(np.abs(values[:, None] / np.diagonal(hessians, axis1=1, axis2=2)))
+    near = APART * (moves if units is None else units) + 1e-9 * np.abs(thetas)
     minima: list[tuple[np.ndarray, float]] = []
-    for i in np.argsort(np.where(np.isfinite(values), values, np.inf)):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # the move that changes the criterion by its size, in a quadratic approximation
-            unit = np.sqrt(np.abs(values[i] / np.diagonal(hessians[i]))) if units is None else units
-        near = APART * unit + 1e-9 * np.abs(thetas[i])
-        if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near) for theta, _ in minima):
+    for i in np.argsort(values):
+        if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near[i]) for theta, _ in minima):
             minima.append((thetas[i], float(values[i])))
     return minima

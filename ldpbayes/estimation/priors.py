@@ -56,9 +56,9 @@ def label_prior(
         raise ValueError("bins is of a deconvolved histogram: give width instead, or leave deconvolved out")
     if not deconvolved:
         return _released_histogram(release, width)
-    if bins is not None:
-        return _likeliest_histogram(_count_labels(release, at_least(1, "bins", bins)))
-    return _smooth(_count_labels(release, BINS))
+    cells = _count_labels(release, BINS if bins is None else at_least(1, "bins", bins))
+    theta = _smooth(cells) if bins is None else _likeliest(cells)
+    return Histogram(cells.nodes, theta / np.diff(cells.nodes))
 
 
 def _released_histogram(release: Release, width: float | None) -> Histogram:
@@ -89,12 +89,16 @@ class _Cells(NamedTuple):
         expected, total = self.channel @ theta, self.counts.sum()
         return float(self.counts @ np.log(expected) / total), self.channel.T @ (self.counts / expected) / total
 
+    def information(self, theta: np.ndarray) -> np.ndarray:
+        """Minus the second derivative (k, k) of the mean log-likelihood."""
+        scaled = self.channel * (np.sqrt(self.counts / self.counts.sum()) / (self.channel @ theta))[:, None]
+        return scaled.T @ scaled
+
 
 def _count_labels(release: Release, bins: int) -> _Cells:
-    """Counts of released labels in narrow cells between the bounds, and in one cell on each side.
-
-    Beyond the bounds the density of a released label is the same exponential in z whatever the label is, so that
-    nothing is lost by counting; between them the cells are far narrower than any scale of a useful prior.
+    """Counts of released labels in narrow cells between the bounds, and in one cell on each side. Beyond the bounds the
+    density of a released label is one exponential in z whatever the label is, so that nothing is lost by counting;
+    between them the cells are far narrower than any scale of a useful prior.
     """
     mechanism: Any = release.mechanism
     laplace = isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace)
@@ -118,21 +122,15 @@ def _count_labels(release: Release, bins: int) -> _Cells:
     return _Cells(nodes, np.maximum(channel[occupied], 1e-15), counts[occupied].astype(float))
 
 
-def _likeliest_histogram(cells: _Cells) -> Histogram:
+def _likeliest(cells: _Cells) -> np.ndarray:
     """The most likely probabilities of the bins."""
-    nodes, channel, counts = cells
-    total = counts.sum()
-
-    def information(theta: np.ndarray) -> np.ndarray:
-        scaled = channel * (np.sqrt(counts / total) / (channel @ theta))[:, None]
-        return scaled.T @ scaled
-
-    shares = likeliest_shares(cells.likelihood, information, len(nodes) - 1, total, TOLERANCE, MAX_ITERATIONS).theta
-    return Histogram(nodes, shares / shares.sum() / np.diff(nodes))
+    size = len(cells.nodes) - 1, cells.counts.sum()
+    shares = likeliest_shares(cells.likelihood, cells.information, *size, TOLERANCE, MAX_ITERATIONS).theta
+    return shares / shares.sum()
 
 
-def _smooth(cells: _Cells) -> Histogram:
-    """The most likely polynomial log-density, of the degree with the least Bayesian information criterion."""
+def _smooth(cells: _Cells) -> np.ndarray:
+    """The bins' probabilities by the most likely polynomial log-density, its degree by the least Bayesian criterion."""
     total, bins = cells.counts.sum(), len(cells.nodes) - 1
     middle = (2 * np.arange(bins) + 1) / bins - 1
     basis = legendre.legvander(middle, DEGREES)[:, 1:] * np.sqrt(2 * np.arange(1, DEGREES + 1) + 1)
@@ -156,7 +154,7 @@ def _smooth(cells: _Cells) -> Histogram:
         minimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-6})
         coefficients = minimum.x
         criterion = minimum.fun * total + len(coefficients) * np.log(total) / 2
-        worse = worse + 1
+        worse += 1
         if criterion < least:
             least, best, worse = criterion, coefficients, 0
-    return Histogram(cells.nodes, law(best) / np.diff(cells.nodes))
+    return law(best)

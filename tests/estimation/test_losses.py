@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.estimation import losses
-from ldpbayes.estimation._corrections import DeconvolvedLoss
+from ldpbayes.estimation._corrections import Deconvolutions
 from ldpbayes.estimation._problem import has_kinks, natural_units
 from ldpbayes.estimation.losses import as_loss
 
@@ -89,7 +89,8 @@ def test_deconvolved_loss_is_the_product_of_its_operators(rng):
         return jnp.exp(theta[0] * x[0] + theta[1] * x[1]) + x[2]
 
     theta, rows = jnp.array([0.3, -0.5]), rng.normal(size=(6, 3))
-    got = jax.jit(DeconvolvedLoss(as_loss(loss), (0, 1), 0.8).values)(rows, theta)
+    points = Deconvolutions(rows[None], np.ones((1, 6)), np.full((1, 6), 0.8))
+    got = jax.jit(lambda points, theta: points.values(as_loss(loss), theta, (0, 1))[0])(points, theta)
     factor = (1 - 0.32 * 0.3**2) * (1 - 0.32 * 0.5**2)
     np.testing.assert_allclose(got, factor * np.exp(rows[:, :2] @ theta) + rows[:, 2], rtol=1e-12)
 
