@@ -31,6 +31,14 @@ Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
 Support = Bounds | str  # numbers too, or "bounds": a mechanism's
 
 
+@jax.tree_util.register_static
+class _Word(str):
+    """A word that is part of a tree's structure; a plain string would be a leaf that no compiled function takes."""
+
+
+BOUNDS = _Word("bounds")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction(abc.ABC):
     """How the loss of original records is estimated from released ones: the base class of correction methods.
@@ -260,7 +268,7 @@ class DoublyRandom(AveragedCorrection):
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
-    support: Support = "bounds"
+    support: Support = BOUNDS
     cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "dr"
@@ -445,8 +453,10 @@ def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
 
 def _checked_support(support: Support) -> Support:
     """A support whose bounds are numbers or arrays over the perturbed columns; ValueError for anything else."""
-    if support is None or not is_concrete(support) or (isinstance(support, str) and support == "bounds"):
+    if support is None or not is_concrete(support):
         return support
+    if isinstance(support, str) and support == BOUNDS:
+        return BOUNDS
     pair = tuple(support) if isinstance(support, Sequence | np.ndarray) and not isinstance(support, str) else ()
     if len(pair) != 2:
         raise ValueError(f"support must be 'bounds', a pair (lower, upper) or None, got {support!r}")

@@ -354,6 +354,7 @@ def test_supports_of_a_kind_share_what_is_compiled():
     assert len({jax.tree.structure(estimator) for estimator in estimators}) == 1
     assert len({tuple(np.shape(leaf) for leaf in jax.tree.leaves(estimator)) for estimator in estimators}) == 1
     np.testing.assert_array_equal(estimators[3].method.support, [[-2.0], [3.0]])
+    assert jax.jit(lambda method: method)(DoublyRandom()) == DoublyRandom()  # the word is no leaf
 
 
 SYMMETRIC, INDEPENDENT = SymmetricLaplace(0.5), Laplace(0.5)
