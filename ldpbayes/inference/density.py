@@ -13,7 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density, potential_energy, unconstrain_fn
+from numpyro.infer.util import constrain_fn, helpful_support_errors, potential_energy, unconstrain_fn
 from numpyro.util import _validate_model
 
 from ldpbayes._core.tracing import is_concrete
@@ -121,11 +121,6 @@ class Density:
         """Unconstrained values of the latent sites."""
         with RUNNING:
             return unconstrain_fn(self.model, self.args, self.kwargs, values)
-
-    def log_density(self, values: Params) -> Array:
-        """Log density of values of the latent sites."""
-        with RUNNING:
-            return log_density(self.model, self.args, self.kwargs, values)[0]
 
     def log_likelihood(
         self, values: Params, unconstrained: Container[str] = (), observed: Iterable[str] | None = None
