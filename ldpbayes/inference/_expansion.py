@@ -1,6 +1,4 @@
-"""Expansions: a model cut in two, the mode of its posterior, polynomials in the place of the log-likelihood around it,
-and their comparison with the records, where draws are and where none are.
-"""
+"""Expansions: models cut in two, modes of posteriors, and polynomials around these that stand for the records."""
 
 import dataclasses
 import functools
@@ -57,7 +55,7 @@ class Cut:
     shapes: tuple[tuple[int, ...], ...]  # of the values of these sites
     groups: int | None  # number of groups if the likelihood is a sum over groups, each of its own coordinates
     count: int  # number of records below the cut
-    irrelevant: Params  # any unconstrained values of the latent sites that the records do not depend on
+    parameters: Params  # any unconstrained values of the latent sites
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,8 +78,8 @@ class Cut:
         sizes = [math.prod(shape) // (self.groups or 1) for shape in self.shapes]
         parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
         values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}
-        unconstrained = self.unconstrained | set(self.irrelevant)
-        return self.density.log_likelihood(self.irrelevant | values, unconstrained, self.observed)
+        unconstrained = self.unconstrained | (set(self.parameters) - set(self.names))
+        return self.density.log_likelihood(self.parameters | values, unconstrained, self.observed)
 
 
 def cut_model(density: Density, sites: dict[str, Site], parameters: Params, least: int = WORTHWHILE_RECORDS) -> Cut:
@@ -103,8 +101,7 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
     names = tuple(ancestors)
     unconstrained = frozenset(name for name in names if name in parameters and not sites[name].expanded_constrained)
     shapes = tuple(np.shape(parameters[name]) if name in unconstrained else values[name].shape for name in names)
-    irrelevant = {name: value for name, value in parameters.items() if name not in names}
-    whole = Cut(density, observed, names, unconstrained, shapes, None, count, irrelevant)
+    whole = Cut(density, observed, names, unconstrained, shapes, None, count, parameters)
     lead = {shape[:1] for shape in shapes}
     if len(lead) == 1 and lead not in ({()}, {(1,)}):
         (groups,) = next(iter(lead))
@@ -210,10 +207,8 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
     (most, best), *others = sorted(modes, key=lambda each: -each[0])
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE:
-            raise NoExpansion(
-                f"searches from different starts end {best.distance(other.at):.0f} standard deviations apart, at "
-                f"modes whose masses differ by a factor e^{most - mass:.1f}"
-            )
+            apart = f"{best.distance(other.at):.0f} standard deviations apart"
+            raise NoExpansion(f"searches end {apart}, at modes whose masses differ by a factor e^{most - mass:.1f}")
     return best
 
 
@@ -411,9 +406,9 @@ class Expansion:
 
     @functools.cached_property
     def polynomial(self) -> Polynomial:
-        return self._fitted(np.ones(len(self.points), bool))
+        return self._fitted(slice(None))
 
-    def _fitted(self, used: np.ndarray) -> Polynomial:
+    def _fitted(self, used: Any) -> Polynomial:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
@@ -468,12 +463,11 @@ class _PolynomialDensity(Density):
     cut: Cut
     polynomial: Polynomial
     mode: Mode
-    unravel: Callable[[Array], Params]
 
     def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
         """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
-        at, root = self.mode
-        return self.unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
+        (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
+        return unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
 
     def potential(self, parameters: Params) -> Array:
         return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
@@ -486,9 +480,7 @@ class SplitModel:
 
     def __init__(self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, least: int) -> None:
         self._density, self._strategy, self.key = density, strategy, key
-        self._first = self._start(0)
-        self.unravel: Callable[[Array], Params] = ravel_pytree(self._first)[1]
-        self.cut = cut = cut_model(density, sites, self._first, least)
+        self.cut = cut = cut_model(density, sites, self._start(0), least)
         self.passes, self._lock = 0, threading.Lock()  # number of passes so far
         self._point = np.zeros(cut.shape)
         self._pass, (self._arrays,) = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._point)
@@ -506,14 +498,13 @@ class SplitModel:
 
     def compile(self, passes: bool = True) -> None:
         """Begin to compile what is above the cut, and passes: searches for the mode, in threads, would each begin."""
-        cut, unravel = self.cut, self.unravel
+        cut, (row, unravel) = self.cut, ravel_pytree(self.cut.parameters)
 
         def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
             """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
             (rest, _), pulled_back = jax.vjp(lambda row: (cut.rest(unravel(row)), cut.coordinates(unravel(row))), row)
             return rest, pulled_back((jnp.ones_like(rest), -slope))[0]
 
-        (row,) = self.flat(self._first)
         if passes:
             program = self._pass.program("pass", self._pass, self._arrays, self._point)
             self._slopes = functools.partial(program, self._arrays)
@@ -541,7 +532,7 @@ class SplitModel:
             return list(pool.map(at, x))
 
     def flat(self, positions: Params) -> np.ndarray:
-        return flat_rows(positions, self._first)
+        return flat_rows(positions, self.cut.parameters)
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         return np.stack(list(map(self._coordinates, rows)))
@@ -553,7 +544,7 @@ class SplitModel:
 
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
         """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
-        starts = [self._first, *map(self._start, range(1, searches))]
+        starts = [self.cut.parameters, *map(self._start, range(1, searches))]
         slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
 
         def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -567,7 +558,7 @@ class SplitModel:
 
     def posterior_draws(self, posterior: Any) -> np.ndarray:
         """Parameters at draws of a posterior."""
-        names = sorted(self._first)
+        names = sorted(self.cut.parameters)
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
         except (KeyError, TypeError):
@@ -672,8 +663,8 @@ class ExpandedRecords(Expanded):
     def __post_init__(self) -> None:
         # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
         polynomial, mode = jax.tree.map(jnp.asarray, (self.expansion.polynomial, self.mode))
-        parts = {"cut": self.split.cut, "polynomial": polynomial, "mode": mode, "unravel": self.split.unravel}
-        self.density = _PolynomialDensity(**vars(self.split.cut.density), **parts)
+        cut = self.split.cut
+        self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
         self.key = jax.random.fold_in(self.sampler.key, 2)
         self.coordinates = self.split.coordinates
         self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
@@ -793,9 +784,7 @@ class ExpandedCategories(Expanded):
 def expanded_records(
     density: Density, sites: dict[str, Site], sampler: Sampler, expand: bool | Expansion | None, records: GiveUp
 ) -> Surrogate | None:
-    """Expansions of the records; None if these are neither requested nor worthwhile. ValueError if one is given, and is
-    of another model, or of more records than the arguments have, with a posterior of several modes.
-    """
+    """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
     given = expand if isinstance(expand, Expansion) else None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
     if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS):

@@ -269,9 +269,7 @@ def _data_groups(density: Density) -> dict[str, Params]:
 
 
 def generator(name: str, function: _Generate, density: Density) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
-    """The values of ``function`` at samples (chains, draws, ...), and the numbers of the draws: evenly spaced, if all
-    would take more than `MAX_BYTES`.
-    """
+    """``function`` at samples (chains, draws, ...), and at which draws: evenly spaced, if all exceed `MAX_BYTES`."""
     example = jax.eval_shape(density.values, jax.random.key(0))
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:

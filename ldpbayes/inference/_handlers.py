@@ -259,27 +259,22 @@ class privatize(Messenger):
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         return f"{type(self).__name__}({', '.join([model, repr(self.mechanisms), *options])})"
 
-    def __enter__(self) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._sites = []
-        return super().__enter__()
-
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        super().__exit__(exc_type, exc_value, traceback)
+        value = super().__call__(*args, **kwargs)
         missing = ", ".join(map(repr, sorted(set(self.mechanisms) - set(self._sites))))
-        if exc_type is None and missing:
+        if missing:
             raise ValueError(f"the model has no sample site {missing}; its sites are {', '.join(self._sites)}")
+        return value
 
     def process_message(self, msg: Message) -> None:
         """Replace a named site's distribution by its privatized version, and a release by its values."""
         if msg["type"] != "sample":
             return
-        name, value = msg["name"], msg["value"]
+        name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
         self._sites.append(name)
         if isinstance(value, Sketch):
-            raise TypeError(
-                f"site {name!r} observes a {type(value).__name__}, and a privatized model needs the records: pass the "
-                "release, or use ldpbayes.observe"
-            )
+            raise TypeError(f"site {name!r} observes a {kind}, not records: pass the release, or use ldpbayes.observe")
         stated = self.mechanisms.get(name)
         if isinstance(value, Release):
             if stated is None:

@@ -205,9 +205,7 @@ def _used(equations: Iterable[Any], outputs: Iterable[Any] = ()) -> list[Any]:
 
 
 def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any], set[Any]]:
-    """Equations that depend on the inputs, those that depend on arrays alone, if these are worth a program, and the
-    variables that go from these to those.
-    """
+    """Equations that depend on inputs, those on arrays alone if worth a program, and what goes from these to those."""
     late, producer = set[int](), dict[Any, Any]()
     for equation in jaxpr.eqns:
         variables = _used([equation])

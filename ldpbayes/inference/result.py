@@ -63,9 +63,7 @@ def labels(
 def inference_data(
     groups: dict[str, Params], dims: dict[str, list[str]], coords: Params | None = None, numbers: Params | None = None
 ) -> Any:
-    """ArviZ data of groups of arrays (chains, draws, ...) by name; empty groups are left out. ``dims`` names the axes
-    behind, and ``numbers`` has those of the draws that a group is of, if it is not of all.
-    """
+    """ArviZ data of groups of arrays (chains, draws, ...), and the numbers of the draws where these are not all."""
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
         statistics["lp"] = -statistics["lp"]
@@ -102,19 +100,15 @@ def convergence_problems(result: Any) -> list[str]:
     with np.errstate(invalid="ignore", divide="ignore"):
         if chains > 1:
             worst = {name: float(each.max()) for name, each in az.rhat(varying).data_vars.items()}
-            high = [f"{name} {_decimals_above(each, MAX_RHAT)}" for name, each in worst.items() if not each <= MAX_RHAT]
+            # Rounded, a number just above the limit would not be.
+            texts = {name: f"{each:.3f}" if round(each, 3) > MAX_RHAT else f"{each}" for name, each in worst.items()}
+            high = [f"{name} {texts[name]}" for name, each in worst.items() if not each <= MAX_RHAT]
             problems += [f"R-hat is above {MAX_RHAT}: {', '.join(high)}"] if high else []
         for method in ("bulk", "tail"):
             least = {name: float(each.min()) for name, each in az.ess(varying, method=method).data_vars.items()}
             few = [f"{name} {np.floor(each):.0f}" for name, each in least.items() if not each >= enough]
             problems += [f"{method} effective sample size is below {enough}: {', '.join(few)}"] if few else []
     return problems
-
-
-def _decimals_above(value: float, limit: float) -> str:
-    """A number with as many decimals as show that it is above a limit."""
-    texts = (f"{value:.{decimals}f}" for decimals in range(3, 17))
-    return next((text for text in texts if float(text) > limit), f"{value}")
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])

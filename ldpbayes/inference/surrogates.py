@@ -1,6 +1,4 @@
-"""Sampling surrogates, each compared with its reference at its draws, which then serve, or it is replaced by another.
-Here are those that have sketches on panels, whose references are finer sketches.
-"""
+"""Sampling surrogates, which are compared with a reference at their draws; here those with sketches on panels."""
 
 import copy
 import dataclasses
@@ -122,8 +120,7 @@ CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a c
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
 FASTER = (
-    "Where many records share a law, ldpbayes.observe is faster with a sketch in their place: release.sketch(), "
-    "release.sketch(by=group) for discrete outputs, or a list with the sketch of each group."
+    "Where many records share a law, a sketch in their place is faster: release.sketch(), or a list by group."
 )
 
 
@@ -216,9 +213,7 @@ class Certificate:
         self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
 
     def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:
-        """Weights of the nodes of each sketch, for both sides, a row a comparison: of all records, and of the probes,
-        which are further nodes of the exact side.
-        """
+        """Weights of the nodes of both sides, a row a comparison: of all records, and of the probes, if there are."""
         if not self._probed:
             return [[sketch.weights[None] for sketch in side] for side in (coarse, fine)]
         shares = [np.full(len(sketch.probes), sketch.size / len(sketch.probes)) for sketch in coarse]

@@ -17,7 +17,7 @@ from scipy import integrate
 import ldpbayes as ldp
 from ldpbayes.inference._fit import mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
-from ldpbayes.inference.result import _decimals_above
+from ldpbayes.inference.result import convergence_problems, inference_data
 from ldpbayes.models import clipped_gaussian, hierarchical, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -292,8 +292,12 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
     assert str(warning.message).startswith("; ".join(problems))
 
 
-def test_a_number_is_printed_with_as_many_decimals_as_show_that_it_is_above_the_limit():
-    assert [_decimals_above(each, 1.01) for each in (1.0104, 1.03, 1.01 + 1e-9)] == ["1.0104", "1.030", "1.010000001"]
+def test_a_number_is_printed_with_as_many_decimals_as_show_that_it_is_above_the_limit(monkeypatch, rng):
+    worst = {"a": 1.0104, "b": 1.03, "c": 1.01 + 1e-9, "d": 1.0}
+    monkeypatch.setattr(az, "rhat", lambda _: az.convert_to_dataset({name: [[each]] for name, each in worst.items()}))
+    draws = {name: rng.normal(size=(2, 100)) for name in worst}
+    problem, *_ = convergence_problems(inference_data({"posterior": draws}, {}))
+    assert problem == "R-hat is above 1.01: a 1.0104, b 1.030, c 1.010000001"
 
 
 @pytest.mark.parametrize(
