@@ -190,7 +190,7 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
         ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
         raise NoExpansion(f"the posterior has no density at any of {len(starts)} starts")
-    known: list[Mode] = []
+    known: list[Mode] = []  # where searches have ended, at modes or not
     modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
     typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
     for end in ends:
@@ -528,6 +528,8 @@ class SplitModel:
             with jax.enable_x64(True):
                 return jax.tree.map(np.asarray, program(point))
 
+        if len(x) == 1:
+            return [at(x[0])]
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
             return list(pool.map(at, x))
 
@@ -562,9 +564,8 @@ class SplitModel:
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
         except (KeyError, TypeError):
-            raise ValueError(
-                f"at must be an expansion, or a posterior with draws of {', '.join(names)}; got {posterior!r}"
-            ) from None
+            allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
+            raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
         draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
         return self.flat(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws))
 

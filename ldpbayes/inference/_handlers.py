@@ -70,14 +70,12 @@ def observe(
     if isinstance(data, (list, tuple)):
         return _observe_groups(name, base_dist, data, options)
     if not isinstance(data, Release):
-        raise TypeError(
-            f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {type(data).__name__}"
-        )
+        kind = type(data).__name__
+        raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {kind}")
     shape = base_dist.batch_shape
     if shape[-1:] not in ((), (1,), (data.count,)) or not _has_records((*shape[:-1], data.count), data.count):
-        raise ValueError(
-            f"site {name!r}: the base distribution has batch shape {shape}, but the release has {data.count} records"
-        )
+        records = f"the release has {data.count} records"
+        raise ValueError(f"site {name!r}: the base distribution has batch shape {shape}, but {records}")
     law = privatized_law(base_dist, data.mechanism, **options)
     with _CountedOnce(name, data.count):
         law = law.expand(lax.broadcast_shapes(shape, (data.count,)))
@@ -190,11 +188,11 @@ def _joined_release(name: str, groups: list[int], releases: list[Release]) -> Re
 
 
 def _laws(
-    name: str, base_dist: dist.Distribution, groups: np.ndarray, mechanism: Mechanism | None = None
+    name: str, law: dist.Distribution, groups: np.ndarray, mechanism: Mechanism | None = None
 ) -> dist.Distribution:
     """The laws and masks of groups, by their numbers, which may repeat."""
-    law, keep = unwrapped(base_dist)
-    law = law.expand(base_dist.batch_shape) if law.batch_shape != base_dist.batch_shape else law
+    shape, (law, keep) = law.batch_shape, unwrapped(law)
+    law = law.expand(shape) if law.batch_shape != shape else law
     try:
         law = law_of_records(law, groups, mechanism)
     except TypeError as error:

@@ -136,9 +136,7 @@ class Traced:
         return jax.tree.unflatten(self._tree, results)
 
 
-def trace(
-    function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)
-) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
+def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)) -> tuple[Traced, list[tuple]]:
     """Trace ``function(data, *examples)``, and compute what depends on the data, or arrays that it closes over, alone.
     Returns the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
     """
@@ -168,7 +166,7 @@ def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[st
 
 def _extract(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
-) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
+) -> tuple[Traced, list[tuple]]:
     """Some equations of a jaxpr as a function, and its arrays; ``trees`` are the structures of inputs and outputs."""
     needed = {*_used(equations, outputs)}
     constants = [var for var in arrays[0] if var in needed]
