@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, NUTS
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
@@ -24,7 +24,7 @@ from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference.chains import Sampler, can_run, evenly_spaced
+from ldpbayes.inference.chains import Sampler, evenly_spaced
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
@@ -144,7 +144,8 @@ def fit(
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
         generated = {name: generator(name, function(density), density) for name, function in requested.items()}
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
-        outside = None if can_run(made, sites) else factory
+        plain = type(made) in (HMC, NUTS) and made.model is not None and all(site.plain for site in sites.values())
+        outside = None if plain else factory
         if outside is not None and expand:
             raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
         doubts = [doubt for data in density.data for doubt in data.doubts]

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC, MCMC, NUTS
+from numpyro.infer import HMC, MCMC
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
-from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.density import RUNNING, Density
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most
@@ -88,11 +88,6 @@ MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
 MAX_BYTES = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
 MAX_STARTS = 100  # points at which a chain may try to start
-
-
-def can_run(kernel: Any, sites: Mapping[str, Site]) -> bool:
-    """Whether `Chains` can run a kernel of NumPyro on a model with these sites."""
-    return type(kernel) in (HMC, NUTS) and kernel.model is not None and all(site.plain for site in sites.values())
 
 
 class Chains:
