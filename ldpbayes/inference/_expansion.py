@@ -1,6 +1,4 @@
-"""Expansions of log-likelihoods: a model that is cut, the mode of its posterior, polynomials fitted to passes over the
-records around it, and their comparison with the records, where draws are and where none are.
-"""
+"""Expansions: models cut in two, modes of posteriors, and polynomials around these that stand for the records."""
 
 import dataclasses
 import functools
@@ -18,7 +16,6 @@ import numpy as np
 import numpyro
 import scipy
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
 from numpyro.infer import init_to_uniform
 
 from ldpbayes._core.checks import is_integer
@@ -28,28 +25,28 @@ from ldpbayes.inference.chains import Sampler, evenly_spaced, flat_rows
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, given, sites_of
 from ldpbayes.inference.result import smoothed_weights
-from ldpbayes.inference.surrogates import Report, Surrogate, Verdict, panel_sketches
+from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.nodes import ExpandedLaw
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes
 
 # --- a model that is cut in two ---------------------------------------------------------------------------------------
 
-# Coordinates are values of sites, such as slopes or a deterministic site between group effects and the records. Above
-# the cut are priors and transformations; below is the log-likelihood as a function of the coordinates.
 WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
 REQUESTED_RECORDS = 10  # records from which on an observed site is expanded on request
 MAX_COORDINATES = 128  # numbers in which a function is expanded, in each of its groups
 MAX_ALL_COORDINATES = 1 << 14  # numbers of all groups together
 
 
-class Uncut(ValueError):
-    """The model has no place where it can be cut; the message says why."""
+class NoExpansion(ValueError):
+    """The model has no place where it can be cut, or no mode, or several of which an expansion would know one only."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters))."""
+    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters)). Coordinates are values of
+    sites, such as slopes or a deterministic site between group effects and the records.
+    """
 
     density: Density
     observed: tuple[str, ...]  # sites whose log-likelihood is below the cut
@@ -58,7 +55,7 @@ class Cut:
     shapes: tuple[tuple[int, ...], ...]  # of the values of these sites
     groups: int | None  # number of groups if the likelihood is a sum over groups, each of its own coordinates
     count: int  # number of records below the cut
-    irrelevant: Params  # any unconstrained values of the latent sites that the records do not depend on
+    parameters: Params  # any unconstrained values of the latent sites
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,43 +69,39 @@ class Cut:
         return dataclasses.replace(self.density, model=above).potential(parameters)
 
     def coordinates(self, parameters: Params) -> Array:
-        """The coordinates of unconstrained parameters, in the shape of the cut."""
         values = self.density.constrained(parameters) | {name: parameters[name] for name in self.unconstrained}
         lead = () if self.groups is None else (self.groups,)
         return jnp.concatenate([jnp.reshape(values[name], (*lead, -1)) for name in self.names], axis=-1)
 
-    def likelihood(self, x: ArrayLike) -> Array:
+    def likelihood(self, x: Array) -> Array:
         """Log-likelihood of all records at coordinates."""
         sizes = [math.prod(shape) // (self.groups or 1) for shape in self.shapes]
         parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
         values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}
-        unconstrained = self.unconstrained | set(self.irrelevant)
-        return self.density.log_likelihood(self.irrelevant | values, unconstrained, self.observed)
+        unconstrained = self.unconstrained | (set(self.parameters) - set(self.names))
+        return self.density.log_likelihood(self.parameters | values, unconstrained, self.observed)
 
 
-def cut_model(
-    density: Density, sites: dict[str, Site], parameters: Params, min_records: int = WORTHWHILE_RECORDS
-) -> Cut:
-    """Cut a model above its observed sites with enough records, by any parameters of finite density; raises `Uncut`."""
-    observed = tuple(name for name, site in sites.items() if site.records >= min_records)
+def cut_model(density: Density, sites: dict[str, Site], parameters: Params, least: int = WORTHWHILE_RECORDS) -> Cut:
+    """Cut a model above its observed sites with enough records, by any parameters of finite density."""
+    observed = tuple(name for name, site in sites.items() if site.records >= least)
     if not observed:
-        raise Uncut(f"no observed site has {min_records} records or more")
+        raise NoExpansion(f"no observed site has {least} records or more")
     if panel_sketches(density):
-        raise Uncut("a sketch on panels is among the data, which has a certificate of its own")
+        raise NoExpansion("a sketch on panels is among the data, which has a certificate of its own")
     count = sum(sites[name].records for name in observed)
     values = jax.eval_shape(density.constrained, parameters)
     real = [name for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)]
     small = [name for name in real if values[name].size <= MAX_ALL_COORDINATES and name not in parameters]
-    for deterministic in (small, []):
-        ancestors = _ancestors(density, observed, deterministic, parameters)
+    for fixed in (small, []):
+        ancestors = _ancestors(density, observed, {name: values[name] for name in fixed}, parameters)
         # Two coordinates with a common latent ancestor are not free of each other: the cut is then at latent sites.
         if sum(map(len, ancestors.values())) == len(frozenset().union(*ancestors.values())):
             break
     names = tuple(ancestors)
     unconstrained = frozenset(name for name in names if name in parameters and not sites[name].expanded_constrained)
     shapes = tuple(np.shape(parameters[name]) if name in unconstrained else values[name].shape for name in names)
-    irrelevant = {name: value for name, value in parameters.items() if name not in names}
-    whole = Cut(density, observed, names, unconstrained, shapes, None, count, irrelevant)
+    whole = Cut(density, observed, names, unconstrained, shapes, None, count, parameters)
     lead = {shape[:1] for shape in shapes}
     if len(lead) == 1 and lead not in ({()}, {(1,)}):
         (groups,) = next(iter(lead))
@@ -119,26 +112,22 @@ def cut_model(
             return grouped
     if whole.shape[0] > MAX_COORDINATES:
         sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(names, shapes, strict=True))
-        raise Uncut(
-            f"its records see {whole.shape[0]} numbers ({sizes}), and an expansion takes {MAX_COORDINATES} at most, or "
-            "as many in each group where every record belongs to one (values that stand between these and the records "
-            "may be named by numpyro.deterministic)"
+        raise NoExpansion(
+            f"its records see {whole.shape[0]} numbers ({sizes}), and an expansion takes {MAX_COORDINATES} at most, in "
+            "each group of records (numpyro.deterministic may name fewer, between these and the records)"
         )
     return whole
 
 
-def _ancestors(
-    density: Density, observed: tuple[str, ...], deterministic: list[str], parameters: Params
-) -> dict[str, frozenset[str]]:
+def _ancestors(density: Density, observed: tuple[str, ...], fixed: Params, parameters: Params) -> dict[str, frozenset]:
     """Sites that the observed sites depend on if deterministic ones are fixed, with the latent sites behind each."""
 
     def likelihood(latent: Params, fixed: Params) -> Array:
         return density.log_likelihood(latent | fixed, latent, observed)
 
-    shapes = jax.eval_shape(density.constrained, parameters)
-    latent, fixed = inputs_in_use(likelihood, parameters, {name: shapes[name] for name in deterministic})
+    latent, deterministic = inputs_in_use(likelihood, parameters, fixed)
     ancestors = {name: frozenset([name]) for name in latent}
-    for name in fixed:
+    for name in deterministic:
         ancestors[name] = frozenset(inputs_in_use(lambda u, name=name: density.constrained(u)[name], parameters)[0])
     return {name: roots for name, roots in ancestors.items() if roots}
 
@@ -172,10 +161,6 @@ SAME_MODE = 6.0  # standard deviations, beyond the typical distance of a draw, w
 Gradients: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class NoMode(ValueError):
-    """No mode was found, or several modes far from each other, of which one expansion would know only one."""
-
-
 class Mode(NamedTuple):
     """The normal approximation at the highest density: at + root u for standard normal u."""
 
@@ -187,16 +172,15 @@ class Mode(NamedTuple):
 
 
 def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
-    """The mode of most mass, by searches from several starts (n,); `NoMode` if there is none or another matters."""
+    """The mode of most mass, by searches from starts (n,); `NoExpansion` if there is none or another matters."""
 
     def potential(point: np.ndarray) -> tuple[float, np.ndarray]:
         (value,), (gradient,) = gradients(point[None])
         finite = np.isfinite(value) and np.isfinite(gradient).all()
         return (float(value), gradient) if finite else (np.inf, np.zeros_like(point))
 
-    options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_ITERATIONS}
-
     def search(start: np.ndarray) -> Any:
+        options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_ITERATIONS}
         with jax.enable_x64(True):
             return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
 
@@ -205,29 +189,26 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
         warnings.simplefilter("ignore")
         ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
-        raise NoMode(f"the posterior has no density at any of {len(starts)} starts")
+        raise NoExpansion(f"the posterior has no density at any of {len(starts)} starts")
+    known: list[Mode] = []  # where searches have ended, at modes or not
     modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
-    steep: list[Mode] = []  # ends that are no modes: the density rises further, perhaps without bound
     typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
     for end in ends:
-        known = [*(each for _, each in modes), *steep]
         if not np.isfinite(end.fun) or any(each.distance(end.x) - typical <= SAME_MODE for each in known):
             continue
         here = Mode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
-        if np.linalg.norm(end.jac @ here.root) > STEEP * typical:
-            steep.append(here)
-        else:
+        known.append(here)
+        # Elsewhere the density rises further, perhaps without bound.
+        if np.linalg.norm(end.jac @ here.root) <= STEEP * typical:
             # The highest density may be in a narrow place of little mass.
             modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
     if not modes:
-        raise NoMode(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
+        raise NoExpansion(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
     (most, best), *others = sorted(modes, key=lambda each: -each[0])
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE:
-            raise NoMode(
-                f"searches from different starts end {best.distance(other.at):.0f} standard deviations apart, at "
-                f"modes whose masses differ by a factor e^{most - mass:.1f}"
-            )
+            apart = f"{best.distance(other.at):.0f} standard deviations apart"
+            raise NoExpansion(f"searches end {apart}, at modes whose masses differ by a factor e^{most - mass:.1f}")
     return best
 
 
@@ -240,9 +221,8 @@ def _spread(gradients: Gradients, at: np.ndarray, root: np.ndarray) -> np.ndarra
     """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
     for _ in range(MAX_REPEATS):
         steps = STEP * root.T
-        after = gradients(np.concatenate([at + steps, at - steps]))[1]
-        along = (after[: len(steps)] - after[len(steps) :]) / (2 * STEP)
-        hessian = along @ root  # in the coordinates of the root: the identity, if the root was right
+        after, before = np.split(gradients(np.concatenate([at + steps, at - steps]))[1], 2)
+        hessian = (after - before) / (2 * STEP) @ root  # in the root's coordinates: the identity, if the root was right
         if not np.isfinite(hessian).all():
             break
         values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
@@ -272,25 +252,17 @@ Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.nda
 
 
 class Rays(NamedTuple):
-    """Points on rays that lead out of draws. In coordinates y in which the draws have mean 0 and covariance 1, a ray is
-    the set of the highest densities at given values t of a linear function of y, or a straight line.
-    """
+    """Points on straight rays out of draws."""
 
     points: np.ndarray  # (1 + rays · distances, n), parameters: the mean of the draws, then points outwards ray by ray
     farthest: np.ndarray  # (rays,), largest t of a draw
 
 
-class Tails(NamedTuple):
-    """The largest error of a variance along a ray, as a share of that variance."""
-
-    all: float  # from `NEAR` on
-    beyond: float  # from the farthest draw on, where no draw can be reweighted
-
-
-def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> Tails:
-    """Errors of variances along rays, from log densities, and errors less their mean at the draws: at the mean of the
-    draws, then at all distances, ray by ray. If other coordinates have the same spread at every t, that of a variance
-    is ∫ (1 + t²) |p(t) − q(t)| dt for densities p of the posterior and q of the surrogate, normalised as a normal one.
+def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
+    """The largest error of a variance along a ray, as a share of it: from `NEAR` on, and from the farthest draw on,
+    where no draw can be reweighted. Log densities, and errors less their mean at the draws, are at the mean of the
+    draws, then at all distances, ray by ray. If other coordinates have the same spread at every t, the error is
+    ∫ (1 + t²) |p(t) − q(t)| dt for densities p of the posterior and q of the surrogate, normalised as a normal one.
     """
     finite = np.isfinite(log_density)  # elsewhere there is no mass
     height = np.where(finite, log_density, -np.inf)
@@ -298,13 +270,14 @@ def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarra
     with np.errstate(over="ignore"):
         gap = np.abs(np.exp(height) - np.exp(height - np.where(finite, errors, 0.0)))
     moments = gap[1:].reshape(len(farthest), -1) * (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
-    parts = moments, np.where(farthest[:, None] <= DISTANCES, moments, 0.0)
-    return Tails(*(float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in parts))
+    beyond = np.where(farthest[:, None] <= DISTANCES, moments, 0.0)
+    near, far = (float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in (moments, beyond))
+    return near, far
 
 
 def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[np.ndarray, ...]:
-    """Rays out of draws (draws, n) of parameters to where a posterior is negligible, as arguments of `tail_errors`.
-    Directions in which the coordinates (draws, ...) vary, on which the records depend, are followed, too.
+    """Rays out of draws (draws, n) of parameters to where a posterior is negligible, as arguments of `tail_errors`. In
+    coordinates y in which the draws have mean 0 and covariance 1, a ray has the highest density at each distance t.
     """
     frame, directions, farthest = _directions(draws, coordinates)
 
@@ -316,15 +289,13 @@ def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) ->
     log_density = np.full(1 + len(directions) * len(DISTANCES), -np.inf)
     errors = np.zeros(len(log_density))
     log_density[:1], _, errors[:1] = at(np.zeros((1, directions.shape[1])))
-    alive, y = np.arange(len(directions)), NEAR * directions
-    for step in range(len(DISTANCES)):
+    alive, y, step = np.arange(len(directions)), NEAR * directions, 0
+    while len(alive) and step < len(DISTANCES):
         y, height, off = _climb(at, directions[alive], y, log_density[0])
         place = 1 + alive * len(DISTANCES) + step
         log_density[place], errors[place] = height, off
         continues = height - log_density[0] > NEGLIGIBLE_DENSITY
-        alive, y = alive[continues], FACTOR * y[continues]
-        if not len(alive):
-            break
+        alive, y, step = alive[continues], FACTOR * y[continues], step + 1
     return farthest, log_density, errors
 
 
@@ -399,8 +370,7 @@ MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
 MAX_ROUNDS = 4  # expansions, each at the draws of the one before
 MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
 NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-MIN_WORK = 1.5e11  # array entries that sampling the records handles, from which on compiling an expansion pays
-GRADIENTS = 10  # gradients of an iteration of NUTS, about
+MIN_WORK = 1.5e10  # array entries that a gradient an iteration handles, from which on compiling an expansion pays
 WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
 MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
 
@@ -409,7 +379,7 @@ MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an e
 class Expansion:
     """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
 
-    Expansions of shards add if they were made at the same points. `expand` makes them.
+    `expand` makes them. Those of shards add if they were made at the same points.
     """
 
     names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
@@ -419,19 +389,16 @@ class Expansion:
     points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
     values: np.ndarray  # (points,): log-likelihoods of the records
     slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
-    rays: Rays | None = None  # points outwards of these draws, where the polynomial is compared with the records
-    outwards: np.ndarray | None = None  # (m,): log-likelihoods of the records at the points of the rays
+    rays: Any = None  # `Rays` out of these draws, where that of shards is compared with the records
+    outwards: Any = None  # (m,): log-likelihoods of the records at the points of the rays
 
     def __add__(self, other: object) -> "Expansion":
         if not isinstance(other, Expansion):
             return NotImplemented
         if self.names != other.names or not np.array_equal(self.points, other.points):
-            raise ValueError(
-                "expansions add only if they were made at the same points: make the second with at=the first"
-            )
-        outwards = None if self.outwards is None or other.outwards is None else self.outwards + other.outwards
-        count, values, slopes = self.count + other.count, self.values + other.values, self.slopes + other.slopes
-        return dataclasses.replace(self, count=count, values=values, slopes=slopes, outwards=outwards)
+            raise ValueError("expansions add only if made at the same points: make the second with at=the first")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
+        return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
         """Let ``sum`` start from 0."""
@@ -439,9 +406,9 @@ class Expansion:
 
     @functools.cached_property
     def polynomial(self) -> Polynomial:
-        return self._fitted(np.ones(len(self.points), bool))
+        return self._fitted(slice(None))
 
-    def _fitted(self, used: np.ndarray) -> Polynomial:
+    def _fitted(self, used: Any) -> Polynomial:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
@@ -457,9 +424,9 @@ def expand(
     """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
 
     Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
-    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it. An
-    expansion holds arrays only and can be pickled. Points are compared exactly: machines that differ in rounding need
-    one expansion as ``at``, not the posterior.
+    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it.
+    Expansions can be pickled. Points are compared exactly: machines that differ in rounding need one expansion as
+    ``at``, not the posterior.
 
     Parameters
     ----------
@@ -473,22 +440,19 @@ def expand(
     seed : int
         Of the points.
     """
-    if order is not None and order not in ORDERS:
+    if order not in (None, *ORDERS):
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
     density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
         split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
         split.compile()
         if isinstance(at, Expansion):
-            if (at.names, at.points.shape[1:]) != (split.cut.names, split.cut.shape):
-                raise ValueError(f"at is an expansion of another model, in {at.names}; here it is {split.cut.names}")
+            split.check("at", at)
             expansion, rays = split.expansion_at(at.points, at.frame, order or at.order), at.rays
         else:
             draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
             coordinates = split.coordinates(draws)
             expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
-        if rays is None:
-            return expansion
         return dataclasses.replace(expansion, rays=rays, outwards=split.values(split.coordinates(rays.points)))
 
 
@@ -499,12 +463,11 @@ class _PolynomialDensity(Density):
     cut: Cut
     polynomial: Polynomial
     mode: Mode
-    unravel: Callable[[Array], Params]
 
     def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
         """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
-        at, root = self.mode
-        return self.unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
+        (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
+        return unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
 
     def potential(self, parameters: Params) -> Array:
         return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
@@ -512,34 +475,36 @@ class _PolynomialDensity(Density):
 
 class SplitModel:
     """A model that is cut, with passes over the records below its cut, and what is above, once `compile` was called.
-    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `Uncut`.
+    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `NoExpansion`.
     """
 
-    def __init__(
-        self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, min_records: int
-    ) -> None:
-        self._strategy, self.key = strategy, key
-        self._first = self._start(density, 0)
-        self.unravel: Callable[[Array], Params] = ravel_pytree(self._first)[1]
-        self.cut = cut = cut_model(density, sites, self._first, min_records)
+    def __init__(self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, least: int) -> None:
+        self._density, self._strategy, self.key = density, strategy, key
+        self.cut = cut = cut_model(density, sites, self._start(0), least)
         self.passes, self._lock = 0, threading.Lock()  # number of passes so far
-        self._point = jax.ShapeDtypeStruct(cut.shape, np.dtype(float))
+        self._point = np.zeros(cut.shape)
         self._pass, (self._arrays,) = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._point)
         self.work = self._pass.work  # number of array entries that a pass reads and writes: its cost on any machine
 
-    def _start(self, density: Density, number: int) -> Params:
-        return jax.tree.map(np.asarray, density.start(jax.random.fold_in(self.key, number), self._strategy))
+    def _start(self, number: int) -> Params:
+        return jax.tree.map(np.asarray, self._density.start(jax.random.fold_in(self.key, number), self._strategy))
+
+    def check(self, name: str, expansion: Expansion) -> None:
+        """ValueError if the expansion in a named argument is of another model."""
+        spaces = (expansion.names, expansion.points.shape[1:]), (self.cut.names, self.cut.shape)
+        theirs, here = (f"{names}, of shape {shape}" for names, shape in spaces)
+        if theirs != here:
+            raise ValueError(f"{name} is an expansion of another model: it is in {theirs}, and here records see {here}")
 
     def compile(self, passes: bool = True) -> None:
         """Begin to compile what is above the cut, and passes: searches for the mode, in threads, would each begin."""
-        cut, unravel = self.cut, self.unravel
+        cut, (row, unravel) = self.cut, ravel_pytree(self.cut.parameters)
 
         def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
             """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
             (rest, _), pulled_back = jax.vjp(lambda row: (cut.rest(unravel(row)), cut.coordinates(unravel(row))), row)
             return rest, pulled_back((jnp.ones_like(rest), -slope))[0]
 
-        row = jax.ShapeDtypeStruct(self.flat(self._first)[0].shape, float)
         if passes:
             program = self._pass.program("pass", self._pass, self._arrays, self._point)
             self._slopes = functools.partial(program, self._arrays)
@@ -548,12 +513,11 @@ class SplitModel:
         self._tilted = program_of("tilted", tilted, row, self._point)
 
     def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each."""
+        """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each, as for `values`."""
         values, slopes = zip(*self._passes(self._slopes, x), strict=True)
         return np.array(values), np.stack(slopes)
 
     def values(self, x: np.ndarray) -> np.ndarray:
-        """Log-likelihoods (m,) of all records at coordinates: a pass each."""
         return np.array(self._passes(self._values, x))
 
     def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
@@ -570,20 +534,19 @@ class SplitModel:
             return list(pool.map(at, x))
 
     def flat(self, positions: Params) -> np.ndarray:
-        return flat_rows(positions, self._first)
+        return flat_rows(positions, self.cut.parameters)
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        """Coordinates of parameters."""
-        return np.array([np.asarray(self._coordinates(row)) for row in rows]).reshape(-1, *self.cut.shape)
+        return np.stack(list(map(self._coordinates, rows)))
 
     def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
         rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
-        return np.array(rest) - values, np.array([np.asarray(each) for each in gradients])
+        return np.array(rest) - values, np.stack(gradients)
 
     def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
-        """The posterior's mode, of several searches, by the records or by an expansion of them; raises `NoMode`."""
-        starts = [self._first, *(self._start(self.cut.density, number) for number in range(1, searches))]
+        """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
+        starts = [self.cut.parameters, *map(self._start, range(1, searches))]
         slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
 
         def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -592,19 +555,17 @@ class SplitModel:
         return find_mode(gradients, [self.flat(start)[0] for start in starts])
 
     def normal_draws(self, mode: Mode) -> np.ndarray:
-        """Parameters drawn from the normal approximation at the mode."""
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
         return mode.at + noise @ mode.root.T
 
     def posterior_draws(self, posterior: Any) -> np.ndarray:
         """Parameters at draws of a posterior."""
-        names = sorted(self._first)
+        names = sorted(self.cut.parameters)
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
         except (KeyError, TypeError):
-            raise ValueError(
-                f"at must be an expansion, or a posterior with draws of {', '.join(names)}; got {posterior!r}"
-            ) from None
+            allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
+            raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
         draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
         return self.flat(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws))
 
@@ -620,22 +581,13 @@ class SplitModel:
     def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
         return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.slopes(points))
 
-    def expanded(self, expansion: Expansion, mode: Mode) -> Density:
-        """The model's density by an expansion."""
-        # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
-        polynomial, mode = jax.tree.map(jnp.asarray, (expansion.polynomial, mode))
-        whole = self.cut.density
-        return _PolynomialDensity(whole.model, whole.args, whole.kwargs, self.cut, polynomial, mode, self.unravel)
-
     def report(self, ran: str | None = None, order: int | None = None) -> Report:
         cut = self.cut
         return Report(ran, sites=cut.names, shape=cut.shape, count=cut.count, passes=self.passes, order=order)
 
 
 def passes_for(frame: Frame, order: int) -> int:
-    """Number of points to which a polynomial of an order is fitted: twice the coefficients of an entry of its gradient,
-    and some to spare.
-    """
+    """Number of points that a polynomial is fitted to: twice the coefficients of a slope, and some to spare."""
     return 2 * math.comb(frame.root.shape[-2] + order - 1, order - 1) + SPARE_POINTS
 
 
@@ -649,47 +601,51 @@ HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
 CHECKED_DRAWS = 64  # draws at which errors are measured first
 
 
+# From why an expansion is given up, and its report, to the data as they are.
+GiveUp: TypeAlias = Callable[..., Surrogate]
+
+
 class Expanded(Surrogate):
     """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
 
     least_warmup: float = CHECKED_DRAWS
-    records: Callable[..., Surrogate]  # the data as they are, from why an expansion is given up and its report
-    name: str  # in words
+    records: GiveUp
     report: Callable[[], Report]  # what is sampled, and after how many passes over the records
     coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
     errors: Callable[[np.ndarray], np.ndarray]  # log-likelihoods of the records less those sampled, at coordinates
     along: Compare  # the posterior at flat parameters, and the errors
 
-    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         rows = flat_rows(positions, self.chains.example)
         x = self.coordinates(rows)
         errors = self.errors(evenly_spaced(x, CHECKED_DRAWS))
         if not final:
             report, sd = self.report().of_errors(errors), np.std(errors)
-            why = f"{self.name} is off by {sd:.2g} nats (standard deviation) at posterior draws"
-            return self.again(x, errors, final) or (Verdict(report) if sd <= HOPELESS_SD else self.records(why, report))
+            why = f"the expansion is off by {sd:.2g} nats (standard deviation) at posterior draws"
+            return self.again(x, errors, final) or (report if sd <= HOPELESS_SD else self.records(why, report))
         farthest, log_density, outwards = follow_rays(rows, x, self.along)
-        tail = tail_errors(farthest, log_density, outwards - np.mean(errors))
-        negligible = np.std(errors) <= NEGLIGIBLE_SD and np.max(np.abs(errors - np.mean(errors))) <= NEGLIGIBLE_MAX
-        if not tail.beyond <= TAIL_TOLERANCE:
-            why = f"a variance is off by {tail.beyond:.1%}, because the posterior has a tail where no draw is"
-            return self.records(why, self.report().of_errors(errors, tail_error=tail.all))
-        if not (negligible and tail.all <= TAIL_TOLERANCE):
+        tail, beyond = tail_errors(farthest, log_density, outwards - np.mean(errors))
+        report = self.report().of_errors(errors, tail_error=tail)
+        if not beyond <= TAIL_TOLERANCE:
+            why = f"a variance is off by {beyond:.1%}, because the posterior has a tail where no draw is"
+            return self.records(why, report)
+        whole = tail <= TAIL_TOLERANCE
+        if not (whole and report.error_sd_nats <= NEGLIGIBLE_SD and report.error_nats <= NEGLIGIBLE_MAX):
             errors = self.errors(x)
-        report = self.report().of_errors(errors, tail_error=tail.all)
+            report = self.report().of_errors(errors, tail_error=tail)
         # The largest error does not count among all draws, of which a few may be off by more.
-        if np.std(errors) <= NEGLIGIBLE_SD and tail.all <= TAIL_TOLERANCE:
-            return Verdict(report)
+        if whole and report.error_sd_nats <= NEGLIGIBLE_SD:
+            return report
         weights = smoothed_weights(errors)
         k, share = weights.pareto_k, weights.share
         report = dataclasses.replace(report, ran="expansion, reweighted", pareto_k=k, effective_share=share)
         if weights.good:
-            return Verdict(report, weights, errors)
+            return dataclasses.replace(report, weights=weights)
         why = f"importance weights are too uneven (Pareto k {k:.2f}, {share:.0%} of the draws)"
         return self.again(x, errors, final) or self.records(why, report)
 
     def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
-        """An expansion at the draws of this one; None if there is none, or if it would not help or is not necessary."""
+        """An expansion at these draws; None if there is none, or if it would not help or is not necessary."""
         return None
 
 
@@ -699,16 +655,19 @@ class ExpandedRecords(Expanded):
 
     split: SplitModel
     sampler: Sampler
-    records: Callable[..., Surrogate]
+    records: GiveUp
     expansion: Expansion
     mode: Mode
     given: bool = False  # by the user
     number: int = 0  # of expansions before
 
     def __post_init__(self) -> None:
-        self.density = self.split.expanded(self.expansion, self.mode)
+        # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
+        polynomial, mode = jax.tree.map(jnp.asarray, (self.expansion.polynomial, self.mode))
+        cut = self.split.cut
+        self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
         self.key = jax.random.fold_in(self.sampler.key, 2)
-        self.name, self.coordinates = f"an expansion of order {self.expansion.order}", self.split.coordinates
+        self.coordinates = self.split.coordinates
         self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampler.iterations
 
     def report(self) -> Report:
@@ -743,50 +702,40 @@ class ExpandedRecords(Expanded):
         return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
 
 
-@dataclasses.dataclass(eq=False)
-class ExpandedShards(Surrogate):
+class ExpandedShards(ExpandedRecords):
     """An expansion of records on other machines, which nothing is compared with: its errors are those at its points."""
 
-    split: SplitModel
-    expansion: Expansion
-    mode: Mode
+    least_warmup = np.inf
 
-    def __post_init__(self) -> None:
-        self.density = self.split.expanded(self.expansion, self.mode)
-
-    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
-        expansion, split, polynomial = self.expansion, self.split, self.expansion.polynomial
-        share, tail = polynomial.share_outside(split.coordinates(split.flat(positions))), np.nan
-        if expansion.rays is not None and expansion.outwards is not None:
-            x = split.coordinates(expansion.rays.points)
-            potentials, _ = split.potentials(expansion.rays.points, expansion.outwards, np.zeros_like(x))
-            errors = expansion.outwards - polynomial.values(x)
-            errors -= np.mean(expansion.values - polynomial.values(expansion.points))
-            tail = tail_errors(expansion.rays.farthest, -potentials, errors).all
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
+        expansion, split, rays = self.expansion, self.split, self.expansion.rays
+        polynomial, x = expansion.polynomial, split.coordinates(rays.points)
+        share = polynomial.share_outside(split.coordinates(split.flat(positions)))
+        potentials, _ = split.potentials(rays.points, expansion.outwards, np.zeros_like(x))
+        errors = expansion.outwards - polynomial.values(x)
+        errors -= np.mean(expansion.values - polynomial.values(expansion.points))
+        tail, _ = tail_errors(rays.farthest, -potentials, errors)
         report = split.report("expansion of shards", expansion.order)
         report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
         doubts = []
         if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
-            doubts.append(
-                f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made, and "
-                f"{share:.0%} of the draws are elsewhere; expand the shards again, at=this posterior"
-            )
+            off = f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made"
+            elsewhere = f"{share:.0%} of the draws are elsewhere"
+            doubts.append(f"{off}, and {elsewhere}; expand the shards again, at=this posterior")
         if not tail <= TAIL_TOLERANCE:
-            doubts.append(
-                f"a variance is off by {tail:.1%}: where that remains, the posterior has a tail that the expansion has "
-                "not; fit the records"
-            )
-        return Verdict(dataclasses.replace(report, doubt="; ".join(doubts) or None))
+            off = f"a variance is off by {tail:.1%}: where that remains"
+            doubts.append(f"{off}, the posterior has a tail that the expansion has not; fit the records")
+        return dataclasses.replace(report, doubt="; ".join(doubts) or None)
 
 
 @dataclasses.dataclass(eq=False)
 class ExpandedCategories(Expanded):
     """A model of expanded sketches, whose reference are the records that they were made from, if these are kept."""
 
+    coordinates = staticmethod(np.asarray)  # the parameters themselves
     density: Density
     sampler: Sampler
-    records: Callable[..., Surrogate]
-    name = "a sketch"
+    records: GiveUp
 
     def __post_init__(self) -> None:
         kept = [data.records is not None for data in self.density.data if isinstance(data, ExpandedSketch)]
@@ -794,10 +743,9 @@ class ExpandedCategories(Expanded):
         self.key = jax.random.fold_in(self.sampler.key, self.sampler.num_chains)
 
     def prepare(self, chains: Any) -> None:
-        """The shares of categories that the expansions depend on are compiled."""
         super().prepare(chains)
         self._sketches: list[ExpandedSketch] = []
-        first, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), chains.example))
+        first, unravel = ravel_pytree(chains.example)
 
         def shares(row: Array) -> list[Array]:
             parameters = unravel(row)
@@ -817,9 +765,6 @@ class ExpandedCategories(Expanded):
         order = max(sketch.polynomial.order for sketch in self._sketches)
         return Report(ran="expansion", count=sum(int(sketch.size) for sketch in self._sketches), order=order)
 
-    def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
     def errors(self, x: np.ndarray) -> np.ndarray:
         return sum(sketch.log_likelihood(theta) - sketch.polynomial.values(theta) for sketch, theta in self._at(x))
 
@@ -827,70 +772,57 @@ class ExpandedCategories(Expanded):
         (potentials, gradients), errors = self.chains.potentials(rows), self.errors(rows)
         return errors - potentials, -gradients, errors
 
-    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         if self.least_warmup < np.inf:
             return super().judge(positions, final)
         rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
         share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
         doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
         report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
-        return Verdict(dataclasses.replace(report, doubt=doubt if share > 0 else None))
+        return dataclasses.replace(report, doubt=doubt if share > 0 else None)
 
 
 def expanded_records(
-    density: Density,
-    sites: dict[str, Site],
-    sampler: Sampler,
-    expand: bool | Expansion | None,
-    records: Callable[..., Surrogate],
+    density: Density, sites: dict[str, Site], sampler: Sampler, expand: bool | Expansion | None, records: GiveUp
 ) -> Surrogate | None:
-    """Expansions of the records; None if these are neither requested nor worthwhile. ValueError if one is given, and is
-    of another model, or of more records than the arguments have, with a posterior of several modes.
-    """
+    """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
     given = expand if isinstance(expand, Expansion) else None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
     if expand is None and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS):
         return None
-    min_records = WORTHWHILE_RECORDS if expand is None else REQUESTED_RECORDS
+    least = WORTHWHILE_RECORDS if expand is None else REQUESTED_RECORDS
     try:
-        split = SplitModel(density, sites, sampler.kernel._init_strategy, sampler.key, min_records)
-    except Uncut as reason:
+        split = SplitModel(density, sites, sampler.kernel._init_strategy, sampler.key, least)
+    except NoExpansion as reason:
         if given is not None:
             raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
         return records(str(reason)) if expand else None
+    if given is not None:
+        split.check("expand", given)
     cut = split.cut
-    if given is not None and (given.names, given.points.shape[1:]) != (cut.names, cut.shape):
-        raise ValueError(
-            f"the expansion is of another model: it is in {given.names}, of shape {given.points.shape[1:]}, "
-            f"and here records see {cut.names}, of shape {cut.shape}"
-        )
     narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
-    if expand is None and not (narrow and GRADIENTS * float(sampler.iterations) * float(split.work) >= MIN_WORK):
+    if expand is None and not (narrow and float(sampler.iterations) * float(split.work) >= MIN_WORK):
         return None
     split.compile(passes=given is None or given.count == cut.count)
     return _begun(split, sampler, records, given)
 
 
-def _begun(
-    split: SplitModel, sampler: Sampler, records: Callable[..., Surrogate], given: Expansion | None
-) -> Surrogate:
+def _begun(split: SplitModel, sampler: Sampler, records: GiveUp, given: Expansion | None) -> Surrogate:
     """The given expansion, or one around the mode; the records if there is none."""
     of_shards = given is not None and given.count != split.cut.count
     try:
         mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
-    except NoMode as reason:
+    except NoExpansion as reason:
         if of_shards:
-            raise ValueError(
-                f"the expansion has no mode that chains could start from: {reason}; expand the shards again, at= "
-                "points that are nearer to the posterior of all of them"
-            ) from None
+            why = f"the expansion has no mode that chains could start from: {reason}"
+            raise ValueError(f"{why}; expand the shards again, at= points nearer to the posterior of all") from None
         # A given one may be around another place, or of other records.
         return records(str(reason), split.report()) if given is None else _begun(split, sampler, records, None)
     if given is None:
         expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
         return ExpandedRecords(split, sampler, records, expansion, mode)
     if of_shards:
-        return ExpandedShards(split, given, mode)
+        return ExpandedShards(split, sampler, records, given, mode)
     # Where this fails, another one around the mode is tried.
     return ExpandedRecords(split, sampler, lambda *_: _begun(split, sampler, records, None), given, mode, given=True)

@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, NUTS
 from numpyro.primitives import Messenger
 
-from ldpbayes._core.checks import at_least, checked, warn
+from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference.chains import Sampler, can_run, evenly_spaced
+from ldpbayes.inference.chains import Sampler, evenly_spaced
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
@@ -40,8 +40,7 @@ UNKNOWN_PRIVACY = (
 GENERATED = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
 MAX_BYTES = 1 << 28  # bytes of a generated group
 
-# From a random key and values of the latent sites to arrays by observed site.
-_Generate: TypeAlias = Callable[[Key, Params], Params]
+_Generate: TypeAlias = Callable[[Key, Params], Params]  # from values of the latent sites to arrays by observed site
 
 
 def fit(
@@ -66,16 +65,13 @@ def fit(
 ) -> Any:
     """Posterior of a NumPyro model, as ArviZ data that carry the mechanisms and their privacy statements.
 
-    One chain is compiled, once for all data of one structure, and kept for later calls. Everything runs in double
-    precision. A model without a release is fitted, too.
+    A chain is compiled once for all data of one structure, and runs in double precision. A model needs no release.
 
     Parameters
     ----------
-    model : callable
-        NumPyro model, called as ``model(*args, **kwargs)``.
-    *args, **kwargs
-        Arguments of the model, releases and sketches among them. Series become arrays; of a data frame, the model has
-        ``frame["age"]`` as an array, and ``frame`` or ``frame[["age", "income"]]`` as a matrix (``frame @ slopes``).
+    model, *args, **kwargs
+        NumPyro model and its arguments, releases and sketches among them. Series become arrays; of a data frame, the
+        model has ``frame["age"]`` as an array, and ``frame`` or ``frame[["age", "income"]]`` as a matrix.
     seed : int
         Results are a function of the seed, the data and the library versions.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
@@ -83,27 +79,23 @@ def fit(
     num_warmup, num_samples, num_chains : int
         Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
     chain_method : {"threads", "vectorized"}, optional
-        How chains of HMC and NUTS run, with equal draws to rounding. Default: in threads on a CPU; vectorised, spread
-        over all devices, on accelerators.
-    init_strategy : callable, optional
-        Where chains start, such as `numpyro.infer.init_to_median`. Default: the kernel's, in NumPyro `init_to_uniform`.
-    target_accept_prob : float, optional
-        Mean acceptance probability in (0, 1) that the step size is adapted to. Default: the kernel's, in NumPyro 0.8.
-    max_tree_depth : int or (int, int), optional
-        An iteration of NUTS has at most 2**max_tree_depth steps; of a pair, the first is for the warm-up. Default: 10.
+        How chains of HMC and NUTS run, with equal draws to rounding. Default: in threads on a CPU; vectorised over all
+        devices on accelerators.
+    init_strategy, target_accept_prob, max_tree_depth : optional
+        Options of NumPyro's kernels; default: the kernel's own, in NumPyro `init_to_uniform`, 0.8 and 10. A pair of
+        depths is one for the warm-up and one for the draws.
     progress_bar : bool
         Whether a bar on stderr (lines, if it is a file) counts the iterations.
     expand : bool or Expansion, optional
-        Whether the log-likelihood of many records may be replaced by an expansion, a polynomial that is compared with
-        the records at posterior draws, and reweighted or given up if it is not exact. Default: if that pays. An
-        expansion by `expand` stands for all records, of which the arguments may be any part.
+        Whether a polynomial may stand for the log-likelihood of many records. It is compared with them at posterior
+        draws, and reweighted or given up if it is not exact. Default: if that pays. An expansion by `expand` stands for
+        all records, of which the arguments may be any part.
     dims, coords : dict, optional
         Names of the axes of values by site (default: those of plates), and labels by axis:
         ``dims={"slopes": ["region"]}``, ``coords={"region": ["north", "south"]}``.
-    posterior_predictive : bool
-        Whether data are replicated at the draws: what the mechanism would release of as many other records.
-    log_likelihood : bool
-        Whether the log-likelihood of every record is computed at the draws, for `arviz.loo`; not for sketches.
+    posterior_predictive, log_likelihood : bool
+        Whether data are replicated at the draws (what the mechanism would release of as many other records), and
+        whether the log-likelihood of every record is computed there, for `arviz.loo`; not for sketches.
 
     Returns
     -------
@@ -111,9 +103,9 @@ def fit(
         Groups posterior, sample_stats and observed_data (a sketch's nodes, whose weights are in constant_data; with
         posterior_predictive its released values, if it has kept them), and on request posterior_predictive and
         log_likelihood (of evenly spaced draws, if all would take more than 256 MiB). Attributes: ``privacy``, what was
-        promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest log-likelihood error of the
-        sketches at posterior draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors; null
-        without an expansion), ``release_warnings``, ``convergence_warnings``.
+        promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest error of the sketches at posterior
+        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null), ``release_warnings``,
+        ``convergence_warnings``.
 
     Warns
     -----
@@ -129,8 +121,8 @@ def fit(
     Raises
     ------
     ValueError
-        If a release has no values, or values that its mechanism cannot have released; if the model has nothing to
-        sample; if ``expand``, ``dims`` or ``coords`` do not fit it; or if a sketch lacks records that are requested.
+        If a release has no values, or impossible ones; if the model has nothing to sample; if ``expand``, ``dims`` or
+        ``coords`` do not fit it; or if a sketch lacks records that are requested.
     """
     num_warmup = at_least(0, "num_warmup", num_warmup)
     num_samples, num_chains = at_least(1, "num_samples", num_samples), at_least(1, "num_chains", num_chains)
@@ -142,21 +134,18 @@ def fit(
     _check_call(model, args, kwargs)
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
-        raise ValueError(
-            "fit needs released values; a release with only a count is for simulation (numpyro's Predictive)"
-        )
+        raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
         if not any(site.latent for site in sites.values()):
-            raise ValueError(
-                "the model has no site to sample; a model factory is called first, as in fit(clipped_gaussian(), ...)"
-            )
+            raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         mechanisms, axes = mechanisms_of(model, (args, kwargs), sites), labels(dims, coords, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
         generated = {name: generator(name, function(density), density) for name, function in requested.items()}
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
-        outside = None if can_run(made, sites) else factory
+        plain = type(made) in (HMC, NUTS) and made.model is not None and all(site.plain for site in sites.values())
+        outside = None if plain else factory
         if outside is not None and expand:
             raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
         doubts = [doubt for data in density.data for doubt in data.doubts]
@@ -216,11 +205,9 @@ def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:
     options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
-        raise ValueError(
-            f"{' and '.join(options)} is for a kernel that fit makes; this one has been made, with its own"
-        )
+        raise ValueError(f"{' and '.join(options)} is for a kernel that fit makes; this one has been made")
     if accept is not None:
-        checked("target_accept_prob", accept, "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1) & (a.ndim == 0))
+        checked("target_accept_prob", accept, *ONE_INSIDE_0_1)
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
         at_least(1, "max_tree_depth", each)
     return functools.partial(kernel, **options) if options else kernel
@@ -257,10 +244,6 @@ def _variables(model: Model) -> list[Any]:
         values: list[Any] = []
         if isinstance(function, functools.partial):
             values = [function.func, *function.args, *function.keywords.values()]
-        elif isinstance(function, Messenger):  # a handler, such as `privatize`
-            values = [function.fn]
-        elif hasattr(function, "__wrapped__") and not inspect.isfunction(function):  # such as a model of `ldp.models`
-            values = [function.__wrapped__]
         elif inspect.ismethod(function):
             values = [function.__func__, *vars(function.__self__).values()]
         elif inspect.isfunction(function):
@@ -269,6 +252,8 @@ def _variables(model: Model) -> list[Any]:
                 values = [*closure.nonlocals.values(), *(function.__defaults__ or ())]
                 # Data, and functions that are defined in the model's module.
                 values += [v for v in closure.globals.values() if not inspect.isroutine(v) or v.__module__ == module]
+        else:  # a handler, such as `privatize`, or a wrapper, such as a model of `ldp.models`
+            values = [function.fn if isinstance(function, Messenger) else getattr(function, "__wrapped__", None)]
         parts = leaves(values)
         variables += parts
         pending += parts
@@ -285,9 +270,7 @@ def _data_groups(density: Density) -> dict[str, Params]:
 
 
 def generator(name: str, function: _Generate, density: Density) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
-    """The values of ``function`` at samples (chains, draws, ...), and the numbers of the draws: evenly spaced, if all
-    would take more than `MAX_BYTES`.
-    """
+    """``function`` at samples (chains, draws, ...), and at which draws: evenly spaced, if all exceed `MAX_BYTES`."""
     example = jax.eval_shape(density.values, jax.random.key(0))
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:

@@ -13,6 +13,7 @@ from jax import lax
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._core.checks import warn
+from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Model
 from ldpbayes.data import ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
@@ -35,7 +36,7 @@ def observe(
     Parameters
     ----------
     name : str
-        Site name.
+        Of the site.
     base_dist : numpyro.distributions.Distribution
         Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
         regression on public covariates), (G,) for G groups. Plates and masks are respected; enumerated latent variables
@@ -50,8 +51,7 @@ def observe(
     Returns
     -------
     Array or list of Array
-        The released values, a sketch's nodes, or the number of records of an expansion, joined over groups; an array
-        for each kind of site.
+        The released values, a sketch's nodes, or an expansion's number of records, joined over groups; one a site.
 
     Raises
     ------
@@ -61,25 +61,25 @@ def observe(
     """
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
-            stands_for = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
+            laws = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
             raise ValueError(
-                f"site {name!r}: a sketch of records with {stands_for} needs a base distribution of batch shape "
-                f"{data.law_shape}, got {base_dist.batch_shape}; pass the release itself, one sketch a group, or (for "
-                "categories) a sketch made with by="
+                f"site {name!r}: a sketch of {laws} needs a base distribution of batch shape {data.law_shape}, got "
+                f"{base_dist.batch_shape}; pass the release itself, a sketch a group, or one made with by="
             )
         return _observe_sketch(name, base_dist, data, options)
     if isinstance(data, (list, tuple)):
         return _observe_groups(name, base_dist, data, options)
     if not isinstance(data, Release):
-        raise TypeError(
-            f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {type(data).__name__}"
-        )
+        kind = type(data).__name__
+        raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {kind}")
     shape = base_dist.batch_shape
     if shape[-1:] not in ((), (1,), (data.count,)) or not _has_records((*shape[:-1], data.count), data.count):
-        raise ValueError(
-            f"site {name!r}: the base distribution has batch shape {shape}, but the release has {data.count} records"
-        )
-    return _observe_records(name, base_dist, data.mechanism, data.values, data.count, options)
+        records = f"the release has {data.count} records"
+        raise ValueError(f"site {name!r}: the base distribution has batch shape {shape}, but {records}")
+    law = privatized_law(base_dist, data.mechanism, **options)
+    with _CountedOnce(name, data.count):
+        law = law.expand(lax.broadcast_shapes(shape, (data.count,)))
+        return numpyro.sample(name, law, obs=data.values, infer=dict(_RELEASED))
 
 
 _RELEASED = {"released": True}  # marks a site whose mechanism is that of a release or a sketch, which `fit` finds
@@ -101,9 +101,9 @@ class _CountedOnce(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
+            shape, count = msg["fn"].batch_shape, self.count
             raise ValueError(
-                f"site {self.name!r}: plates make it of shape {msg['fn'].batch_shape}, but the release has "
-                f"{self.count} records, each of which counts once"
+                f"site {self.name!r}: plates make it of shape {shape}, but the release has {count} records"
             )
 
 
@@ -121,8 +121,7 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     if isinstance(sketch, ExpandedSketch):
         if not (is_concrete(keep) and np.all(keep)):
             raise ValueError(
-                f"site {name!r}: an expansion is of all records together, of which a mask cannot leave some out; "
-                "release.sketch(expand=False) counts released values instead"
+                f"site {name!r}: an expansion is of all records, and a mask cannot leave some out; use expand=False"
             )
         return numpyro.sample(name, law, obs=sketch.size)
     groups = getattr(sketch, "groups", None)
@@ -138,41 +137,32 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
         return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=dict(_RELEASED))
 
 
-def _observe_records(
-    name: str, base_dist: dist.Distribution, mechanism: Mechanism, values: Array, count: int, options: dict[str, Any]
-) -> Array:
-    site = privatized_law(base_dist, mechanism, **options)
-    with _CountedOnce(name, count):
-        law = site.expand(lax.broadcast_shapes(base_dist.batch_shape, (count,)))
-        return numpyro.sample(name, law, obs=values, infer=dict(_RELEASED))
-
-
-def _observe_groups(
-    name: str, base_dist: dist.Distribution, data: Sequence[Any], options: dict[str, Any]
-) -> Array | list[Array]:
+def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, options: dict) -> Array | list[Array]:
     """One site for all groups whose data are of one kind."""
     kinds: dict[Hashable, list[int]] = {}
     for group, part in enumerate(data):
         if not isinstance(part, (Release, Sketch)):
             raise TypeError(f"site {name!r}: group {group} must be a Release or a Sketch, got {type(part).__name__}")
         if isinstance(part, Sketch) and part.law_shape != ():
-            raise ValueError(
-                f"site {name!r}: group {group} is a sketch of {part.law_shape[0]} groups, and needs a site of its own"
-            )
+            several = f"a sketch of {part.law_shape[0]} groups"
+            raise ValueError(f"site {name!r}: group {group} is {several}, and needs a site of its own")
         kinds.setdefault(_kind(part), []).append(group)
     if not data or base_dist.batch_shape != (len(data),):
         raise ValueError(
             f"site {name!r}: {len(data)} groups need a base distribution of batch shape ({len(data)},), one law a group"
             f"{' and one at least' if not data else ''}; got {base_dist.batch_shape}"
         )
+    joined: Any
     sites = []
     for number, groups in enumerate(kinds.values()):
         site, parts = name if len(kinds) == 1 else f"{name}_{number}", [data[group] for group in groups]
         if isinstance(parts[0], Release):
-            sites.append(_observe_releases(site, base_dist, np.array(groups), parts, options))
+            joined, numbers = _joined_release(site, groups, parts), np.repeat(groups, [part.count for part in parts])
+            laws = _laws(site, base_dist, numbers, parts[0].mechanism)
         else:
+            joined = joined_sketch(parts)
             laws = _laws(site, base_dist, np.array(groups)) if len(groups) < len(data) else base_dist
-            sites.append(_observe_sketch(site, laws, joined_sketch(parts), options))
+        sites.append(observe(site, laws, joined, **options))
     return sites[0] if len(kinds) == 1 else sites
 
 
@@ -187,27 +177,22 @@ def _kind(data: Any) -> Hashable:
     return structure, tuple(tuple(np.ravel(b).tolist()) if is_concrete(b) else id(b) for b in bounds)
 
 
-def _observe_releases(
-    name: str, base_dist: dist.Distribution, groups: np.ndarray, releases: list[Release], options: dict[str, Any]
-) -> Array:
+def _joined_release(name: str, groups: list[int], releases: list[Release]) -> Release:
     counts, values = [release.count for release in releases], [release.values for release in releases]
-    missing = [part is None for part in values]
-    if any(missing) and not all(missing):
-        raise ValueError(
-            f"site {name!r}: the release of group {groups[missing.index(True)]} has no values, and others have"
-        )
-    law = _laws(name, base_dist, np.repeat(groups, counts), releases[0].mechanism)
+    missing = [group for group, part in zip(groups, values, strict=True) if part is None]
+    if 0 < len(missing) < len(values):
+        raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, and others have")
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
-    joined = None if any(missing) else (np if is_concrete(values) else jnp).concatenate(values)
-    return _observe_records(name, law, mechanism, joined, sum(counts), options)
+    joined = None if missing else (np if is_concrete(values) else jnp).concatenate(values)
+    return unchecked(Release, joined, mechanism, sum(counts), ())
 
 
 def _laws(
-    name: str, base_dist: dist.Distribution, groups: np.ndarray, mechanism: Mechanism | None = None
+    name: str, law: dist.Distribution, groups: np.ndarray, mechanism: Mechanism | None = None
 ) -> dist.Distribution:
     """The laws and masks of groups, by their numbers, which may repeat."""
-    law, keep = unwrapped(base_dist)
-    law = law.expand(base_dist.batch_shape) if law.batch_shape != base_dist.batch_shape else law
+    shape, (law, keep) = law.batch_shape, unwrapped(law)
+    law = law.expand(shape) if law.batch_shape != shape else law
     try:
         law = law_of_records(law, groups, mechanism)
     except TypeError as error:
@@ -235,7 +220,7 @@ class privatize(Messenger):
     model : callable
         A NumPyro model.
     mechanisms : dict
-        Site name to `Mechanism`: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``.
+        `Mechanism` by site: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``.
     **options
         ``method`` and ``panels`` of `Privatized`.
 
@@ -244,8 +229,7 @@ class privatize(Messenger):
     TypeError
         In a run, if a site observes a sketch, or a release without a mechanism for it.
     ValueError
-        In a run, if the model has no sample site of one of the names, or one observes concrete values that its
-        mechanism cannot have released, or a release by another mechanism.
+        In a run, if the model has no such site, or one observes impossible values or a release by another mechanism.
 
     Warns
     -----
@@ -258,12 +242,11 @@ class privatize(Messenger):
             raise TypeError(f"privatize takes a model, then its mechanisms; as the model it got {model!r}")
         if not isinstance(mechanisms, Mapping):
             raise TypeError(
-                'mechanisms must be a dict from the name of a site to its mechanism, as in privatize(model, {"y": '
-                f"mechanism}}), got {mechanisms!r}"
+                f'mechanisms must be a dict by site, as in privatize(model, {{"y": mechanism}}), got {mechanisms!r}'
             )
         for name, value in mechanisms.items():
             if not isinstance(value, Mechanism):
-                raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {_in_words(value)}")
+                raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {value!r}")
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites: list[str] = []
         self._doubts: dict[str, str] = {}
@@ -274,38 +257,28 @@ class privatize(Messenger):
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         return f"{type(self).__name__}({', '.join([model, repr(self.mechanisms), *options])})"
 
-    def __enter__(self) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._sites = []
-        return super().__enter__()
-
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        super().__exit__(exc_type, exc_value, traceback)
-        missing = set(self.mechanisms) - set(self._sites)
-        if exc_type is None and missing:
-            raise ValueError(
-                f"the model has no sample site {', '.join(map(repr, sorted(missing)))}; "
-                f"its sites are {', '.join(self._sites)}"
-            )
+        value = super().__call__(*args, **kwargs)
+        missing = ", ".join(map(repr, sorted(set(self.mechanisms) - set(self._sites))))
+        if missing:
+            raise ValueError(f"the model has no sample site {missing}; its sites are {', '.join(self._sites)}")
+        return value
 
     def process_message(self, msg: Message) -> None:
         """Replace a named site's distribution by its privatized version, and a release by its values."""
         if msg["type"] != "sample":
             return
-        name, value = msg["name"], msg["value"]
+        name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
         self._sites.append(name)
         if isinstance(value, Sketch):
-            raise TypeError(
-                f"site {name!r} observes a {type(value).__name__}, but a privatized model needs the records: pass the "
-                "release, or write the site with ldpbayes.observe, which takes sketches"
-            )
+            raise TypeError(f"site {name!r} observes a {kind}, not records: pass the release, or use ldpbayes.observe")
         stated = self.mechanisms.get(name)
         if isinstance(value, Release):
             if stated is None:
                 raise TypeError(f"site {name!r} observes a release, but privatize is given no mechanism for it")
             if is_concrete(stated, value.mechanism) and stated != value.mechanism:
-                raise ValueError(
-                    f"site {name!r}: privatize is given {stated!r}, but the release is by {value.mechanism!r}"
-                )
+                raise ValueError(f"site {name!r}: privatize is given {stated!r}, the release is by {value.mechanism!r}")
             msg["value"], msg["is_observed"] = value.values, value.values is not None
             msg["infer"] = msg["infer"] | _RELEASED
         if stated is not None:
@@ -328,14 +301,3 @@ class privatize(Messenger):
     def doubts(self) -> tuple[str, ...]:
         """The warnings of all runs."""
         return tuple(self._doubts.values())
-
-
-def _in_words(value: object) -> str:
-    """What an argument is that should be a mechanism, with advice."""
-    if isinstance(value, type) and issubclass(value, Mechanism):
-        return f"the class {value.__name__}: make one, with its budget"
-    if isinstance(value, (Release, Sketch)):
-        return f"a {type(value).__name__}; its mechanism is its attribute .mechanism"
-    if isinstance(value, str):
-        return f"the string {value!r}; ldpbayes.mechanism makes one by name"
-    return type(value).__name__

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC, MCMC, NUTS
+from numpyro.infer import HMC, MCMC
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import Program, kept, trace
-from ldpbayes.inference.density import RUNNING, Density, Site
+from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
+from ldpbayes.inference.density import RUNNING, Density
 
 FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_PAUSE = 300.0  # seconds between lines at most
@@ -88,12 +88,6 @@ MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
 MAX_BYTES = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
 MAX_STARTS = 100  # points at which a chain may try to start
-MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
-
-
-def can_run(kernel: Any, sites: Mapping[str, Site]) -> bool:
-    """Whether `Chains` can run a kernel of NumPyro on a model with these sites."""
-    return type(kernel) in (HMC, NUTS) and kernel.model is not None and all(site.plain for site in sites.values())
 
 
 class Chains:
@@ -101,7 +95,7 @@ class Chains:
     of which there is one for all chains, or one for each, of one structure. Two compiled functions, for the start of a
     chain and for some of its iterations, serve all data of one structure. Draws are a function of the keys (chains,),
     not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
-    `constrained` is compiled for ``num_samples`` draws a chain; `example` has the shapes of unconstrained parameters.
+    `constrained` is compiled for ``num_samples`` draws a chain; `example` has zeros for unconstrained parameters.
     """
 
     measure = staticmethod(Density.potential)  # of positions
@@ -120,21 +114,21 @@ class Chains:
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
         self._warmup = num_warmup
 
-        def start(data: PyTree, key: Key) -> Params:
-            return density(data).start(key, kernel._init_strategy)
+        def traced(function: Callable, *examples: Any) -> tuple[Traced, list[tuple]]:
+            return trace(lambda part, *args: function(density(part), *args), *examples, data=data)
 
-        def slope(data: PyTree, parameters: Params) -> tuple[Array, Params]:
-            potential = density(data).potential
+        def slope(density: Density, parameters: Params) -> tuple[Array, Params]:
             if kernel._forward_mode_differentiation:  # for models with loops that have no reverse mode
-                return potential(parameters), jax.jacfwd(potential)(parameters)
-            return jax.value_and_grad(potential)(parameters)
+                return density.potential(parameters), jax.jacfwd(density.potential)(parameters)
+            return jax.value_and_grad(density.potential)(parameters)
 
-        self._starting, start_arrays = trace(start, keys[0], data=data)
-        self.example = jax.eval_shape(self._starting, start_arrays[0], keys[0])
-        self._gradient, slope_arrays = trace(slope, self.example, data=data)
+        self._starting, start_arrays = traced(lambda density, key: density.start(key, kernel._init_strategy), keys[0])
+        shapes = jax.eval_shape(self._starting, start_arrays[0], keys[0])
+        self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self._gradient, slope_arrays = traced(slope, self.example)
         self._arrays = list(zip(start_arrays, slope_arrays, strict=True))
         options = _hmc_options(kernel, self.example)
-        dimensions = sum(leaf.size for leaf in jax.tree.leaves(self.example))
+        dimensions = sum(leaf.size for leaf in self.example.values())
         self._rows = max(1, min(MAX_ITERATIONS, MAX_BYTES // (8 * (dimensions + len(STATISTICS)))))
         # Arrays are equal as text where all numbers are; a function, whose text has its address, equals itself only.
         described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
@@ -143,10 +137,7 @@ class Chains:
         key = self._starting.key, self._gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
 
-        def constrain(data: PyTree, parameters: Params) -> Params:
-            return density(data).constrained(parameters)
-
-        constraining, self._constants = trace(constrain, self.example, data=data)
+        constraining, self._constants = traced(Density.constrained, self.example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
         vectorized = jax.vmap(constraining, (None, 0))
         self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
@@ -155,8 +146,7 @@ class Chains:
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
         starting, gradient, example, rows = self._starting, self._gradient, self.example, self._rows
-        kernel = self._kernel
-        potentials = functools.partial(_potential, gradient)
+        potentials, kernel = functools.partial(_potential, gradient), self._kernel
         initial, following = hmc(potential_fn_gen=potentials, kinetic_fn=kernel._kinetic_fn, algo=kernel._algo)
         initial = functools.partial(initial, num_warmup=self._warmup, **options)
 
@@ -166,11 +156,11 @@ class Chains:
                 key, own = jax.random.split(key)
                 position = starting(arrays[0], own)
                 value, slope = gradient(arrays[1], position)
-                finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(slope)]
-                return tries + 1, key, position, value, slope, jnp.isfinite(value) & jnp.all(jnp.array(finite))
+                finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
+                return tries + 1, key, position, value, slope, finite
 
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example)
-            first = 0, key, nothing, jnp.zeros(()), nothing, jnp.array(False)
+            nothing = jax.tree.map(jnp.zeros_like, example)
+            first = 0, key, nothing, 0.0, nothing, False
             *_, key, position, value, slope, finite = lax.while_loop(
                 lambda carry: (carry[0] < MAX_STARTS) & ~carry[-1], attempt, first
             )
@@ -219,12 +209,10 @@ class Chains:
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...), of further iterations."""
-        stop = threading.Event()
-        work = functools.partial(self._run_chain, iterations, stop, bar)
-        threads = min(len(self._states), os.cpu_count() or 1)
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="ldpbayes-chain")
+        stop, count = threading.Event(), len(self._states)
+        pool = ThreadPoolExecutor(min(count, os.cpu_count() or 1), "ldpbayes-chain")
+        futures = [pool.submit(self._run_chain, iterations, stop, bar, index) for index in range(count)]
         try:
-            futures = [pool.submit(work, index) for index in range(len(self._states))]
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, timeout=0.1)
@@ -252,7 +240,7 @@ class Chains:
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
-        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example))
+        flat, unravel = ravel_pytree(self.example)
 
         def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
             value, gradient = self._gradient(arrays, unravel(row))
@@ -290,7 +278,7 @@ class Chains:
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _raise_no_start(self, index: int) -> None:
-        """Raise NumPyro's error for a model without a finite density."""
+        """Raise NumPyro's error for a model without a finite density, with its warnings."""
         density, strategy = self._density(self._data[index % len(self._data)]), self._kernel._init_strategy
         options = {"init_strategy": strategy, "model_args": density.args, "model_kwargs": density.kwargs}
         with RUNNING:
@@ -299,11 +287,9 @@ class Chains:
 
 
 class NumpyroChains:
-    """Chains of any kernel by `numpyro.infer.MCMC`, which compiles them at every call, and warms up when they `run`.
-    Their positions are samples.
-    """
+    """Chains of any kernel by `numpyro.infer.MCMC`, which compiles them at every call. Their positions are samples."""
 
-    measure = staticmethod(Density.log_density)
+    measure = staticmethod(Density.log_likelihood)
 
     def __init__(self, density: Density, sampler: "Sampler") -> None:
         self._density, self._sampler = density, sampler
@@ -313,28 +299,11 @@ class NumpyroChains:
         return jax.eval_shape(self._density.values, jax.random.key(0))
 
     def warm_up(self, bar: Bar | None = None) -> Params:
-        """No positions: `run` warms up."""
-        return {}
+        return {}  # `run` warms up
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
-        """Samples by site and statistics by name, (chains, iterations, ...)."""
         sampler, density = self._sampler, self._density
-        kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
-        parts, structure = jax.tree.flatten((args, kwargs))
-        ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
-        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
-        if large and callable(kernel):
-            # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
-            def model_of_arrays(arrays: list[Array]) -> Any:
-                replaced = parts.copy()
-                for i, array in zip(large, arrays, strict=True):
-                    replaced[i] = array
-                positional, named = jax.tree.unflatten(structure, replaced)
-                return density.model(*positional, **named)
-
-            model, args, kwargs = model_of_arrays, ([parts[i] for i in large],), {}
-        if callable(kernel):
-            kernel = kernel(model)
+        kernel = sampler.outside(density.model) if callable(sampler.outside) else sampler.outside
         # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without a starting point.
         one_device = "vectorized" if isinstance(kernel, HMC) else "sequential"
         mcmc = MCMC(
@@ -344,11 +313,11 @@ class NumpyroChains:
             num_chains=sampler.num_chains,
             chain_method="parallel" if 1 < sampler.num_chains <= jax.local_device_count() else one_device,
             progress_bar=sampler.progress_bar,
-            jit_model_args=bool(large),
         )
         # Kernels other than HMC and NUTS keep other statistics, or none.
+        fields = STATISTICS if isinstance(kernel, HMC) else ()
         with RUNNING:
-            mcmc.run(sampler.key, *args, extra_fields=STATISTICS if isinstance(kernel, HMC) else (), **kwargs)
+            mcmc.run(sampler.key, *density.args, extra_fields=fields, **density.kwargs)
         return jax.device_get((mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)))
 
     def constrained(self, positions: Params) -> Params:
@@ -357,9 +326,9 @@ class NumpyroChains:
 
 @dataclass(frozen=True)
 class Sampler:
-    """How `fit` samples: a kernel made for the model, a random key, and numbers of iterations and chains."""
+    """How `fit` samples."""
 
-    kernel: Any
+    kernel: Any  # made for the model
     key: Key
     num_warmup: int
     num_samples: int
@@ -386,10 +355,8 @@ class Sampler:
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:
     """Flat parameters (draws, n), in the order of names, of positions (..., *shape) of each site."""
-    names = sorted(example)
-    lead = np.shape(positions[names[0]])[: np.ndim(positions[names[0]]) - np.ndim(example[names[0]])]
-    rows = np.concatenate([np.reshape(positions[name], (*lead, -1)) for name in names], axis=-1)
-    return rows.reshape(-1, rows.shape[-1])
+    parts = [np.reshape(positions[name], (-1, np.size(each))) for name, each in sorted(example.items())]
+    return np.concatenate(parts, axis=1)
 
 
 def evenly_spaced(draws: np.ndarray, count: int) -> np.ndarray:

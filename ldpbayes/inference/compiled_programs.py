@@ -1,8 +1,4 @@
-"""Compiled programs, kept by the structure of the computation, so that they serve other data.
-
-`trace` takes the arrays out of a function, `program_of` compiles a function of its arguments, and `kept` keeps what is
-compiled under a key; `inputs_in_use` says what a function depends on.
-"""
+"""Compiled programs, kept by the structure of the computation, so that they serve other data."""
 
 # What is taken from JAX. `jax.jit` keeps programs by the identity of a Python function, but a model makes its functions
 # anew in each call, and they close over data. So this module keeps programs by the equations of a function, to which
@@ -140,9 +136,7 @@ class Traced:
         return jax.tree.unflatten(self._tree, results)
 
 
-def trace(
-    function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)
-) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
+def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)) -> tuple[Traced, list[tuple]]:
     """Trace ``function(data, *examples)``, and compute what depends on the data, or arrays that it closes over, alone.
     Returns the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
     """
@@ -151,11 +145,9 @@ def trace(
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]
     fixed = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     arrays = [fixed | dict(zip(varying, jax.tree.leaves(each), strict=True)) for each in data]
-    late, early = _split(jaxpr, arrays[0])
+    late, early, entering = _split(jaxpr, arrays[0])
     if early:
-        inside = {*inputs, *(var for equation in late for var in equation.outvars)}
-        used = _used(late, jaxpr.outvars)
-        computed = list(dict.fromkeys(var for var in used if var not in inside and var not in arrays[0]))
+        computed = [var for var in dict.fromkeys(_used(late, jaxpr.outvars)) if var in entering]
         before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = before.program("before", before, needed[0])
         pairs = zip(arrays, needed, strict=True)
@@ -174,7 +166,7 @@ def inputs_in_use(function: Callable, *examples: dict[str, Any]) -> list[list[st
 
 def _extract(
     jaxpr: Any, equations: list[Any], arrays: list[dict], inputs: Sequence[Any], outputs: Sequence[Any], trees: tuple
-) -> tuple[Traced, list[tuple[jax.Array, ...]]]:
+) -> tuple[Traced, list[tuple]]:
     """Some equations of a jaxpr as a function, and its arrays; ``trees`` are the structures of inputs and outputs."""
     needed = {*_used(equations, outputs)}
     constants = [var for var in arrays[0] if var in needed]
@@ -183,14 +175,10 @@ def _extract(
     if hasattr(jaxpr, "consts"):  # since JAX 0.12 open and closed jaxprs are of one class
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
-    shared: dict[int, tuple[Any, jax.Array]] = {}  # an array that several entries of the data share is copied once
-
-    def placed(array: Any) -> jax.Array:
-        if id(array) not in shared:
-            shared[id(array)] = array, jax.device_put(array)
-        return shared[id(array)][1]
-
-    needed_arrays = [tuple(placed(each[var]) for var in constants) for each in arrays]
+    # An array that several entries of the data share is copied once.
+    distinct = {id(each[var]): each[var] for each in arrays for var in constants}
+    placed = {identity: jax.device_put(array) for identity, array in distinct.items()}
+    needed_arrays = [tuple(placed[id(each[var])] for var in constants) for each in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
 
@@ -205,7 +193,6 @@ def _work(equation: Any) -> int:
 
 
 def _size(equation: Any) -> int:
-    """Number of array entries that an equation reads and writes."""
     return sum(var.aval.size for var in _used([equation], equation.outvars))
 
 
@@ -215,35 +202,31 @@ def _used(equations: Iterable[Any], outputs: Iterable[Any] = ()) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
-def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """Equations that depend on the inputs, and those that depend on arrays alone, if these are worth a program."""
-    fixed, late = set(arrays), set()
-    producer: dict[Any, Any] = {}
+def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any], set[Any]]:
+    """Equations that depend on inputs, those on arrays alone if worth a program, and what goes from these to those."""
+    late, producer = set[int](), dict[Any, Any]()
     for equation in jaxpr.eqns:
         variables = _used([equation])
-        if variables and not equation.effects and fixed.issuperset(variables):
-            fixed.update(equation.outvars)
+        if variables and not equation.effects and all(var in arrays or var in producer for var in variables):
             producer |= dict.fromkeys(equation.outvars, equation)
         else:
             late.add(id(equation))
     # Variables that depend on arrays alone become arguments where they enter the other equations. Layout operations
     # stay among these, since their results take more room than what they are made from.
     frontier = _used((equation for equation in jaxpr.eqns if id(equation) in late), jaxpr.outvars)
-    entering = set()
+    entering = set[Any]()
     while frontier:
         var = frontier.pop()
-        if var not in producer or var in entering:
-            continue
-        equation = producer[var]
-        if equation.primitive.name in _LAYOUT:
+        equation = producer.get(var)
+        if equation is not None and equation.primitive.name in _LAYOUT:
             late.add(id(equation))
             frontier += _used([equation])
-        else:
+        elif equation is not None:
             entering.add(var)
     early = _live([equation for equation in jaxpr.eqns if not equation.effects], entering)
     if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_NUMBERS:
-        return _live(jaxpr.eqns, jaxpr.outvars), []
-    return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early
+        return _live(jaxpr.eqns, jaxpr.outvars), [], set()
+    return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early, entering
 
 
 def _live(equations: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import constrain_fn, helpful_support_errors, log_density, potential_energy, unconstrain_fn
+from numpyro.infer.util import constrain_fn, helpful_support_errors, potential_energy, unconstrain_fn
 from numpyro.util import _validate_model
 
 from ldpbayes._core.tracing import is_concrete
@@ -34,8 +34,7 @@ class Site(NamedTuple):
     plain: bool  # whether a sampler of unconstrained parameters takes it as it is
     records: int = 0  # number of observed records: concrete weights of a sketch's nodes count
     rows: int = 0  # number of observed values, each of which may stand for several records
-    # Whether an expansion uses its constrained values, which are single numbers or shares. Likelihoods of perturbed
-    # records are nearer to polynomials in these: they are smooth where a share or a scale is 0.
+    # whether an expansion uses its constrained values, in which likelihoods are smooth where a share or a scale is 0
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
@@ -122,11 +121,6 @@ class Density:
         with RUNNING:
             return unconstrain_fn(self.model, self.args, self.kwargs, values)
 
-    def log_density(self, values: Params) -> Array:
-        """Log density of values of the latent sites."""
-        with RUNNING:
-            return log_density(self.model, self.args, self.kwargs, values)[0]
-
     def log_likelihood(
         self, values: Params, unconstrained: Container[str] = (), observed: Iterable[str] | None = None
     ) -> Array:
@@ -204,14 +198,12 @@ def _has_numbers_or_shares(support: Any) -> bool:
 
 def _record_count(site: Message) -> tuple[int, int]:
     """Number of records observed at a site, and number of values that they are observed in."""
-    values, weights, laws = np.shape(site["value"]), site["scale"], site["fn"].batch_shape
+    name, values, laws = site["name"], np.shape(site["value"]), site["fn"].batch_shape
     try:
         shape = np.broadcast_shapes(laws, values[: len(values) - site["fn"].event_dim])
     except ValueError:
-        raise ValueError(
-            f"site {site['name']!r}: observed values of shape {values} are not those of {laws} laws"
-        ) from None
-    rows = math.prod(shape)
+        raise ValueError(f"site {name!r}: observed values of shape {values} are not those of {laws} laws") from None
+    rows, weights = math.prod(shape), site["scale"]
     if weights is None or not is_concrete(weights):
         return rows, rows
     return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights))))), rows

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro
 
 from ldpbayes._core.checks import LdpBayesWarning
-from ldpbayes._core.types import Key, PyTree
+from ldpbayes._core.types import Key, Params, PyTree
 from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
@@ -41,37 +41,29 @@ def labels(
         if name not in shapes:
             raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(shapes)}")
         if isinstance(axes, str) or len(axes) > len(shapes[name]):
-            raise ValueError(
-                f"dims of {name!r} must be a list of names, at most one for each axis of {shapes[name]}, got {axes!r}"
-            )
+            allowed = f"a list of names, at most one for each axis of {shapes[name]}"
+            raise ValueError(f"dims of {name!r} must be {allowed}, got {axes!r}")
         names[name] = list(axes)
-    places = [
-        (axis, name, size) for name, axes in names.items() for axis, size in zip(axes, shapes[name], strict=False)
-    ]
+    sizes: dict[str, dict[str, int]] = {}  # by axis and site
+    for name, axes in names.items():
+        for axis, size in zip(axes, shapes[name], strict=False):
+            sizes.setdefault(axis, {})[name] = size
     arrays = {axis: np.asarray(values) for axis, values in (coords or {}).items()}
     for axis, array in arrays.items():
-        sizes = {name: size for other, name, size in places if other == axis}
-        if not sizes:
-            known = ", ".join(dict.fromkeys(axis for axis, _, _ in places)) or "without names"
+        if axis not in sizes:
+            known = ", ".join(sizes) or "without names"
             raise ValueError(f"coords has {axis!r}, and the axes of the model are {known}; dims= names axes by site")
-        for name, size in sizes.items():
+        for name, size in sizes[axis].items():
             if array.shape != (size,):
-                raise ValueError(
-                    f"coords of {axis!r} must be {size} labels, one a place on that axis of {name!r}, got an array of "
-                    f"shape {array.shape}"
-                )
+                allowed = f"{size} labels, one a place on that axis of {name!r}"
+                raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
     return names, arrays
 
 
 def inference_data(
-    groups: Mapping[str, Mapping[str, Any]],
-    dims: Mapping[str, Sequence[str]],
-    coords: Mapping[str, np.ndarray] | None = None,
-    draw_numbers: Mapping[str, np.ndarray] | None = None,
+    groups: dict[str, Params], dims: dict[str, list[str]], coords: Params | None = None, numbers: Params | None = None
 ) -> Any:
-    """ArviZ data of groups of arrays (chains, draws, ...) by name; empty groups are left out. ``dims`` names the axes
-    behind, and ``draw_numbers`` says of which draws a group is that is not of all.
-    """
+    """ArviZ data of groups of arrays (chains, draws, ...), and the numbers of the draws where these are not all."""
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
         statistics["lp"] = -statistics["lp"]
@@ -84,7 +76,7 @@ def inference_data(
     library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
-    for name, draws in (draw_numbers or {}).items():
+    for name, draws in (numbers or {}).items():
         if callable(result.groups):  # in ArviZ 0.23
             result.assign_coords(draw=draws, groups=name, inplace=True)
         else:
@@ -95,9 +87,7 @@ def inference_data(
 def convergence_problems(result: Any) -> list[str]:
     """Sentences about chains that have not converged, one for each criterion, which name the parameters."""
     az, problems = arviz(), []
-    groups = result.groups() if callable(result.groups) else result.groups  # in ArviZ 0.23, in 1.x
-    has_statistics = "sample_stats" in {name.strip("/") for name in groups}
-    diverging = np.asarray(result["sample_stats"]["diverging"]) if has_statistics else np.zeros(0)
+    diverging = np.asarray(result["sample_stats"]["diverging"] if "sample_stats" in result else [])
     if np.any(diverging):
         problems.append(f"{int(np.sum(diverging))} of {diverging.size} draws diverged")
     posterior = dataset(result["posterior"])
@@ -110,19 +100,15 @@ def convergence_problems(result: Any) -> list[str]:
     with np.errstate(invalid="ignore", divide="ignore"):
         if chains > 1:
             worst = {name: float(each.max()) for name, each in az.rhat(varying).data_vars.items()}
-            high = [f"{name} {_decimals_above(each, MAX_RHAT)}" for name, each in worst.items() if not each <= MAX_RHAT]
+            # Rounded, a number just above the limit would not be.
+            texts = {name: f"{each:.3f}" if round(each, 3) > MAX_RHAT else f"{each}" for name, each in worst.items()}
+            high = [f"{name} {texts[name]}" for name, each in worst.items() if not each <= MAX_RHAT]
             problems += [f"R-hat is above {MAX_RHAT}: {', '.join(high)}"] if high else []
         for method in ("bulk", "tail"):
             least = {name: float(each.min()) for name, each in az.ess(varying, method=method).data_vars.items()}
             few = [f"{name} {np.floor(each):.0f}" for name, each in least.items() if not each >= enough]
             problems += [f"{method} effective sample size is below {enough}: {', '.join(few)}"] if few else []
     return problems
-
-
-def _decimals_above(value: float, limit: float) -> str:
-    """A number with as many decimals as show that it is above a limit."""
-    texts = (f"{value:.{decimals}f}" for decimals in range(3, 17))
-    return next((text for text in texts if float(text) > limit), f"{value}")
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])
@@ -134,10 +120,10 @@ class Weights(NamedTuple):
     log: np.ndarray  # (draws,), smoothed, on a log scale, normalised
     pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN`
     share: float  # effective number of draws over their number
+    ratios: np.ndarray  # (draws,), log densities of the posterior less those of what was sampled
 
     @property
     def good(self) -> bool:
-        """Whether the draws may be reweighted."""
         limit = min(MAX_PARETO_K, 1 - 1 / np.log10(len(self.log)))
         return bool(self.pareto_k <= limit and self.share >= MIN_SHARE)
 
@@ -145,7 +131,7 @@ class Weights(NamedTuple):
 def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     """Pareto-smoothed weights [VSGYG] of log ratios (draws,) of the posterior's density to the sampled one."""
     if not np.isfinite(log_ratios).all():
-        return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0)
+        return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0, log_ratios)
     log, shape = log_ratios - log_ratios.max(), 0.0
     if np.ptp(log_ratios) > np.log(EVEN):
         az = arviz()
@@ -156,7 +142,7 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
 
             log, shape = array_stats.psislw(-log)  # which takes ratios with the opposite sign
     log = log - np.logaddexp.reduce(log)
-    return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)))
+    return Weights(log, float(shape), float(1 / np.sum(np.exp(2 * log)) / len(log)), log_ratios)
 
 
 def resample(tree: PyTree, log_weights: np.ndarray, key: Key) -> PyTree:

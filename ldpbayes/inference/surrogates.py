@@ -1,6 +1,4 @@
-"""Sampling surrogates: one is compared with its reference at its draws, and then serves, is refined or reweighted, or
-is given up. Here are those that have sketches on panels, whose references are finer sketches.
-"""
+"""Sampling surrogates, which are compared with a reference at their draws; here those with sketches on panels."""
 
 import copy
 import dataclasses
@@ -10,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.linalg import block_diag
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Array, Key, Params, PyTree
@@ -47,23 +46,16 @@ class Report:
     order: int | None = None
     panels: tuple[int, ...] = ()
     doubt: str | None = None
+    weights: Weights | None = None  # of the draws; not among the entries
 
     def entries(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value not in (None, ()) and value == value}
+        facts = {name: value for name, value in vars(self).items() if name != "weights"}
+        return {name: value for name, value in facts.items() if value not in (None, ()) and value == value}
 
     def of_errors(self, errors: np.ndarray, **facts: Any) -> "Report":
         """The report with errors, of which only the differences count, and further facts."""
         sd, largest = np.std(errors), np.max(np.abs(errors - np.mean(errors)))
         return dataclasses.replace(self, error_sd_nats=float(sd), error_nats=float(largest), **facts)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """That the draws of a surrogate serve, with weights if there are any, from log ratios (draws,) of the densities."""
-
-    report: Report
-    weights: Weights | None = None
-    errors: Any = None
 
 
 @dataclass(frozen=True)
@@ -89,40 +81,34 @@ class Surrogate:
         """Keep the chains, and let what compares be compiled while they are."""
         self.chains = chains
 
-    def judge(self, positions: Params, final: bool = True) -> "Surrogate | Verdict":
-        """What must be sampled instead, if draws (chains, draws, ...) of a run, or of its warm-up, do not serve."""
+    def judge(self, positions: Params, final: bool = True) -> "Surrogate | Report":
+        """A report, or what is sampled instead if draws (chains, draws, ...) of a run, or its warm-up, do not serve."""
         raise NotImplementedError
 
 
 def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
     """Draws of a surrogate, or of what it is refined to, that its reference has been compared with."""
-    outcome: Surrogate | Draws = surrogate
-    while isinstance(outcome, Surrogate):
-        outcome = _attempt(outcome, sampler)
-    return outcome
-
-
-def _attempt(surrogate: Surrogate, sampler: Sampler) -> Surrogate | Draws:
-    chains = sampler.chains(surrogate.density)
-    surrogate.prepare(chains)
-    arviz()  # imported while the programs are being compiled
-    with sampler.bar(surrogate.advice) as bar:
-        settled = chains.warm_up(bar)
-        if sampler.num_warmup >= surrogate.least_warmup:
-            verdict = surrogate.judge(settled, final=False)
-            if isinstance(verdict, Surrogate):
-                return verdict
-        positions, statistics = chains.run(sampler.num_samples, bar)
-    verdict = surrogate.judge(positions)
-    if isinstance(verdict, Surrogate):
-        return verdict
+    verdict: Surrogate | Report = surrogate
+    while isinstance(verdict, Surrogate):
+        surrogate = verdict
+        chains = sampler.chains(surrogate.density)
+        surrogate.prepare(chains)
+        arviz()  # imported while the programs are being compiled
+        with sampler.bar(surrogate.advice) as bar:
+            settled = chains.warm_up(bar)
+            if sampler.num_warmup >= surrogate.least_warmup:
+                verdict = surrogate.judge(settled, final=False)
+                if isinstance(verdict, Surrogate):
+                    continue
+            positions, statistics = chains.run(sampler.num_samples, bar)
+        verdict = surrogate.judge(positions)
     if verdict.weights is not None:
-        energy, errors = statistics["potential_energy"], verdict.errors
-        draws = positions, statistics | {"potential_energy": energy - (errors - errors.mean()).reshape(energy.shape)}
+        energy, ratios = statistics["potential_energy"], verdict.weights.ratios
+        draws = positions, statistics | {"potential_energy": energy - (ratios - ratios.mean()).reshape(energy.shape)}
         positions, statistics = resample(draws, verdict.weights.log.reshape(energy.shape), surrogate.key)
-    if verdict.report.doubt is not None:
-        warn(verdict.report.doubt, ExpansionWarning)
-    reports = [report for report in (*surrogate.reports, verdict.report) if report.entries()]
+    if verdict.doubt is not None:
+        warn(verdict.doubt, ExpansionWarning)
+    reports = [report for report in (*surrogate.reports, verdict) if report.entries()]
     return Draws(chains.constrained(positions), statistics, surrogate.density, reports)
 
 
@@ -133,10 +119,7 @@ COARSE_TOLERANCE = 1e-4  # nats that a sketch on fewer panels may be off by
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
-FASTER = (
-    "Where many records share a law, ldpbayes.observe is faster with a sketch in their place: release.sketch(), "
-    "release.sketch(by=group) for discrete outputs, or a list with the sketch of each group."
-)
+FASTER = "Where many records share a law, a sketch in their place is faster: release.sketch(), or a list by group."
 
 
 @dataclass(eq=False)
@@ -159,13 +142,13 @@ class Records(Surrogate):
         if panel_sketches(self.density):
             self._certificate = Certificate(self.density, self.exact, chains.example, chains.measure)
 
-    def judge(self, positions: Params, final: bool = True) -> Surrogate | Verdict:
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         panels, exact = panel_counts(self.density), self.density is self.exact
         if not panels:
-            return Verdict(Report())
+            return Report()
         report = Report(error_nats=self._certificate.error(positions), panels=tuple(panels))
         if report.error_nats <= (TOLERANCE if exact else COARSE_TOLERANCE):
-            return Verdict(report)
+            return report
         if not exact:
             return dataclasses.replace(self, coarse=False)
         message = f"a sketch of {panels} panels is off by {report.error_nats:.2g} nats at posterior draws"
@@ -174,7 +157,7 @@ class Records(Surrogate):
         if finer is None:
             advice = "sketch with more panels, or with keep_records=True" if first else "fit the release itself"
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
-            return Verdict(report)
+            return report
         warn(f"{message}; refined to {panel_counts(finer)} and sampled again", SketchWarning)
         return dataclasses.replace(self, exact=finer, coarse=False, reports=(*self.reports, report))
 
@@ -204,15 +187,11 @@ def faster(density: Density) -> str:
 class Certificate:
     """Largest difference in log density between the sketches of ``density`` and the references of those in ``exact``,
     which have more nodes for the same moments; if all keep probes, also between the sketch of these alone and the
-    probes themselves. ``measure`` is `Density.potential` or `Density.log_density`, ``example`` has its parameters.
+    probes themselves. ``measure`` is `Density.potential` or `Density.log_likelihood`, ``example`` has its parameters.
     """
 
     def __init__(
-        self,
-        density: Density,
-        exact: Density,
-        example: Params,
-        measure: Callable[[Density, Params], Array] = Density.potential,
+        self, density: Density, exact: Density, example: Params, measure: Callable = Density.potential
     ) -> None:
         coarse, fine = panel_sketches(density), [sketch.reference for sketch in panel_sketches(exact)]
         self._probed = all(sketch.probes is not None for sketch in coarse)
@@ -232,17 +211,12 @@ class Certificate:
         self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
 
     def _weightings(self, coarse: Sequence[PanelSketch], fine: Sequence[PanelSketch]) -> list[list[np.ndarray]]:
-        """Weights of the nodes of each sketch, for both sides, a row a comparison: of all records, and of the probes,
-        which are further nodes of the exact side.
-        """
-        sides: list[list[Any]] = [[[sketch.weights] for sketch in coarse], [[sketch.weights] for sketch in fine]]
-        if self._probed:
-            for sketch, coarse_rows, fine_rows in zip(coarse, *sides, strict=True):
-                coarse_rows.append(sketch.thinned.weights)
-                share = np.full(len(sketch.probes), sketch.size / len(sketch.probes))
-                own = fine_rows[0]
-                fine_rows[:] = np.pad(own, (0, len(share))), np.pad(share, (len(own), 0))
-        return [[np.stack(rows) for rows in side] for side in sides]
+        """Weights of the nodes of both sides, a row a comparison: of all records, and of the probes, if there are."""
+        if not self._probed:
+            return [[sketch.weights[None] for sketch in side] for side in (coarse, fine)]
+        shares = [np.full(len(sketch.probes), sketch.size / len(sketch.probes)) for sketch in coarse]
+        exact = [block_diag(sketch.weights, share) for sketch, share in zip(fine, shares, strict=True)]
+        return [[np.stack([sketch.weights, sketch.thinned.weights]) for sketch in coarse], exact]
 
     def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
         """The largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...). ``sketches``, those that
@@ -277,7 +251,6 @@ def panel_sketches(density: Density) -> list[PanelSketch]:
 
 
 def panel_counts(density: Density) -> list[int]:
-    """Numbers of panels of these sketches."""
     return [len(sketch.edges) - 1 for sketch in panel_sketches(density)]
 
 

@@ -147,7 +147,7 @@ def test_a_kernel_that_has_been_made_takes_no_other_start(frame, fitted):
         ldp.fit(model, frame, fitted[0], kernel=NUTS(model), init_strategy=init_to_median)
     with pytest.raises(ValueError, match="target_accept_prob and max_tree_depth is for a kernel that fit makes"):
         ldp.fit(model, frame, fitted[0], kernel=NUTS(model), target_accept_prob=0.9, max_tree_depth=3)
-    with pytest.raises(ValueError, match="target_accept_prob must be between 0 and 1, exclusive, got 80"):
+    with pytest.raises(ValueError, match="target_accept_prob must be a number between 0 and 1, exclusive, got 80"):
         ldp.fit(model, frame, fitted[0], target_accept_prob=80)
     with pytest.raises(ValueError, match="max_tree_depth must be an integer of at least 1, got 0"):
         ldp.fit(model, frame, fitted[0], max_tree_depth=(0, 10))

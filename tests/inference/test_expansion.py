@@ -18,7 +18,7 @@ import ldpbayes as ldp
 from ldpbayes.inference import _expansion
 from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference._expansion import Uncut, cut_model
+from ldpbayes.inference._expansion import NoExpansion, cut_model
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resample, smoothed_weights
@@ -148,12 +148,12 @@ def test_a_model_that_cannot_be_cut_says_why(x64, monkeypatch):
         group = numpyro.sample("u", dist.Normal(0, 1).expand([500]))[np.arange(N) % 500]
         numpyro.sample("z", dist.Normal(group + numpyro.sample("a", dist.Normal(0, 1))), obs=z)
 
-    with pytest.raises(Uncut, match=r"500 of 'u'.*numpyro\.deterministic"):
+    with pytest.raises(NoExpansion, match=r"500 of 'u'.*numpyro\.deterministic"):
         _pieces(effects, X)
-    with pytest.raises(Uncut, match="no observed site has 1000 records"):
+    with pytest.raises(NoExpansion, match="no observed site has 1000 records"):
         _pieces(warner(), ldp.Release(Z[:900], RR))
     few = ldp.Release(X, ldp.LaplaceMechanism(10.0, -5, 5)).sketch()
-    with pytest.raises(Uncut):
+    with pytest.raises(NoExpansion):
         _pieces(clipped_gaussian(), few)
     monkeypatch.setattr(_expansion, "REQUESTED_RECORDS", N + 1)
     with pytest.warns(ldp.inference.ExpansionWarning, match=f"no observed site has {N + 1} records"):
@@ -426,7 +426,7 @@ def test_what_is_no_expansion_of_this_model_is_refused():
         ldp.expand(logistic, release, X, at={"posterior": {"a": jnp.zeros((1, 3))}})
     frame = Frame.of_draws(np.arange(9.0)[:, None])
     other = ldp.inference.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
-    with pytest.raises(ValueError, match=r"the expansion is of another model: it is in \('mu',\)"):
+    with pytest.raises(ValueError, match=r"expand is an expansion of another model: it is in \('mu',\)"):
         ldp.fit(logistic, release, X, expand=other, progress_bar=False)
     with pytest.raises(ValueError, match="at is an expansion of another model"):
         ldp.expand(logistic, release, X, at=other)

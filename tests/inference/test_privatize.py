@@ -255,7 +255,7 @@ def test_a_misspelt_site_is_an_error_that_lists_the_sites():
 
 
 def test_privatize_and_observe_take_mechanisms_and_releases_only():
-    with pytest.raises(TypeError, match="site 'y' must be an ldpbayes mechanism, got float"):
+    with pytest.raises(TypeError, match=r"site 'y' must be an ldpbayes mechanism, got 1\.0"):
         ldp.privatize(schools, {"y": 1.0})
     with pytest.raises(TypeError, match="site 'z': observe takes a Release or a Sketch, or a sequence of them, got nd"):
         ldp.observe("z", dist.Normal(0, 1), np.zeros(3))
@@ -291,9 +291,9 @@ def test_a_privatized_model_refuses_what_is_not_its_release(data, error, message
     [
         (LAPLACE, r'dict .* as in privatize\(model, {"y": mechanism}\), got LaplaceMechanism'),
         ([("y", LAPLACE)], "must be a dict"),
-        ({"y": ldp.LaplaceMechanism}, "site 'y' .* got the class LaplaceMechanism: make one"),
-        ({"y": "laplace"}, "site 'y' .* got the string 'laplace'"),
-        ({"y": ldp.Release([0.5], LAPLACE)}, "site 'y' .* got a Release; its mechanism is its attribute .mechanism"),
+        ({"y": ldp.LaplaceMechanism}, "site 'y' .* got <class .*LaplaceMechanism"),
+        ({"y": "laplace"}, "site 'y' .* got 'laplace'"),
+        ({"y": ldp.Release([0.5], LAPLACE)}, r"site 'y' .* got Release\("),
     ],
 )
 def test_privatize_names_its_form_where_it_gets_another(mechanisms, message):
