@@ -87,6 +87,7 @@ STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adap
 MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
 MAX_BYTES = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
+MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
@@ -303,7 +304,18 @@ class NumpyroChains:
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         sampler, density = self._sampler, self._density
-        kernel = sampler.outside(density.model) if callable(sampler.outside) else sampler.outside
+        kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
+        parts, structure = jax.tree.flatten((args, kwargs))
+        ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
+        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
+        if large and callable(kernel):
+            # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
+            def model_of_arrays(arrays: dict[int, Array]) -> Any:
+                positional, named = jax.tree.unflatten(structure, [arrays.get(i, part) for i, part in enumerate(parts)])
+                return density.model(*positional, **named)
+
+            model, args, kwargs = model_of_arrays, ({i: parts[i] for i in large},), {}
+        kernel = kernel(model) if callable(kernel) else kernel
         # Of NumPyro's kernels only HMC and NUTS can start vectorised chains without a starting point.
         one_device = "vectorized" if isinstance(kernel, HMC) else "sequential"
         mcmc = MCMC(
@@ -313,11 +325,12 @@ class NumpyroChains:
             num_chains=sampler.num_chains,
             chain_method="parallel" if 1 < sampler.num_chains <= jax.local_device_count() else one_device,
             progress_bar=sampler.progress_bar,
+            jit_model_args=bool(large),
         )
         # Kernels other than HMC and NUTS keep other statistics, or none.
         fields = STATISTICS if isinstance(kernel, HMC) else ()
         with RUNNING:
-            mcmc.run(sampler.key, *density.args, extra_fields=fields, **density.kwargs)
+            mcmc.run(sampler.key, *args, extra_fields=fields, **kwargs)
         return jax.device_get((mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)))
 
     def constrained(self, positions: Params) -> Params:

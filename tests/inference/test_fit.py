@@ -15,6 +15,7 @@ from numpyro.infer import NUTS, SA
 from scipy import integrate
 
 import ldpbayes as ldp
+from ldpbayes.inference import chains
 from ldpbayes.inference._fit import mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.result import convergence_problems, inference_data
@@ -321,6 +322,17 @@ def test_a_factory_in_place_of_its_model_is_noticed():
 def test_a_plan_cannot_be_fitted():
     with pytest.raises(ValueError, match="a release with only a count is for simulation"):
         ldp.fit(clipped_gaussian(), ldp.Release(None, LAPLACE, 10))
+
+
+def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
+    z = rng.integers(0, 2, 300)
+    results = []
+    for limit in (1 << 26, 100):
+        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
+        posterior = quiet_fit(warner(), ldp.Release(z, ldp.RandomizedResponse(1.0)), **SMALLEST, kernel=SA)
+        results.append(draws(posterior, "theta"))
+    # 20 steps of the same chain, of two programs that differ by rounding
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", [SA, pytest.param(NUTS, marks=pytest.mark.slow)])
