@@ -19,6 +19,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),
     "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
 }
+PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
 LONGEST = 80  # characters of an argument in a message
 
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
@@ -36,24 +37,26 @@ def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def make(*args: Any, **kwargs: Any) -> Model:
-            for name, value in (dict(zip(parameters, args, strict=False)) | kwargs).items():
-                if name in parameters and isinstance(parameters[name].default, dist.Distribution):
-                    _check_prior(name, value, none=parameters[name].annotation == dist.Distribution | None)
-            model, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs)
-            arguments.apply_defaults()
-            texts = {
-                name: default.get(name, "None") if value is None else _text(value)
-                for name, value in arguments.arguments.items()
-                if name in default or value is not parameters[name].default or value not in (None, False)
-            }
+            model, call = function(*args, **kwargs), signature.bind(*args, **kwargs)
+            call.apply_defaults()
+            texts = {}
+            for name, value in call.arguments.items():
+                parameter, first = parameters[name], value[0] if isinstance(value, (list, tuple)) and value else value
+                # Data mean that the factory was taken for its model: the caller reports that no site was made.
+                if parameter.annotation in PRIORS and not isinstance(first, (parameter.annotation, Release, Sketch)):
+                    text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+                    raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
+                if name in default or value is not parameter.default or value not in (None, False):
+                    texts[name] = default.get(name, "None") if value is None else _text(value)
             return Model(model, function.__name__, kind, texts)
 
         # `help` would show the addresses of the default priors in memory
-        texts = [
-            p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
-            for p in parameters.values()
-        ]
-        make.__signature__ = inspect.Signature(texts)  # type: ignore[attr-defined]
+        make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
+                for p in parameters.values()
+            ]
+        )
         return cast(F, make)
 
     return decorator
@@ -84,15 +87,6 @@ def check_kind(factory: str, release: Any, kind: str) -> None:
         raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
     if kind == "labels" and isinstance(release, Sketch):
         raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
-
-
-def _check_prior(name: str, value: Any, none: bool) -> None:
-    """TypeError, where the model would end in an error of NumPyro; `none`: whether None is allowed."""
-    # Data as an argument mean that the factory was taken for its model: the caller reports that no site was made.
-    data = any(isinstance(item, (Release, Sketch)) for item in (value if isinstance(value, (list, tuple)) else [value]))
-    if not (data or isinstance(value, dist.Distribution) or (value is None and none)):
-        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
-        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
 
 
 class _Unquoted(str):

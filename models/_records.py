@@ -18,16 +18,13 @@ def clipped_gaussian(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a normal mean and standard deviation ([KJKH] sec. 3.2.1 and Figure 8).
 
+    Returns model(release) with sites ``mu``, ``sigma`` and ``z``, for a release of numbers.
+
     Parameters
     ----------
     mu, sigma : numpyro.distributions.Distribution
         Priors of the mean, by default normal with standard deviation 5, and of the standard deviation, by default gamma
         with shape 2 and rate 1 (mean 2), in the units of the data.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -40,15 +37,12 @@ def clipped_gaussian(
 def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of an exponential rate ([KJKH] sec. 3.2.1 and Figure 8).
 
+    Returns model(release) with sites ``rate`` and ``z``, for a release of numbers.
+
     Parameters
     ----------
     rate : numpyro.distributions.Distribution
         Prior, in records per unit of the data; by default gamma with shape 2 and rate 1 (mean 2).
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``rate`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -63,16 +57,13 @@ def clipped_counts(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a negative binomial's mean and concentration; its variance is mean + mean²/concentration.
 
+    Returns model(release) with sites ``mean``, ``concentration`` and ``z``, for a release of numbers.
+
     Parameters
     ----------
     mean, concentration : numpyro.distributions.Distribution
         Priors, the mean's of that of the counts before clipping; by default their logarithms are normal with mean 0 and
         standard deviations 2 and 1.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``mean``, ``concentration`` and ``z``; TypeError for releases of anything but numbers.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -86,16 +77,13 @@ def clipped_counts(
 def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of the share of true "yes" answers ([Warner]).
 
+    Returns model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or
+    another pure protocol with two categories.
+
     Parameters
     ----------
     theta : numpyro.distributions.Distribution
         Prior of the share; by default uniform on [0, 1].
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or another
-        pure protocol with two categories; TypeError for other releases.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -108,16 +96,13 @@ def warner(theta: dist.Distribution = dist.Beta(1, 1)) -> Callable[[Release | Sk
 def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release | Sketch], None]:
     """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
 
+    Returns model(release) with sites ``theta`` (a share a category) and ``z``, for a release under
+    ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol.
+
     Parameters
     ----------
     theta : numpyro.distributions.Distribution, optional
         Prior of the shares; by default uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``theta`` (a share a category) and ``z``, for a release under
-        ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol; TypeError for other releases.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -134,19 +119,15 @@ def regional_histograms(
 ) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:
     """Posterior of the shares of the categories in each region, logistic-normal around those of the population.
 
+    Returns model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with
+    ``by=`` the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
+    different kinds). TypeError for records of unknown regions, or releases of different categories.
+
     Parameters
     ----------
     mu, tau : numpyro.distributions.Distribution
         Priors of the population's logits, one a category, by default normal with standard deviation 2, and of each
         logit's standard deviation over regions, by default half-normal with scale 1.
-
-    Returns
-    -------
-    callable
-        model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with ``by=``
-        the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
-        different kinds). TypeError for records of unknown regions, releases of anything but categories, or of different
-        ones.
     """
 
     def model(regions: Any) -> None:

@@ -41,6 +41,9 @@ def multivariate_normal(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
 
+    Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more) and
+    ``z``, for a release of rows.
+
     With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
     covariance matrix. Clipping is left out: the bounds should hold (nearly) all records.
 
@@ -50,12 +53,6 @@ def multivariate_normal(
         Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
     concentration : float or None
         Of the Lewandowski-Kurowicka-Joe prior of the correlations (1: uniform); None for independent columns.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``;
-        TypeError for releases of anything but rows.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -75,6 +72,9 @@ def perturbed_covariates(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a regression whose covariates are normal and seen with noise only.
 
+    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+    ``z``, for a release of rows with one column that is not perturbed, the response.
+
     Start the chains from ``init_to_median``: from a narrow start, among rows that are released as they are, they may
     end in a mode in which a covariate does not vary.
 
@@ -86,13 +86,6 @@ def perturbed_covariates(
         As in `multivariate_normal`, of the covariates.
     response : callable
         Linear predictor → distribution of the response; by default logistic regression.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``; the release has one column that is not perturbed, the response. TypeError for releases of anything but
-        rows.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -119,6 +112,11 @@ def linear_regression(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
+    Returns model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
+    correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
+    ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``; ValueError
+    where the number of records is missing.
+
     Clipping is left out: the bounds should hold (nearly) all records. A release of rows is best sketched first
     (``release.sketch()``), after which the cost does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and
     3.2.3; priors of Figure 8.
@@ -138,14 +136,6 @@ def linear_regression(
     exact : bool
         Whether sums of statistics are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
         records. Only without ``mean`` and ``intercept``.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
-        correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
-        ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``;
-        TypeError for other releases, ValueError where the number of records is missing.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
@@ -185,6 +175,11 @@ def logistic_regression(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
+    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+    ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
+    noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; ValueError where the number of
+    records is missing.
+
     Clipping is left out: the bounds should hold (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
     Figure 8.
 
@@ -194,14 +189,6 @@ def logistic_regression(
         As in `linear_regression`, with its default priors.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
         For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
-        noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; TypeError for other
-        releases, ValueError where the number of records is missing.
     """
 
     def model(release: Release | Sketch) -> None:
@@ -230,6 +217,10 @@ def label_regression(
 ) -> Callable[[Release], None]:
     """Posterior of a generalised linear model of private labels given public features.
 
+    Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
+    numbers or categories, but not for a sketch, in which labels have one law; ValueError for features of another number
+    of labels.
+
     Source: [LH], whose release of labels this analyses with its noise.
 
     Parameters
@@ -243,13 +234,6 @@ def label_regression(
     response : callable
         Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
         ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
-        numbers or categories; TypeError for other releases and for sketches, in which labels have one law, ValueError
-        for features of another number of labels.
     """
     features = jnp.asarray(features)
     if features.ndim != 2 or not bool(jnp.all(jnp.isfinite(features))):

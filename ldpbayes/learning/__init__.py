@@ -6,9 +6,8 @@
 import importlib
 from typing import Any
 
-from ldpbayes.learning._criterion import CrossValidation, Evidence, Penalty
 from ldpbayes.learning._labels import LabelRelease, release_labels
-from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
+from ldpbayes.learning._linear import CrossValidation, Evidence, LinearModel, LinearPredictor, Penalty, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import (
     LearningWarning,

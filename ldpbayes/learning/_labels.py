@@ -16,8 +16,7 @@ from ldpbayes.estimation.priors import label_prior
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
-from ldpbayes.privacy import Guarantee
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in which labels keep their neighbourhood
 
@@ -50,12 +49,10 @@ class LabelRelease:
         """
         if self.prior_release is None:
             return self.release.mechanism.guarantee
-        epsilon = sum(self._budgets)
-        return Guarantee(PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-epsilon))), unit="label")
+        return Guarantee(approximate_tradeoff(sum(self._budgets)), unit="label")
 
     @property
     def privacy(self) -> str:
-        """In plain sentences."""
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import at_least, missing, warn
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
+from ldpbayes._core.checks import NOT_NEGATIVE, at_least, missing, warn
+from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.learning import _labels as labels
@@ -23,14 +23,12 @@ Layers = tuple[tuple[Array, Array], ...]
 
 
 class TrainedNetwork(NamedTuple):
-    """Arrays of a network, which can be vmapped; the prediction is middle + label_unit · (output of the last layer)."""
+    """Arrays of a network, which can be vmapped; the prediction is middle + unit · (output of the last layer)."""
 
     layers: Layers  # weights (inputs, outputs) and biases (outputs,) of each
     log_scale: Array  # of the law, constant if the objective has no scale
-    centre: Array  # (d,), of the features
-    unit: Array  # (d,)
     middle: Array
-    label_unit: Array
+    unit: Array
 
 
 @pytree_dataclass
@@ -60,14 +58,14 @@ class Network:
     epochs: int = static(default=50)
     batch: int = static(default=256)
     optimiser: Any = static(default=None)
-    weight_decay: Array = 1e-4
+    weight_decay: Array = ruled(NOT_NEGATIVE, default=1e-4)
     standardise: bool = static(default=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "widths", tuple(at_least(1, "widths", width) for width in self.widths))
         at_least(1, "epochs", self.epochs)
         at_least(1, "batch", self.batch)
-        checked_field(self, "weight_decay", "a finite number, 0 or more", lambda a: (a >= 0) & (a < np.inf))
+        check_fields(self)
         if not callable(self.activation):
             raise TypeError(f"activation must be a function such as jax.nn.relu, got {self.activation!r}")
 
@@ -75,38 +73,34 @@ class Network:
         self, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
     ) -> TrainedNetwork:
         """The network before training: weights and biases uniform between ±1/√inputs, as in PyTorch's linear layers."""
-        features = jnp.asarray(features)
+        dtype = jnp.result_type(features)
         sizes = (features.shape[1], *self.widths, 1)
         layers = []
         for layer_key, inputs, outputs in zip(jax.random.split(key, len(sizes) - 1), sizes, sizes[1:], strict=False):
-            draws = jax.random.uniform(layer_key, (inputs + 1, outputs), features.dtype, -1, 1) / np.sqrt(inputs)
+            draws = jax.random.uniform(layer_key, (inputs + 1, outputs), dtype, -1, 1) / np.sqrt(inputs)
             layers.append((draws[:-1], draws[-1]))
-        scale = jnp.asarray(objective.scale_prior(values, mechanism)[0], features.dtype)
-        none, one = jnp.zeros(features.shape[1], features.dtype), jnp.ones((), features.dtype)
-        if not self.standardise:
-            return TrainedNetwork(tuple(layers), jnp.log(scale), none, none + 1, 0 * one, one)
-        deviation = jnp.std(features, axis=0)
-        unit = jnp.where(deviation > 0, deviation, 1.0)
-        middle = one * jnp.mean(plausible_labels(values, mechanism))
-        layers[-1] = (layers[-1][0], 0 * layers[-1][1])
-        centre, label_unit = jnp.mean(features, axis=0), one * label_spread(values, mechanism)
-        return TrainedNetwork(tuple(layers), jnp.log(scale), centre, unit, middle, label_unit)
+        numbers = [jnp.log(objective.scale_prior(values, mechanism)[0]), 0.0, 1.0]
+        if self.standardise:
+            layers[-1] = (layers[-1][0], 0 * layers[-1][1])
+            numbers[1:] = jnp.mean(plausible_labels(values, mechanism)), label_spread(values, mechanism)
+        return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Predictions (n,), before any link, for features (n, d), and the scale."""
-        hidden = (features - trained.centre) / trained.unit
+        """Predictions (n,), before any link, for features (n, d) like those of the training, and the scale."""
+        hidden = features
         for weights, bias in trained.layers[:-1]:
             hidden = self.activation(hidden @ weights + bias)
         weights, bias = trained.layers[-1]
-        prediction = trained.middle + trained.label_unit * (hidden @ weights + bias)[:, 0]
+        prediction = trained.middle + trained.unit * (hidden @ weights + bias)[:, 0]
         return prediction, jnp.exp(trained.log_scale)
 
 
 def train_network(
     network: Network, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
 ) -> tuple[TrainedNetwork, jax.Array]:
-    """The network trained on released labels (n,), and mean losses of epochs, all of the dtype of the features (n, d).
-    Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay included.
+    """The network trained on features (n, d) as they are and released labels (n,), and mean losses of epochs, in the
+    dtype of the features. Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay
+    included.
     """
     try:
         import optax
@@ -172,6 +166,8 @@ class NetworkPredictor:
     count: int
     privacy: str
     names: list[str]
+    _centre: Array  # of the features, in double precision
+    _unit: Array
 
     @property
     def scale(self) -> float | None:
@@ -181,11 +177,9 @@ class NetworkPredictor:
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,); the options are those of `LinearPredictor.predict`."""
         matrix, _ = labels.checked_features(features, fit_names=self.names)
-        centre, unit = self.trained.centre, self.trained.unit
-        standard = ((matrix - centre) / unit).astype(np.float32)
-        trained = self.trained._replace(centre=np.zeros_like(standard[0]), unit=np.ones_like(standard[0]))
+        standard = ((matrix - self._centre) / self._unit).astype(np.float32)
         with jax.enable_x64(False):
-            prediction, scale = _predict_compiled(self.network, trained, standard)
+            prediction, scale = _predict_compiled(self.network, self.trained, standard)
             return np.asarray(self.objective.mean(prediction, scale, labels.checked_bounds(bounds)))
 
 
@@ -222,8 +216,8 @@ def network_fit(
         key = jax.random.key(seed)
         trained, losses = _train_compiled(network, objective, key, standard, values, release.mechanism)
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
-    trained = trained._replace(centre=centre + unit * trained.centre, unit=unit * trained.unit)
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
         warn(problem, LearningWarning)
-    return NetworkPredictor(network, objective, trained, losses, len(release), labels.privacy_of(release), names)
+    privacy = labels.privacy_of(release)
+    return NetworkPredictor(network, objective, trained, losses, len(release), privacy, names, centre, unit)

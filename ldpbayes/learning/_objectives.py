@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning, checked
+from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning
+from ldpbayes._core.pytrees import check_fields, optional, ruled
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
@@ -124,10 +125,10 @@ class student_t_labels:
     An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation).
     """
 
-    df: float = 4.0
+    df: float = ruled(ONE_POSITIVE, default=4.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "df", checked("df", self.df, *ONE_POSITIVE))
+        check_fields(self)
 
     def __call__(self, prediction: Array, scale: Array) -> dist.Distribution:
         return dist.StudentT(self.df, prediction, scale, validate_args=False)
@@ -171,15 +172,14 @@ class MarginalLikelihood(Objective):
     likelihood: ClassVar[bool] = True
 
     law: Callable[..., dist.Distribution] = normal_labels
-    scale: float | None = None
-    deviation: float = 1.5
+    scale: float | None = optional(ONE_ABOVE_0)
+    deviation: float = ruled(ONE_ABOVE_0, default=1.5)
 
     def __post_init__(self) -> None:
         if not callable(self.law) or _positional(self.law) not in (1, 2):
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
             raise TypeError(f"law must be {allowed}, got {self.law!r}")
-        for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
-            object.__setattr__(self, name, checked(name, getattr(self, name), *ONE_ABOVE_0))
+        check_fields(self)
 
     @property
     def scaled(self) -> bool:
