@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpyro.distributions as dist
@@ -25,10 +25,10 @@ LONGEST = 80  # characters of an argument in a message
 F = TypeVar("F", bound=Callable[..., Callable[..., None]])
 
 
-def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
-    """Decorator of a factory of models of one release, or sketch, of a `kind`: a key of `KINDS`; None for any data.
-    `default` has texts for arguments where None means a prior; others that are None or False by default are shown only
-    if they are something else.
+def factory(kind: str, groups: bool = False, **default: str) -> Callable[[F], F]:
+    """Decorator of a factory of models of one release, or sketch, of a `kind`, a key of `KINDS`; or of one for each of
+    some `groups`. `default` has texts for arguments where None means a prior; others that are None or False by default
+    are shown only if they are something else.
     """
 
     def decorator(function: F) -> F:
@@ -48,7 +48,7 @@ def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
                     raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
                 if name in default or value is not parameter.default or value not in (None, False):
                     texts[name] = default.get(name, "None") if value is None else _text(value)
-            return Model(model, function.__name__, kind, texts)
+            return Model(model, function.__name__, kind, groups, texts)
 
         # `help` would show the addresses of the default priors in memory
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -65,28 +65,42 @@ def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
 class Model:
     """A model that refuses releases of another kind, and shows its factory with the texts of its arguments."""
 
-    def __init__(self, model: Callable[..., None], factory: str, kind: str | None, shown: dict[str, str]) -> None:
+    def __init__(
+        self, model: Callable[..., None], factory: str, kind: str, groups: bool, shown: dict[str, str]
+    ) -> None:
         functools.update_wrapper(self, model)
-        self.factory, self.kind, self.shown = factory, kind, shown
+        self.factory, self.kind, self.groups, self.shown = factory, kind, groups, shown
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self.kind is not None:
-            for release in (*args, *kwargs.values())[:1]:
-                check_kind(self.factory, release, self.kind)
+        for data in (*args, *kwargs.values())[:1]:
+            for release in self._groups(data) if self.groups else [data]:
+                self._check(release)
         self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
 
+    def _check(self, release: Any) -> None:
+        """TypeError for all but releases and sketches of the model's kind."""
+        takes = f"{self.factory} takes a release of {self.kind}"
+        if not isinstance(release, (Release, Sketch)):
+            raise TypeError(f"{takes}, or a sketch of one; got {type(release).__name__}")
+        if not KINDS[self.kind](release.mechanism):
+            raise TypeError(f"{takes}, got one under {release.mechanism!r}")
+        if self.kind == "labels" and isinstance(release, Sketch):
+            law = "in a sketch labels have one law, whatever their features"
+            raise TypeError(f"{self.factory} takes the release itself: {law}")
 
-def check_kind(factory: str, release: Any, kind: str) -> None:
-    """Refuse, with a TypeError that names the factory, all but releases and sketches of a `kind`: a key of `KINDS`."""
-    if not isinstance(release, (Release, Sketch)):
-        raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
-    if not KINDS[kind](release.mechanism):
-        raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
-    if kind == "labels" and isinstance(release, Sketch):
-        raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
+    def _groups(self, data: Any) -> Sequence[Release | Sketch]:
+        """The releases of groups, a sketch of all of them as one; TypeError for anything else."""
+        if isinstance(data, Sketch) and data.law_shape:
+            return [data]
+        if isinstance(data, Sequence) and data:
+            return data
+        takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
+        got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
+        advice = ": pass list(d.values()), and the names as coords={'group': list(d)}" if isinstance(data, dict) else ""
+        raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}{advice}")
 
 
 class _Unquoted(str):

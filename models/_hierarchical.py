@@ -1,7 +1,7 @@
 """Normal means of groups that share a population."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from numpyro.distributions import biject_to, constraints, transforms
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.models._factory import check_kind, factory
+from ldpbayes.models._factory import factory
 
 
 class Pooled(dist.Normal):
@@ -88,7 +88,7 @@ def _sum_and_size(data: Release | Sketch) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(jnp.asarray(data.values, float)), jnp.asarray(data.count, float)
 
 
-@factory()
+@factory("numbers", groups=True)
 def hierarchical(
     mu: dist.Distribution = dist.Normal(0, 5),
     tau: dist.Distribution = dist.HalfNormal(2),
@@ -97,9 +97,9 @@ def hierarchical(
     """Posterior of normal group means that share a population mean and spread.
 
     Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
-    ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for a single one,
-    none, or one of anything but numbers. The axis of ``theta`` is called ``group``: names of the groups are given to
-    `fit` as ``coords={"group": names}``.
+    ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for anything but
+    numbers. The axis of ``theta`` is called ``group``: names of the groups are given to `fit` as
+    ``coords={"group": names}``.
 
     Parameters
     ----------
@@ -111,16 +111,6 @@ def hierarchical(
     """
 
     def model(releases: Sequence[Release | Sketch]) -> None:
-        need = "hierarchical takes a sequence of releases, one a group"
-        if isinstance(releases, Mapping):
-            advice = "pass a list of releases, list(d.values()), and the names as coords={'group': list(d)}"
-            raise TypeError(f"{need}, got a dict: {advice}")
-        if isinstance(releases, (Release, Sketch)):
-            raise TypeError(f"{need}, got a {type(releases).__name__}")
-        if not len(releases):
-            raise TypeError(f"{need}, got an empty one")
-        for release in releases:
-            check_kind("hierarchical", release, "numbers")
         population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
         within = numpyro.sample("sigma", sigma)
         with numpyro.plate("group", len(releases)):

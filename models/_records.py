@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import Release, Sketch, observe
-from ldpbayes.models._factory import check_kind, factory
+from ldpbayes.models._factory import factory
 
 
 @factory("numbers")
@@ -18,7 +18,7 @@ def clipped_gaussian(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a normal mean and standard deviation ([KJKH] sec. 3.2.1 and Figure 8).
 
-    Returns model(release) with sites ``mu``, ``sigma`` and ``z``, for a release of numbers.
+    Returns model(release) with sites ``mu``, ``sigma`` and ``z``; TypeError for anything but numbers.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def clipped_gaussian(
 def clipped_exponential(rate: dist.Distribution = dist.Gamma(2, 1)) -> Callable[[Release | Sketch], None]:
     """Posterior of an exponential rate ([KJKH] sec. 3.2.1 and Figure 8).
 
-    Returns model(release) with sites ``rate`` and ``z``, for a release of numbers.
+    Returns model(release) with sites ``rate`` and ``z``; TypeError for anything but numbers.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def clipped_counts(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of a negative binomial's mean and concentration; its variance is mean + mean²/concentration.
 
-    Returns model(release) with sites ``mean``, ``concentration`` and ``z``, for a release of numbers.
+    Returns model(release) with sites ``mean``, ``concentration`` and ``z``; TypeError for anything but numbers.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def oue_histogram(theta: dist.Distribution | None = None) -> Callable[[Release |
     return model
 
 
-@factory()
+@factory("categories", groups=True)
 def regional_histograms(
     mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> Callable[[Sketch | Sequence[Release | Sketch]], None]:
@@ -121,7 +121,7 @@ def regional_histograms(
 
     Returns model(regions) with sites ``mu``, ``tau``, ``theta`` (a row a region) and ``z``; for a sketch made with
     ``by=`` the region of each record, or a sequence of releases or sketches, one a region (see `observe` for regions of
-    different kinds). TypeError for records of unknown regions, or releases of different categories.
+    different kinds). TypeError for releases of different categories.
 
     Parameters
     ----------
@@ -131,13 +131,8 @@ def regional_histograms(
     """
 
     def model(regions: Any) -> None:
-        grouped = isinstance(regions, Sketch) and regions.law_shape != ()
-        if isinstance(regions, (Release, Sketch)) and not grouped:
-            raise TypeError("regional_histograms takes a sketch made with by=, or a sequence of releases, one a region")
-        releases = [regions] if grouped else regions
-        for release in releases:
-            check_kind("regional_histograms", release, "categories")
-        categories = sorted({release.mechanism.categories for release in releases})
+        grouped = isinstance(regions, Sketch)
+        categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})
         if len(categories) != 1:
             raise TypeError(f"regional_histograms takes releases of the same categories, got {categories} of them")
         count = regions.law_shape[0] if grouped else len(regions)

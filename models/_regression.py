@@ -41,8 +41,8 @@ def multivariate_normal(
 ) -> Callable[[Release | Sketch], None]:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
 
-    Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more) and
-    ``z``, for a release of rows.
+    Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more),
+    ``z``; TypeError for anything but rows.
 
     With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
     covariance matrix. Clipping is left out: the bounds should hold (nearly) all records.
@@ -73,7 +73,7 @@ def perturbed_covariates(
     """Posterior of a regression whose covariates are normal and seen with noise only.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-    ``z``, for a release of rows with one column that is not perturbed, the response.
+    ``z``; the release has one column that is not perturbed, the response. TypeError for anything but rows.
 
     Start the chains from ``init_to_median``: from a narrow start, among rows that are released as they are, they may
     end in a mode in which a covariate does not vary.
@@ -218,8 +218,8 @@ def label_regression(
     """Posterior of a generalised linear model of private labels given public features.
 
     Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
-    numbers or categories, but not for a sketch, in which labels have one law; ValueError for features of another number
-    of labels.
+    numbers or categories; TypeError for a sketch, in which labels have one law, ValueError for features of another
+    number of labels.
 
     Source: [LH], whose release of labels this analyses with its noise.
 

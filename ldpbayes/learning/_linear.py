@@ -143,11 +143,6 @@ class Criterion:
             params[-1] = jacobian[-1, -1] = np.exp(theta[-1])
         return params, jacobian
 
-    def covariance(self, at: Derivatives) -> np.ndarray:
-        """Covariance (p, p) of the minimiser; a penalty and the scale's prior count as information."""
-        inverse = np.linalg.inv(at.hessian)
-        return inverse if self.objective.likelihood else inverse @ at.spread @ inverse.T
-
 
 GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # multiples of the labels' information on one coefficient
 PATIENCE = 2  # a search ends after so many penalties in a row that do worse than the best
@@ -188,13 +183,11 @@ class CrossValidation(Penalty):
 
     Parameters
     ----------
-    folds : int
-        Parts of the labels, of which each is held out once.
+    folds, seed : int
+        Number of random parts of the labels, of which each is held out once, and its seed.
     grid : sequence of float
         Penalties to choose from, 0 or more, as multiples of the labels' information on the coefficient of one
         standardised feature.
-    seed : int
-        For the folds.
     """
 
     folds: int = 5
@@ -249,65 +242,48 @@ NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the
 PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
 PROFILE_STEPS = 14  # at most, to each side
 PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
+HELD = 1e12  # precision of the logarithm of a scale that is held fixed
 PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
 
 
-class ScaleProfile(NamedTuple):
-    """Likelihood of a scale: logarithms of scales (m,), ascending, and twice the nats (m,) below the maximum."""
-
-    logs: np.ndarray
-    deviances: np.ndarray
-
-    def quantile(self, z: float) -> float:
-        """The scale, on the side of z's sign, whose deviance is the square of z; 0 or infinity if none is more."""
-        k = int(np.argmin(self.deviances))
-        side = slice(k, None, 1 if z > 0 else -1)
-        # the last place at which a deviance passes the square: roots are linear in the logarithm for a normal law
-        roots = np.sqrt(np.minimum.accumulate(self.deviances[side][::-1])[::-1])
-        log = np.interp(abs(z), roots, self.logs[side]) if roots[-1] > abs(z) else np.copysign(np.inf, z)
-        return float(np.exp(log))
-
-
-def _scale_profile(criterion: Criterion, minimum: Minimum) -> ScaleProfile | None:
-    """The profile around a minimum of positive definite information; None if the scale's logarithm is normal."""
+def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, np.ndarray] | None:
+    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales, around a
+    minimum of positive definite information. A root is linear in the logarithm if that is normal; None if it is.
+    """
     information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - criterion.scale_precision
     if information >= NORMAL_INFORMATION:
         return None
-    flat = dataclasses.replace(criterion, scale_precision=0.0)
 
-    def best(others: np.ndarray, log_scale: float) -> tuple[np.ndarray, float]:
-        """The best other parameters given a scale, and minus the log-likelihood there, without the scale's prior."""
-
-        def of_others(part: np.ndarray) -> Derivatives:
-            value, gradient, hessian, spread = flat(np.append(part, log_scale))
-            return Derivatives(value, gradient[:-1], hessian[:-1, :-1], spread[:-1, :-1])
-
-        there = minimise_on_host(of_others, others, ROUGH_TOLERANCE)
-        return there.theta, there.at.value
+    def best(theta: np.ndarray, log_scale: float) -> Minimum:
+        """The likeliest other parameters given a scale, which a prior of next to no width holds where it is."""
+        held = dataclasses.replace(criterion, scale=np.exp(log_scale), scale_precision=HELD)
+        return minimise_on_host(held, np.append(theta[:-1], log_scale), ROUGH_TOLERANCE)
 
     start = minimum.theta[-1]
     step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
-    points = {start: best(minimum.theta[:-1], start)}
+    points = {start: best(minimum.theta, start)}
     for side in (1, -1):
-        log_scale, flat_steps = start, 0
+        log_scale, flat = start, 0
         for _ in range(PROFILE_STEPS):
-            (others, last), log_scale = points[log_scale], log_scale + side * step
-            points[log_scale] = best(others, log_scale)
-            nats = [value for _, value in points.values()]
-            flat_steps = flat_steps + 1 if abs(nats[-1] - last) < PROFILE_FLAT_STEP else 0
-            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat_steps == 2):
+            last, log_scale = points[log_scale], log_scale + side * step
+            points[log_scale] = best(last.theta, log_scale)
+            nats = [point.at.value for point in points.values()]
+            flat = flat + 1 if abs(nats[-1] - last.at.value) < PROFILE_FLAT_STEP else 0
+            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat == 2):
                 break
-    logs, nats_at = np.array(sorted((log_scale, value) for log_scale, (_, value) in points.items())).T
-    return ScaleProfile(logs, 2 * (nats_at - nats_at.min()))
+    logs, nats_at = np.array(sorted((log_scale, point.at.value) for log_scale, point in points.items())).T
+    deviances, k = 2 * (nats_at - nats_at.min()), int(np.argmin(nats_at))
+    # of several scales of one deviance the one furthest out counts
+    below, above = np.minimum.accumulate(deviances[: k + 1]), np.minimum.accumulate(deviances[:k:-1])[::-1]
+    return np.concatenate([-np.sqrt(below), np.sqrt(above)]), logs
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearPredictor(Estimate):
     """A linear predictor of labels with its errors.
 
-    Intervals are normal but for the scale, whose interval has all scales that a likelihood ratio test accepts, without
-    their prior: it begins with 0 if the labels do not tell a small scale from none. If the labels determine the scale
-    to 10 %, the interval is normal in the logarithm.
+    Intervals are normal. That of the scale has all scales that a likelihood ratio test accepts, without their prior: it
+    begins with 0 if the labels do not tell a small scale from none. If they tell it to 10 %, its logarithm is normal.
 
     Attributes
     ----------
@@ -316,10 +292,9 @@ class LinearPredictor(Estimate):
     covariance : array (p, p)
         For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
         the sandwich. NaN if the labels do not identify the parameters.
-    count, loss, penalty
-        Number of labels, the sum of their losses without the penalty, and that of `linear_fit`.
-    converged, steps
-        Whether the minimisation converged, and its number of steps.
+    count, loss, penalty, converged, steps
+        Number of labels, the sum of their losses without the penalty, that of `linear_fit`, and whether and in how many
+        steps the minimisation converged.
     """
 
     names: list[str]
@@ -333,7 +308,7 @@ class LinearPredictor(Estimate):
     steps: int
     privacy: str
     _intercept: bool
-    _profile: ScaleProfile | None
+    _profile: tuple[np.ndarray, np.ndarray] | None
 
     @property
     def intercept(self) -> float:
@@ -371,7 +346,7 @@ class LinearPredictor(Estimate):
     def _quantile(self, probability: float) -> np.ndarray:
         ends, z = super()._quantile(probability), special.ndtri(probability)
         if self._profile is not None:
-            ends[-1] = self._profile.quantile(z)
+            ends[-1] = np.exp(np.interp(z, *self._profile, left=-np.inf, right=np.inf))
         elif self.objective.scaled:
             ends[-1] = self.params[-1] * np.exp(z * self.standard_error[-1] / self.params[-1])
         return ends
@@ -444,10 +419,12 @@ def linear_fit(
         identified = _identified(minimum.at.hessian)
         profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
     params, jacobian = criterion.in_units_of_data(minimum.theta)
-    if identified:
-        covariance = jacobian @ criterion.covariance(minimum.at) @ jacobian.T
+    covariance = np.full((len(params),) * 2, np.nan)
+    if identified:  # a penalty and the scale's prior count as information
+        inverse = np.linalg.inv(minimum.at.hessian)
+        own = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
+        covariance = jacobian @ own @ jacobian.T
     else:
-        covariance = np.full((len(params),) * 2, np.nan)
         problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
         warn(problem, LearningWarning)
     if not minimum.converged:
@@ -519,11 +496,9 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
     points = [criterion.packed(constant, 0 * ridge, np.log(criterion.scale)) for constant in constants]
-    derivatives = [criterion(each) for each in points]
+    values, information = np.array([(at.value, np.trace(at.spread)) for at in map(criterion, points)]).T
     # labels that all lie at a bound have no information on slopes, nor on how large slopes may be
-    information = np.nan_to_num([np.trace(at.spread) for at in derivatives])
-    informative = information > START_INFORMATION * information.max(initial=0)
-    values = np.array([at.value for at in derivatives])
+    informative = np.nan_to_num(information) > START_INFORMATION * np.nan_to_num(information).max()
     values = np.where(np.isfinite(values) & informative, values, np.inf)
     if not np.isfinite(values.min()):
         raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")

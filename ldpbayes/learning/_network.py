@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import NOT_NEGATIVE, at_least, missing, warn
+from ldpbayes._core.checks import NOT_NEGATIVE, at_least, require, warn
 from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
@@ -37,10 +37,8 @@ class Network:
 
     Parameters
     ----------
-    widths : tuple of int
+    widths, activation : tuple of int, callable
         Of the hidden layers; with the one that predicts, (128, 64) makes the three of [LH].
-    activation : callable
-        Of the hidden layers, such as `jax.nn.relu`; else TypeError.
     epochs, batch : int
         Passes through the labels, and labels a step.
     optimiser : optax.GradientTransformation, optional
@@ -87,12 +85,10 @@ class Network:
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
         """Predictions (n,), before any link, for features (n, d) like those of the training, and the scale."""
-        hidden = features
-        for weights, bias in trained.layers[:-1]:
+        hidden, (*inner, (last, constant)) = features, trained.layers
+        for weights, bias in inner:
             hidden = self.activation(hidden @ weights + bias)
-        weights, bias = trained.layers[-1]
-        prediction = trained.middle + trained.unit * (hidden @ weights + bias)[:, 0]
-        return prediction, jnp.exp(trained.log_scale)
+        return trained.middle + trained.unit * (hidden @ last + constant)[:, 0], jnp.exp(trained.log_scale)
 
 
 def train_network(
@@ -102,10 +98,9 @@ def train_network(
     dtype of the features. Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay
     included.
     """
-    try:
-        import optax
-    except ImportError:
-        raise ImportError(missing("training a network needs optax", "learning")) from None
+    require("learning", "optax")
+    import optax
+
     features = jnp.asarray(features)
     values, count = jnp.asarray(values, features.dtype), features.shape[0]
     batch_size = min(network.batch, count)
@@ -116,6 +111,8 @@ def train_network(
     if optimiser is None:
         schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
         optimiser = optax.adam(schedule)
+    decay = optax.add_decayed_weights(network.weight_decay, mask=(True, False))  # not of the scale, which is no weight
+    optimiser = optax.chain(decay, optimiser)
 
     def loss(params: tuple[Layers, jax.Array], index: jax.Array, weights: jax.Array) -> jax.Array:
         layers, log_scale = params
@@ -128,16 +125,12 @@ def train_network(
     def step(state: tuple, batch: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
         params, memory = state
         value, slope = jax.value_and_grad(loss)(params, *batch)
-        # the scale is not decayed, since it is no weight
-        decayed = jax.tree.map(lambda g, w: g + network.weight_decay * w, slope[0], params[0])
-        change, memory = optimiser.update((decayed, slope[1]), memory, params)
+        change, memory = optimiser.update(slope, memory, params)
         return (optax.apply_updates(params, change), memory), value
 
     def epoch(state: tuple, epoch_key: jax.Array) -> tuple[tuple, jax.Array]:
-        order = jax.random.permutation(epoch_key, count)
-        # labels of weight 0 fill the last batch
-        index = jnp.concatenate([order, order[: steps * batch_size - count]]).reshape(steps, batch_size)
-        weights = (jnp.arange(steps * batch_size) < count).astype(features.dtype).reshape(steps, batch_size)
+        index = jnp.resize(jax.random.permutation(epoch_key, count), (steps, batch_size))
+        weights = jnp.arange(index.size).reshape(index.shape) < count  # the last batch is filled with the first labels
         state, losses = jax.lax.scan(step, state, (index, weights))
         return state, losses @ weights.sum(axis=1) / count
 

@@ -53,7 +53,7 @@ def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
 class Objective(abc.ABC):
     """A loss of a predicted label, given what was released of it.
 
-    Objects, static arguments of compiled functions, are compared and hashed by their fields. If the loss is a negative
+    Objects are static arguments of compiled functions, compared and hashed by their fields. If the loss is a negative
     log-likelihood (`likelihood`), errors of a fit are those of its information, otherwise of the sandwich ([Huber67]).
     """
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import jax
 import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ldpbayes._core.checks import missing
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.learning._labels import checked_bounds
@@ -15,13 +16,6 @@ from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.likelihood.latent import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
-
-try:
-    from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise ImportError(missing("LabelPrivateRegressor needs scikit-learn", "learning")) from None
-
 
 NEGLIGIBLE_NOISE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
 SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature, and moves no fit

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+import ldpbayes as ldp
 from ldpbayes import models
 from ldpbayes.models._factory import factory
 
@@ -35,7 +36,7 @@ def test_a_model_shows_its_factory_and_the_priors_it_was_given(shown):
 
 
 def test_distributions_are_shown_as_one_writes_them():
-    @factory()
+    @factory("numbers")
     def made(prior):
         return lambda release: None
 
@@ -72,7 +73,7 @@ def test_a_prior_that_is_no_distribution_is_refused_at_once():
 
 
 def test_a_model_is_called_as_the_function_it_was():
-    @factory()
+    @factory("numbers")
     def made(scale=2.0):
         def model(release, *, doubled=False):
             """Say what was given."""
@@ -82,7 +83,8 @@ def test_a_model_is_called_as_the_function_it_was():
 
     calls: list = []
     model = made(3.0)
-    model(1, doubled=True)
-    assert calls == [(1, True, 3.0)] and repr(model) == "made(scale=3)"
+    release = ldp.Release([0.5], ldp.LaplaceMechanism(1.0, 0, 1))
+    model(release, doubled=True)
+    assert calls == [(release, True, 3.0)] and repr(model) == "made(scale=3)"
     assert model.__doc__ == "Say what was given." and model.__name__ == "model"
     assert list(inspect.signature(model).parameters) == ["release", "doubled"]
