@@ -3,9 +3,11 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
@@ -22,60 +24,78 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
 LONGEST = 80  # characters of an argument in a message
 
-F = TypeVar("F", bound=Callable[..., Callable[..., None]])
+D = TypeVar("D")
+P = ParamSpec("P")
 
 
-def factory(kind: str, groups: bool = False, **default: str) -> Callable[[F], F]:
-    """Decorator of a factory of models of one release, or sketch, of a `kind`, a key of `KINDS`; or of one for each of
-    some `groups`. `default` has texts for arguments where None means a prior; others that are None or False by default
-    are shown only if they are something else.
+def factory(
+    kind: str, groups: bool = False, **default: str
+) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, Callable[[D], None]]]:
+    """Decorator of a model, a function of data and options, that makes a factory of it: from options to a `Model` of
+    one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each of some `groups`. `default` has texts for
+    options where None means a prior; others that are None or False by default are shown only if they are not.
     """
 
-    def decorator(function: F) -> F:
-        signature = inspect.signature(function)
-        parameters = signature.parameters
+    def decorator(function: Callable[Concatenate[D, P], None]) -> Callable[P, Callable[[D], None]]:
+        data, *options = inspect.signature(function).parameters.values()
+        signature = inspect.Signature(options)
 
         @functools.wraps(function)
-        def make(*args: Any, **kwargs: Any) -> Model:
-            model, call = function(*args, **kwargs), signature.bind(*args, **kwargs)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Callable[[D], None]:
+            try:
+                call = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
             call.apply_defaults()
-            texts = {}
-            for name, value in call.arguments.items():
-                parameter, first = parameters[name], value[0] if isinstance(value, (list, tuple)) and value else value
-                # Data mean that the factory was taken for its model: the caller reports that no site was made.
-                if parameter.annotation in PRIORS and not isinstance(first, (parameter.annotation, Release, Sketch)):
-                    text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
-                    raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
-                if name in default or value is not parameter.default or value not in (None, False):
-                    texts[name] = default.get(name, "None") if value is None else _text(value)
-            return Model(model, function.__name__, kind, groups, texts)
+            values = {p.name: _checked(p, call.arguments[p.name]) for p in options}
+            texts = {
+                p.name: default.get(p.name, "None") if values[p.name] is None else _text(values[p.name])
+                for p in options
+                if p.name in default or values[p.name] is not p.default or p.default not in (None, False)
+            }
+            return Model(functools.partial(function, **values), data, kind, groups, texts)
 
         # `help` would show the addresses of the default priors in memory
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
-                for p in parameters.values()
+                for p in options
             ]
         )
-        return cast(F, make)
+        return make
 
     return decorator
 
 
+def _checked(option: inspect.Parameter, value: Any) -> Any:
+    """An option's value, an array as a matrix; TypeError or ValueError for one that is not what its annotation says."""
+    if option.annotation == ArrayLike:
+        value = jnp.asarray(value)
+        if value.ndim != 2 or not bool(jnp.all(jnp.isfinite(value))):
+            allowed = "an array (labels, features) of finite numbers"
+            raise ValueError(f"{option.name} must be {allowed}, got shape {value.shape}")
+    # Data mean that the factory was taken for its model: the caller reports that no site was made.
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    if option.annotation in PRIORS and not isinstance(first, (option.annotation, Release, Sketch)):
+        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+        raise TypeError(f"{option.name} must be a NumPyro distribution, a prior; got {text}")
+    return value
+
+
 class Model:
-    """A model that refuses releases of another kind, and shows its factory with the texts of its arguments."""
+    """A model that refuses releases of another kind, and shows its factory with the texts of its options."""
 
     def __init__(
-        self, model: Callable[..., None], factory: str, kind: str, groups: bool, shown: dict[str, str]
+        self, model: functools.partial, data: inspect.Parameter, kind: str, groups: bool, shown: dict[str, str]
     ) -> None:
-        functools.update_wrapper(self, model)
-        self.factory, self.kind, self.groups, self.shown = factory, kind, groups, shown
+        self.__wrapped__, self.__name__, self.__signature__ = model, "model", inspect.Signature([data])
+        self.factory, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         for data in (*args, *kwargs.values())[:1]:
             for release in self._groups(data) if self.groups else [data]:
                 self._check(release)
-        self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+        self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"

@@ -1,7 +1,7 @@
 """Normal means of groups that share a population."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -90,10 +90,11 @@ def _sum_and_size(data: Release | Sketch) -> tuple[jax.Array, jax.Array]:
 
 @factory("numbers", groups=True)
 def hierarchical(
+    releases: Sequence[Release | Sketch],
     mu: dist.Distribution = dist.Normal(0, 5),
     tau: dist.Distribution = dist.HalfNormal(2),
     sigma: dist.Distribution = dist.Gamma(2, 1),
-) -> Callable[[Sequence[Release | Sketch]], None]:
+) -> None:
     """Posterior of normal group means that share a population mean and spread.
 
     Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
@@ -109,13 +110,9 @@ def hierarchical(
     sigma : numpyro.distributions.Distribution
         Prior of the standard deviation within groups; by default gamma with shape 2 and rate 1 (mean 2).
     """
-
-    def model(releases: Sequence[Release | Sketch]) -> None:
-        population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
-        within = numpyro.sample("sigma", sigma)
-        with numpyro.plate("group", len(releases)):
-            # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
-            theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
-        observe("z", dist.Normal(theta, within), list(releases))
-
-    return model
+    population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
+    within = numpyro.sample("sigma", sigma)
+    with numpyro.plate("group", len(releases)):
+        # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
+        theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
+    observe("z", dist.Normal(theta, within), list(releases))

@@ -35,10 +35,11 @@ def _normal_rows(
 
 @factory("rows")
 def multivariate_normal(
+    release: Release | Sketch,
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
 
     Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more),
@@ -54,22 +55,19 @@ def multivariate_normal(
     concentration : float or None
         Of the Lewandowski-Kurowicka-Joe prior of the correlations (1: uniform); None for independent columns.
     """
-
-    def model(release: Release | Sketch) -> None:
-        observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
-
-    return model
+    observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
 
 @factory("rows")
 def perturbed_covariates(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 2),
     intercept: dist.Distribution | None = dist.Normal(0, 2),
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
     response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a regression whose covariates are normal and seen with noise only.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
@@ -87,20 +85,17 @@ def perturbed_covariates(
     response : callable
         Linear predictor → distribution of the response; by default logistic regression.
     """
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        d = mechanism.dimension
-        slopes, alpha = _coefficients(d, slope, intercept)
-        covariates = _normal_rows(d, mean, scale, concentration)
-        place = next(j for j in range(d + 1) if j not in mechanism.index)
-        observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
-
-    return model
+    mechanism: Any = release.mechanism
+    d = mechanism.dimension
+    slopes, alpha = _coefficients(d, slope, intercept)
+    covariates = _normal_rows(d, mean, scale, concentration)
+    place = next(j for j in range(d + 1) if j not in mechanism.index)
+    observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
 
 
 @factory("rows or linear statistics")
 def linear_regression(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
     sigma: dist.Distribution = dist.HalfNormal(1),
@@ -109,7 +104,7 @@ def linear_regression(
     concentration: float | None = 2.0,
     count: Any = None,
     exact: bool = False,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
@@ -139,32 +134,29 @@ def linear_regression(
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        statistics = isinstance(mechanism, LinearStatisticsMechanism)
-        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes, alpha = _coefficients(d, slope, intercept)
-        residual = numpyro.sample("sigma", sigma)
-        rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
-        if not statistics:
-            observe("z", rows, release)
-            return
-        total, n = _sum_and_count(release, count)
-        law = linear_statistics(rows, n, mechanism.off_diagonal)
-        if exact:
-            # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
-            root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
-            sums = root @ root.T
-            each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
-            law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
-        observe("z", law, total)
-
-    return model
+    mechanism: Any = release.mechanism
+    statistics = isinstance(mechanism, LinearStatisticsMechanism)
+    d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+    slopes, alpha = _coefficients(d, slope, intercept)
+    residual = numpyro.sample("sigma", sigma)
+    rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
+    if not statistics:
+        observe("z", rows, release)
+        return
+    total, n = _sum_and_count(release, count)
+    law = linear_statistics(rows, n, mechanism.off_diagonal)
+    if exact:
+        # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
+        root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
+        sums = root @ root.T
+        each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
+        law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
+    observe("z", law, total)
 
 
 @factory("rows or logistic statistics")
 def logistic_regression(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
     mean: dist.Distribution | None = None,
@@ -172,7 +164,7 @@ def logistic_regression(
     concentration: float | None = 2.0,
     count: Any = None,
     expansion: Any = None,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
@@ -190,31 +182,28 @@ def logistic_regression(
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
         For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
     """
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        statistics = isinstance(mechanism, LogisticStatisticsMechanism)
-        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes, alpha = _coefficients(d, slope, intercept)
-        covariates = _normal_rows(d, mean, scale, concentration)
-        if not statistics:
-            observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
-            return
-        total, n = _sum_and_count(release, count)
-        law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
-        observe("z", law, total)
-
-    return model
+    mechanism: Any = release.mechanism
+    statistics = isinstance(mechanism, LogisticStatisticsMechanism)
+    d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+    slopes, alpha = _coefficients(d, slope, intercept)
+    covariates = _normal_rows(d, mean, scale, concentration)
+    if not statistics:
+        observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
+        return
+    total, n = _sum_and_count(release, count)
+    law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
+    observe("z", law, total)
 
 
 @factory("labels")
 def label_regression(
+    release: Release,
     features: ArrayLike,
     slope: dist.Distribution = dist.Normal(0, 1),
     intercept: dist.Distribution = dist.Normal(0, 10),
     sigma: dist.Distribution | None = dist.HalfNormal(5),
     response: Callable[..., dist.Distribution] = dist.Normal,
-) -> Callable[[Release], None]:
+) -> None:
     """Posterior of a generalised linear model of private labels given public features.
 
     Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
@@ -236,18 +225,12 @@ def label_regression(
         ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
     """
     features = jnp.asarray(features)
-    if features.ndim != 2 or not bool(jnp.all(jnp.isfinite(features))):
-        raise ValueError(f"features must be an array (labels, features) of finite numbers, got shape {features.shape}")
-
-    def model(release: Release) -> None:
-        if len(release) != len(features):
-            raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
-        alpha = numpyro.sample("intercept", intercept)
-        beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
-        scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
-        observe("z", response(alpha + features @ beta, *scale), release)
-
-    return model
+    if len(release) != len(features):
+        raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
+    alpha = numpyro.sample("intercept", intercept)
+    beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
+    scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
+    observe("z", response(alpha + features @ beta, *scale), release)
 
 
 def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
