@@ -154,12 +154,10 @@ def checked_features(
     features: Array, count: int | None = None, fit_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """Features as a matrix (n, d), and names of its columns: those of an earlier fit, `fit_names`, if that had some."""
-    matrix = np.asarray(features)
-    if matrix.dtype.kind not in "iuf":
-        try:
-            matrix = matrix.astype(float)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
+    try:
+        matrix = np.asarray(features, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:

@@ -491,8 +491,8 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     size = np.trace(gram) / len(gram) or 1.0  # 0 if all features are constant: there is nothing to solve
     ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (plausible - middle))
 
-    bounds = label_range(rows.mechanism) if criterion.intercept else None
-    between = () if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), START_CONSTANTS)
+    low, high = map(float, label_range(rows.mechanism))
+    between = np.linspace(low, high, START_CONSTANTS) if criterion.intercept and np.isfinite(high - low) else ()
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
     points = [criterion.packed(constant, 0 * ridge, np.log(criterion.scale)) for constant in constants]

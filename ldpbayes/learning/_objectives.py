@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,21 +33,17 @@ def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
         return values
 
 
-def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array] | None:
-    """The widest bounds of any label; None if labels are not bounded."""
-    domain: Any = mechanism.domain
-    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
-        return None
-    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
+def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array]:
+    """The widest bounds of any label, infinite if there is none."""
+    domain = mechanism.domain
+    return jnp.min(getattr(domain, "lower_bound", -jnp.inf)), jnp.max(getattr(domain, "upper_bound", jnp.inf))
 
 
 def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
     """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
-    bounds = label_range(mechanism)
-    if bounds is not None:
-        return (bounds[1] - bounds[0]) / 6
+    lower, upper = label_range(mechanism)
     deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
-    return jnp.where(deviation > 0, deviation, 1.0)
+    return jnp.where(jnp.isfinite(upper - lower), (upper - lower) / 6, jnp.where(deviation > 0, deviation, 1.0))
 
 
 class Objective(abc.ABC):
@@ -205,7 +201,7 @@ class MarginalLikelihood(Objective):
         if bounds is None:
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
-        scale = jnp.ones_like(prediction) if scale is None else jnp.broadcast_to(scale, prediction.shape)
+        scale = jnp.broadcast_to(1.0 if scale is None else scale, prediction.shape)
         constant = (float(bounds[0]), float(bounds[1])) if self.counts else None
         return _clipped_mean(self, constant, bounds, prediction, scale)
 
