@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -32,12 +31,7 @@ class LabelRelease:
     release: Release
     prior_release: Release | None
     prior: Histogram
-
-    @property
-    def _budgets(self) -> list[float]:
-        """Of the prior, if any, and of the labels."""
-        mechanisms: list[Any] = [part.mechanism for part in (self.prior_release, self.release) if part is not None]
-        return [mechanism.epsilon for mechanism in mechanisms]
+    _budgets: tuple[float, float]  # of the prior and of the labels
 
     @property
     def guarantee(self) -> Guarantee:
@@ -92,9 +86,8 @@ def release_labels(
     seed : int
         Of all randomness.
     """
-    values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-    if np.ndim(values) != 1:
-        raise ValueError(f"labels must be a vector of one number a record, got an array of shape {np.shape(values)}")
+    allowed = "a vector of numbers (drop or impute missing labels first)"
+    values = checked("labels", labels, allowed, lambda a: ~np.isnan(a) & (a.ndim == 1))
     # Mechanisms check their parameters, before anything is released.
     LaplaceMechanism(epsilon, lower, upper)
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
@@ -114,7 +107,7 @@ def release_labels(
     if half_width is None:
         half_width, interval, _ = optimal_half_width(prior, own, interval=interval)
     release = simulated_release(label_key, values, RPWithPrior(own, interval, half_width))
-    return LabelRelease(release, prior_release, prior)
+    return LabelRelease(release, prior_release, prior, (prior_epsilon, own))
 
 
 def checked_data(
