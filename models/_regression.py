@@ -140,18 +140,17 @@ def linear_regression(
     slopes, alpha = _coefficients(d, slope, intercept)
     residual = numpyro.sample("sigma", sigma)
     rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
-    if not statistics:
-        observe("z", rows, release)
-        return
-    total, n = _sum_and_count(release, count)
-    law = linear_statistics(rows, n, mechanism.off_diagonal)
-    if exact:
-        # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
-        root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
-        sums = root @ root.T
-        each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
-        law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
-    observe("z", law, total)
+    law: dist.Distribution = rows
+    if statistics:
+        release, n = _sum_and_count(release, count)
+        law = linear_statistics(rows, n, mechanism.off_diagonal)
+        if exact:
+            # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
+            root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
+            sums = root @ root.T
+            each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
+            law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
+    observe("z", law, release)
 
 
 @factory("rows or logistic statistics")
@@ -187,12 +186,12 @@ def logistic_regression(
     d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
     slopes, alpha = _coefficients(d, slope, intercept)
     covariates = _normal_rows(d, mean, scale, concentration)
-    if not statistics:
-        observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
-        return
-    total, n = _sum_and_count(release, count)
-    law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
-    observe("z", law, total)
+    if statistics:
+        release, n = _sum_and_count(release, count)
+        law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
+    else:
+        law = RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion)
+    observe("z", law, release)
 
 
 @factory("labels")

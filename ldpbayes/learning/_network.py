@@ -19,13 +19,11 @@ from ldpbayes.mechanisms import Mechanism
 RATE = 1e-3  # of Adam, by default
 DECAY = 0.1  # factor of the rate after half of the epochs
 
-Layers = tuple[tuple[Array, Array], ...]
-
 
 class TrainedNetwork(NamedTuple):
     """Arrays of a network, which can be vmapped; the prediction is middle + unit · (output of the last layer)."""
 
-    layers: Layers  # weights (inputs, outputs) and biases (outputs,) of each
+    layers: tuple[tuple[Array, Array], ...]  # weights (inputs, outputs) and biases (outputs,) of each
     log_scale: Array  # of the law, constant if the objective has no scale
     middle: Array
     unit: Array
@@ -111,15 +109,15 @@ def train_network(
     if optimiser is None:
         schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
         optimiser = optax.adam(schedule)
-    decay = optax.add_decayed_weights(network.weight_decay, mask=(True, False))  # not of the scale, which is no weight
-    optimiser = optax.chain(decay, optimiser)
+    params = {"layers": start.layers, "log_scale": start.log_scale}
+    decayed = {"layers": True, "log_scale": False}  # the scale is no weight
+    optimiser = optax.chain(optax.add_decayed_weights(network.weight_decay, mask=decayed), optimiser)
 
-    def loss(params: tuple[Layers, jax.Array], index: jax.Array, weights: jax.Array) -> jax.Array:
-        layers, log_scale = params
-        prediction, scale = network.predictor(start._replace(layers=layers, log_scale=log_scale), features[index])
+    def loss(params: dict[str, Any], index: jax.Array, weights: jax.Array) -> jax.Array:
+        prediction, scale = network.predictor(start._replace(**params), features[index])
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism)
         losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], own)
-        distance = log_scale - start.log_scale
+        distance = params["log_scale"] - start.log_scale
         return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * precision * distance**2 / count
 
     def step(state: tuple, batch: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
@@ -134,10 +132,9 @@ def train_network(
         state, losses = jax.lax.scan(step, state, (index, weights))
         return state, losses @ weights.sum(axis=1) / count
 
-    params = (start.layers, start.log_scale)
     keys = jax.random.split(order_key, network.epochs)
     (params, _), losses = jax.lax.scan(epoch, (params, optimiser.init(params)), keys)
-    return start._replace(layers=params[0], log_scale=params[1]), losses
+    return start._replace(**params), losses
 
 
 _train_compiled = jax.jit(train_network, static_argnums=1)

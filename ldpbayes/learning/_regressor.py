@@ -36,10 +36,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     objective : Objective, optional
         By default ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
         `laplace_labels`, gets so little noise that no fit moves by half of a standard error.
-    bounds : (float, float), optional
-        Between which predictions lie; those of `LinearPredictor.predict`.
-    random_state : int
-        Seed of a fit.
+    bounds, random_state : (float, float) or None, int
+        Between which predictions lie (see `LinearPredictor.predict`), and the seed of a fit.
     """
 
     def __init__(
