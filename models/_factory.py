@@ -2,10 +2,12 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
@@ -19,80 +21,106 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),
     "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
 }
+PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
 LONGEST = 80  # characters of an argument in a message
 
-F = TypeVar("F", bound=Callable[..., Callable[..., None]])
+D = TypeVar("D")
+P = ParamSpec("P")
 
 
-def factory(kind: str | None = None, **default: str) -> Callable[[F], F]:
-    """Decorator of a factory of models of one release, or sketch, of a `kind`: a key of `KINDS`; None for any data.
-    `default` has texts for arguments where None means a prior; others that are None or False by default are shown only
-    if they are something else.
+def factory(
+    kind: str, groups: bool = False, **default: str
+) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, Callable[[D], None]]]:
+    """Decorator of a model, a function of data and options, that makes a factory of it: from options to a `Model` of
+    one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each of some `groups`. `default` has texts for
+    options where None means a prior; others that are None or False by default are shown only if they are not.
     """
 
-    def decorator(function: F) -> F:
-        signature = inspect.signature(function)
-        parameters = signature.parameters
+    def decorator(function: Callable[Concatenate[D, P], None]) -> Callable[P, Callable[[D], None]]:
+        data, *options = inspect.signature(function).parameters.values()
+        signature = inspect.Signature(options)
 
         @functools.wraps(function)
-        def make(*args: Any, **kwargs: Any) -> Model:
-            for name, value in (dict(zip(parameters, args, strict=False)) | kwargs).items():
-                if name in parameters and isinstance(parameters[name].default, dist.Distribution):
-                    _check_prior(name, value, none=parameters[name].annotation == dist.Distribution | None)
-            model, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs)
-            arguments.apply_defaults()
+        def make(*args: P.args, **kwargs: P.kwargs) -> Callable[[D], None]:
+            try:
+                call = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            call.apply_defaults()
+            values = {p.name: _checked(p, call.arguments[p.name]) for p in options}
             texts = {
-                name: default.get(name, "None") if value is None else _text(value)
-                for name, value in arguments.arguments.items()
-                if name in default or value is not parameters[name].default or value not in (None, False)
+                p.name: default.get(p.name, "None") if values[p.name] is None else _text(values[p.name])
+                for p in options
+                if p.name in default or values[p.name] is not p.default or p.default not in (None, False)
             }
-            return Model(model, function.__name__, kind, texts)
+            return Model(functools.partial(function, **values), data, kind, groups, texts)
 
         # `help` would show the addresses of the default priors in memory
-        texts = [
-            p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
-            for p in parameters.values()
-        ]
-        make.__signature__ = inspect.Signature(texts)  # type: ignore[attr-defined]
-        return cast(F, make)
+        make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Unquoted(_text(p.default)))
+                for p in options
+            ]
+        )
+        return make
 
     return decorator
 
 
-class Model:
-    """A model that refuses releases of another kind, and shows its factory with the texts of its arguments."""
+def _checked(option: inspect.Parameter, value: Any) -> Any:
+    """An option's value, an array as a matrix; TypeError or ValueError for one that is not what its annotation says."""
+    if option.annotation == ArrayLike:
+        value = jnp.asarray(value)
+        if value.ndim != 2 or not bool(jnp.all(jnp.isfinite(value))):
+            allowed = "an array (labels, features) of finite numbers"
+            raise ValueError(f"{option.name} must be {allowed}, got shape {value.shape}")
+    # Data mean that the factory was taken for its model: the caller reports that no site was made.
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    if option.annotation in PRIORS and not isinstance(first, (option.annotation, Release, Sketch)):
+        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+        raise TypeError(f"{option.name} must be a NumPyro distribution, a prior; got {text}")
+    return value
 
-    def __init__(self, model: Callable[..., None], factory: str, kind: str | None, shown: dict[str, str]) -> None:
-        functools.update_wrapper(self, model)
-        self.factory, self.kind, self.shown = factory, kind, shown
+
+class Model:
+    """A model that refuses releases of another kind, and shows its factory with the texts of its options."""
+
+    def __init__(
+        self, model: functools.partial, data: inspect.Parameter, kind: str, groups: bool, shown: dict[str, str]
+    ) -> None:
+        self.__wrapped__, self.__name__, self.__signature__ = model, "model", inspect.Signature([data])
+        self.factory, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self.kind is not None:
-            for release in (*args, *kwargs.values())[:1]:
-                check_kind(self.factory, release, self.kind)
-        self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+        for data in (*args, *kwargs.values())[:1]:
+            for release in self._groups(data) if self.groups else [data]:
+                self._check(release)
+        self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
 
+    def _check(self, release: Any) -> None:
+        """TypeError for all but releases and sketches of the model's kind."""
+        takes = f"{self.factory} takes a release of {self.kind}"
+        if not isinstance(release, (Release, Sketch)):
+            raise TypeError(f"{takes}, or a sketch of one; got {type(release).__name__}")
+        if not KINDS[self.kind](release.mechanism):
+            raise TypeError(f"{takes}, got one under {release.mechanism!r}")
+        if self.kind == "labels" and isinstance(release, Sketch):
+            law = "in a sketch labels have one law, whatever their features"
+            raise TypeError(f"{self.factory} takes the release itself: {law}")
 
-def check_kind(factory: str, release: Any, kind: str) -> None:
-    """Refuse, with a TypeError that names the factory, all but releases and sketches of a `kind`: a key of `KINDS`."""
-    if not isinstance(release, (Release, Sketch)):
-        raise TypeError(f"{factory} takes a release of {kind}, or a sketch of one; got {type(release).__name__}")
-    if not KINDS[kind](release.mechanism):
-        raise TypeError(f"{factory} takes a release of {kind}, got one under {release.mechanism!r}")
-    if kind == "labels" and isinstance(release, Sketch):
-        raise TypeError(f"{factory} takes the release itself: in a sketch labels have one law, whatever their features")
-
-
-def _check_prior(name: str, value: Any, none: bool) -> None:
-    """TypeError, where the model would end in an error of NumPyro; `none`: whether None is allowed."""
-    # Data as an argument mean that the factory was taken for its model: the caller reports that no site was made.
-    data = any(isinstance(item, (Release, Sketch)) for item in (value if isinstance(value, (list, tuple)) else [value]))
-    if not (data or isinstance(value, dist.Distribution) or (value is None and none)):
-        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
-        raise TypeError(f"{name} must be a NumPyro distribution, a prior; got {text}")
+    def _groups(self, data: Any) -> Sequence[Release | Sketch]:
+        """The releases of groups, a sketch of all of them as one; TypeError for anything else."""
+        if isinstance(data, Sketch) and data.law_shape:
+            return [data]
+        if isinstance(data, Sequence) and data:
+            return data
+        takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
+        got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
+        advice = ": pass list(d.values()), and the names as coords={'group': list(d)}" if isinstance(data, dict) else ""
+        raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}{advice}")
 
 
 class _Unquoted(str):

@@ -1,7 +1,7 @@
 """Normal means of groups that share a population."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,8 @@ from numpyro.distributions import biject_to, constraints, transforms
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data import ExpandedSketch
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.models._factory import check_kind, factory
+from ldpbayes.models._factory import factory
 
 
 class Pooled(dist.Normal):
@@ -64,43 +63,44 @@ def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tupl
     # Concrete releases are averaged outside the trace, and a kind of mechanism is handled at once: the trace is small.
     with jax.ensure_compile_time_eval() if is_concrete(releases) else contextlib.nullcontext():
         center, noise, count = jnp.zeros(len(releases)), jnp.ones(len(releases)), jnp.zeros(len(releases))
-        kinds: dict[Hashable, dict[int, tuple[Any, Any]]] = {}
+        kinds: dict[Hashable, list[int]] = {}
         for group, release in enumerate(releases):
-            if (pair := _sum_and_size(release)) is not None:
-                kinds.setdefault(jax.tree.structure(release.mechanism), {})[group] = pair
-        for pairs in kinds.values():
-            groups, (sums, sizes) = np.array(list(pairs)), zip(*pairs.values(), strict=True)
-            mechanism: Any = joined_mechanism([releases[group].mechanism for group in groups])
-            origin, one, size = mechanism.unbiased(0.0), mechanism.unbiased(1.0), jnp.stack(sizes)
+            if not (release.mechanism.batch_shape or (isinstance(release, Release) and release.values is None)):
+                kinds.setdefault(jax.tree.structure(release.mechanism), []).append(group)
+        for groups in map(np.array, kinds.values()):
+            try:
+                mechanism = joined_mechanism([releases[group].mechanism for group in groups])
+                origin, one = mechanism.unbiased(0.0), mechanism.unbiased(1.0)
+            except ValueError:
+                continue
+            sums, sizes = map(jnp.stack, zip(*(_sum_and_size(releases[group]) for group in groups), strict=True))
             # `unbiased` is linear, so the mean of unbiased values is the unbiased mean.
-            mean = origin + (one - origin) * jnp.stack(sums) / size
-            center, count = center.at[groups].set(mean), count.at[groups].set(size)
+            mean = origin + (one - origin) * sums / sizes
+            center, count = center.at[groups].set(mean), count.at[groups].set(sizes)
             noise = noise.at[groups].set(jnp.square(one - origin) * mechanism.moments(mean)[1])
     return center, count / (jnp.square(spread) + noise)
 
 
-def _sum_and_size(release: Any) -> tuple[Any, Any] | None:
-    """Sum and number of the values, which all sketches preserve; None for several budgets, or without `unbiased`."""
-    if isinstance(release, ExpandedSketch) or release.mechanism.batch_shape:
-        return None
-    try:
-        release.mechanism.unbiased(0.0)
-    except ValueError:
-        return None
-    if isinstance(release, Sketch):
-        return jnp.dot(release.weights, jnp.asarray(release.nodes, float)), jnp.sum(release.weights)
-    if release.values is None:
-        return None
-    return jnp.sum(jnp.asarray(release.values, float)), jnp.asarray(release.count, float)
+def _sum_and_size(data: Release | Sketch) -> tuple[jax.Array, jax.Array]:
+    """Sum and number of the values, which all sketches preserve."""
+    if isinstance(data, Sketch):
+        return jnp.dot(data.weights, jnp.asarray(data.nodes, float)), jnp.sum(data.weights)
+    return jnp.sum(jnp.asarray(data.values, float)), jnp.asarray(data.count, float)
 
 
-@factory()
+@factory("numbers", groups=True)
 def hierarchical(
+    releases: Sequence[Release | Sketch],
     mu: dist.Distribution = dist.Normal(0, 5),
     tau: dist.Distribution = dist.HalfNormal(2),
     sigma: dist.Distribution = dist.Gamma(2, 1),
-) -> Callable[[Sequence[Release | Sketch]], None]:
+) -> None:
     """Posterior of normal group means that share a population mean and spread.
+
+    Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
+    ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for anything but
+    numbers. The axis of ``theta`` is called ``group``: names of the groups are given to `fit` as
+    ``coords={"group": names}``.
 
     Parameters
     ----------
@@ -109,32 +109,10 @@ def hierarchical(
         group means, by default half-normal with scale 2.
     sigma : numpyro.distributions.Distribution
         Prior of the standard deviation within groups; by default gamma with shape 2 and rate 1 (mean 2).
-
-    Returns
-    -------
-    callable
-        model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
-        ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for a single one,
-        none, or one of anything but numbers. The axis of ``theta`` is called ``group``: names of the groups are
-        given to `fit` as ``coords={"group": names}``.
     """
-
-    def model(releases: Sequence[Release | Sketch]) -> None:
-        need = "hierarchical takes a sequence of releases, one a group"
-        if isinstance(releases, Mapping):
-            advice = "pass a list of releases, list(d.values()), and the names as coords={'group': list(d)}"
-            raise TypeError(f"{need}, got a dict: {advice}")
-        if isinstance(releases, (Release, Sketch)):
-            raise TypeError(f"{need}, got a {type(releases).__name__}")
-        if not len(releases):
-            raise TypeError(f"{need}, got an empty one")
-        for release in releases:
-            check_kind("hierarchical", release, "numbers")
-        population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
-        within = numpyro.sample("sigma", sigma)
-        with numpyro.plate("group", len(releases)):
-            # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
-            theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
-        observe("z", dist.Normal(theta, within), list(releases))
-
-    return model
+    population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
+    within = numpyro.sample("sigma", sigma)
+    with numpyro.plate("group", len(releases)):
+        # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
+        theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
+    observe("z", dist.Normal(theta, within), list(releases))

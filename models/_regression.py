@@ -35,11 +35,15 @@ def _normal_rows(
 
 @factory("rows")
 def multivariate_normal(
+    release: Release | Sketch,
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
+
+    Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more),
+    ``z``; TypeError for anything but rows.
 
     With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
     covariance matrix. Clipping is left out: the bounds should hold (nearly) all records.
@@ -50,30 +54,24 @@ def multivariate_normal(
         Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
     concentration : float or None
         Of the Lewandowski-Kurowicka-Joe prior of the correlations (1: uniform); None for independent columns.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more), ``z``;
-        TypeError for releases of anything but rows.
     """
-
-    def model(release: Release | Sketch) -> None:
-        observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
-
-    return model
+    observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
 
 @factory("rows")
 def perturbed_covariates(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 2),
     intercept: dist.Distribution | None = dist.Normal(0, 2),
     mean: dist.Distribution = dist.Normal(0, 1),
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
     response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a regression whose covariates are normal and seen with noise only.
+
+    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+    ``z``; the release has one column that is not perturbed, the response. TypeError for anything but rows.
 
     Start the chains from ``init_to_median``: from a narrow start, among rows that are released as they are, they may
     end in a mode in which a covariate does not vary.
@@ -86,28 +84,18 @@ def perturbed_covariates(
         As in `multivariate_normal`, of the covariates.
     response : callable
         Linear predictor → distribution of the response; by default logistic regression.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``; the release has one column that is not perturbed, the response. TypeError for releases of anything but
-        rows.
     """
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        d = mechanism.dimension
-        slopes, alpha = _coefficients(d, slope, intercept)
-        covariates = _normal_rows(d, mean, scale, concentration)
-        place = next(j for j in range(d + 1) if j not in mechanism.index)
-        observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
-
-    return model
+    mechanism: Any = release.mechanism
+    d = mechanism.dimension
+    slopes, alpha = _coefficients(d, slope, intercept)
+    covariates = _normal_rows(d, mean, scale, concentration)
+    place = next(j for j in range(d + 1) if j not in mechanism.index)
+    observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
 
 
 @factory("rows or linear statistics")
 def linear_regression(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
     sigma: dist.Distribution = dist.HalfNormal(1),
@@ -116,8 +104,13 @@ def linear_regression(
     concentration: float | None = 2.0,
     count: Any = None,
     exact: bool = False,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+
+    Returns model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
+    correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
+    ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``; ValueError
+    where the number of records is missing.
 
     Clipping is left out: the bounds should hold (nearly) all records. A release of rows is best sketched first
     (``release.sketch()``), after which the cost does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and
@@ -138,29 +131,18 @@ def linear_regression(
     exact : bool
         Whether sums of statistics are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
         records. Only without ``mean`` and ``intercept``.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
-        correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
-        ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``;
-        TypeError for other releases, ValueError where the number of records is missing.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        statistics = isinstance(mechanism, LinearStatisticsMechanism)
-        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes, alpha = _coefficients(d, slope, intercept)
-        residual = numpyro.sample("sigma", sigma)
-        rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
-        if not statistics:
-            observe("z", rows, release)
-            return
-        total, n = _sum_and_count(release, count)
+    mechanism: Any = release.mechanism
+    statistics = isinstance(mechanism, LinearStatisticsMechanism)
+    d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+    slopes, alpha = _coefficients(d, slope, intercept)
+    residual = numpyro.sample("sigma", sigma)
+    rows = linear_rows(_normal_rows(d, mean, scale, concentration), slopes, residual, alpha)
+    law: dist.Distribution = rows
+    if statistics:
+        release, n = _sum_and_count(release, count)
         law = linear_statistics(rows, n, mechanism.off_diagonal)
         if exact:
             # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
@@ -168,13 +150,12 @@ def linear_regression(
             sums = root @ root.T
             each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
             law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
-        observe("z", law, total)
-
-    return model
+    observe("z", law, release)
 
 
 @factory("rows or logistic statistics")
 def logistic_regression(
+    release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
     intercept: dist.Distribution | None = None,
     mean: dist.Distribution | None = None,
@@ -182,8 +163,13 @@ def logistic_regression(
     concentration: float | None = 2.0,
     count: Any = None,
     expansion: Any = None,
-) -> Callable[[Release | Sketch], None]:
+) -> None:
     """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+
+    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
+    ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
+    noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; ValueError where the number of
+    records is missing.
 
     Clipping is left out: the bounds should hold (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
     Figure 8.
@@ -194,41 +180,34 @@ def logistic_regression(
         As in `linear_regression`, with its default priors.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
         For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-        ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
-        noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; TypeError for other
-        releases, ValueError where the number of records is missing.
     """
-
-    def model(release: Release | Sketch) -> None:
-        mechanism: Any = release.mechanism
-        statistics = isinstance(mechanism, LogisticStatisticsMechanism)
-        d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
-        slopes, alpha = _coefficients(d, slope, intercept)
-        covariates = _normal_rows(d, mean, scale, concentration)
-        if not statistics:
-            observe("z", RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion), release)
-            return
-        total, n = _sum_and_count(release, count)
+    mechanism: Any = release.mechanism
+    statistics = isinstance(mechanism, LogisticStatisticsMechanism)
+    d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
+    slopes, alpha = _coefficients(d, slope, intercept)
+    covariates = _normal_rows(d, mean, scale, concentration)
+    if statistics:
+        release, n = _sum_and_count(release, count)
         law = logistic_statistics(covariates, slopes, alpha, count=n, off_diagonal=mechanism.off_diagonal)
-        observe("z", law, total)
-
-    return model
+    else:
+        law = RegressionRows(covariates, dist.BernoulliLogits, slopes, alpha, expansion=expansion)
+    observe("z", law, release)
 
 
 @factory("labels")
 def label_regression(
+    release: Release,
     features: ArrayLike,
     slope: dist.Distribution = dist.Normal(0, 1),
     intercept: dist.Distribution = dist.Normal(0, 10),
     sigma: dist.Distribution | None = dist.HalfNormal(5),
     response: Callable[..., dist.Distribution] = dist.Normal,
-) -> Callable[[Release], None]:
+) -> None:
     """Posterior of a generalised linear model of private labels given public features.
+
+    Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
+    numbers or categories; TypeError for a sketch, in which labels have one law, ValueError for features of another
+    number of labels.
 
     Source: [LH], whose release of labels this analyses with its noise.
 
@@ -243,27 +222,14 @@ def label_regression(
     response : callable
         Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
         ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
-
-    Returns
-    -------
-    callable
-        model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
-        numbers or categories; TypeError for other releases and for sketches, in which labels have one law, ValueError
-        for features of another number of labels.
     """
     features = jnp.asarray(features)
-    if features.ndim != 2 or not bool(jnp.all(jnp.isfinite(features))):
-        raise ValueError(f"features must be an array (labels, features) of finite numbers, got shape {features.shape}")
-
-    def model(release: Release) -> None:
-        if len(release) != len(features):
-            raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
-        alpha = numpyro.sample("intercept", intercept)
-        beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
-        scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
-        observe("z", response(alpha + features @ beta, *scale), release)
-
-    return model
+    if len(release) != len(features):
+        raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
+    alpha = numpyro.sample("intercept", intercept)
+    beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
+    scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
+    observe("z", response(alpha + features @ beta, *scale), release)
 
 
 def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:

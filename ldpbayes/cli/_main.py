@@ -258,8 +258,8 @@ def _models(args: argparse.Namespace) -> int:
         shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")
-        returned = first_paragraph(text.partition("Returns\n-------\ncallable\n")[2])
-        takes = re.split(r"[;.] TypeError", returned)[0].rstrip(".")
+        returned = first_paragraph(text.partition("\n\nReturns ")[2])
+        takes = re.split(r"[;.] (?:Type|Value)Error", returned)[0].rstrip(".")
         rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))

@@ -6,9 +6,9 @@
 import importlib
 from typing import Any
 
-from ldpbayes.learning._criterion import CrossValidation, Evidence, Penalty
+from ldpbayes._core.checks import require
 from ldpbayes.learning._labels import LabelRelease, release_labels
-from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
+from ldpbayes.learning._linear import CrossValidation, Evidence, LinearModel, LinearPredictor, Penalty, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import (
     LearningWarning,
@@ -53,5 +53,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "LabelPrivateRegressor":
+        require("learning", "sklearn")
         return importlib.import_module("ldpbayes.learning._regressor").LabelPrivateRegressor
     raise AttributeError(f"module 'ldpbayes.learning' has no attribute {name!r}")

@@ -1,8 +1,7 @@
 """Private labels: how they are released, and how released labels and public features are read by a fit."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -16,12 +15,9 @@ from ldpbayes.estimation.priors import label_prior
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
-from ldpbayes.privacy import Guarantee
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in which labels keep their neighbourhood
-
-Interval = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,12 +31,7 @@ class LabelRelease:
     release: Release
     prior_release: Release | None
     prior: Histogram
-
-    @property
-    def _budgets(self) -> list[float]:
-        """Of the prior, if any, and of the labels."""
-        mechanisms: list[Any] = [part.mechanism for part in (self.prior_release, self.release) if part is not None]
-        return [mechanism.epsilon for mechanism in mechanisms]
+    _budgets: tuple[float, float]  # of the prior and of the labels
 
     @property
     def guarantee(self) -> Guarantee:
@@ -50,12 +41,10 @@ class LabelRelease:
         """
         if self.prior_release is None:
             return self.release.mechanism.guarantee
-        epsilon = sum(self._budgets)
-        return Guarantee(PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-epsilon))), unit="label")
+        return Guarantee(approximate_tradeoff(sum(self._budgets)), unit="label")
 
     @property
     def privacy(self) -> str:
-        """In plain sentences."""
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
@@ -71,17 +60,15 @@ def release_labels(
     upper: float,
     prior_epsilon: float = 0.0,
     half_width: float | None = None,
-    interval: Interval | Callable[[Histogram, float, float], Interval] | None = None,
-    outside: str = "projection",
-    deconvolved: bool = True,
+    interval: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> LabelRelease:
     """Release labels under `RPWithPrior`; its interval and half-width are chosen without looking at the labels.
 
-    A share ε₁ of the budget releases every label under Laplace noise, for an estimate of their prior, and the rest the
-    labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if the bounds are several times wider
-    than the labels' range; about ε₁ = 12/√n tells the law of n labels from a uniform one. For simulation and studies:
-    real labels need a cryptographically secure sampler that is safe in floating point.
+    A share ε₁ of the budget releases every label under Laplace noise, for an estimate of their prior (`label_prior`),
+    and the rest the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if the bounds are
+    several times wider than the labels' range; about ε₁ = 12/√n tells the law of n labels from a uniform one. For
+    studies: real labels need a cryptographically secure sampler that is safe in floating point.
 
     Parameters
     ----------
@@ -93,43 +80,34 @@ def release_labels(
         Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
     half_width : float, optional
         ζ of `RPWithPrior`, positive and finite; default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
-    interval : pair of float or callable, optional
-        Interval of `RPWithPrior`, or a function of the prior, the labels' budget and ζ that returns it, such as [LH]'s
-        `ldpbayes.mechanisms.optimal_interval`. Default: the interval of highest densities that has 90 % of an estimated
-        prior, or the bounds.
-    outside : {"projection", "uniform"}
-        The rule of `RPWithPrior` for labels outside the interval.
-    deconvolved : bool
-        Whether the prior is that of the labels, or (as in [LH]) that of labels with Laplace noise, between the bounds.
+    interval : pair of float, optional
+        That of `RPWithPrior`; default: the interval of highest densities that has 90 % of an estimated prior, or the
+        bounds.
     seed : int
         Of all randomness.
     """
-    values = checked("labels", labels, "numbers (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-    if np.ndim(values) != 1:
-        raise ValueError(f"labels must be a vector of one number a record, got an array of shape {np.shape(values)}")
+    allowed = "a vector of numbers (drop or impute missing labels first)"
+    values = checked("labels", labels, allowed, lambda a: ~np.isnan(a) & (a.ndim == 1))
     # Mechanisms check their parameters, before anything is released.
     LaplaceMechanism(epsilon, lower, upper)
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
     own = epsilon - prior_epsilon
-    pair = (lower, upper) if interval is None or callable(interval) else interval
-    RPWithPrior(own, pair, upper - lower if half_width is None else half_width, outside)
+    whole = (lower, upper)
+    RPWithPrior(own, whole if interval is None else interval, upper - lower if half_width is None else half_width)
 
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
         prior_release = simulated_release(prior_key, values, LaplaceMechanism(prior_epsilon, lower, upper))
-        prior = label_prior(prior_release, deconvolved=deconvolved).within(lower, upper)
-        default = prior.highest_density_interval(PRIOR_SHARE)
+        prior = label_prior(prior_release).within(lower, upper)
     else:
-        prior_release, prior = None, Histogram(np.array([lower, upper]), np.array([1 / (upper - lower)]))
-        default = lower, upper
-    choice = default if interval is None else interval
+        prior_release, prior = None, Histogram(np.array(whole), np.array([1 / (upper - lower)]))
+    if interval is None:
+        interval = whole if prior_release is None else prior.highest_density_interval(PRIOR_SHARE)
     if half_width is None:
-        half_width, pair, _ = optimal_half_width(prior, own, interval=choice)
-    else:
-        pair = choice(prior, own, half_width) if callable(choice) else choice
-    release = simulated_release(label_key, values, RPWithPrior(own, pair, half_width, outside))
-    return LabelRelease(release, prior_release, prior)
+        half_width, interval, _ = optimal_half_width(prior, own, interval=interval)
+    release = simulated_release(label_key, values, RPWithPrior(own, interval, half_width))
+    return LabelRelease(release, prior_release, prior, (prior_epsilon, own))
 
 
 def checked_data(
@@ -169,12 +147,10 @@ def checked_features(
     features: Array, count: int | None = None, fit_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """Features as a matrix (n, d), and names of its columns: those of an earlier fit, `fit_names`, if that had some."""
-    matrix = np.asarray(features)
-    if matrix.dtype.kind not in "iuf":
-        try:
-            matrix = matrix.astype(float)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
+    try:
+        matrix = np.asarray(features, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:

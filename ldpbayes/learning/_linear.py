@@ -1,36 +1,289 @@
-"""Linear predictors of released labels."""
+"""Linear predictors of released labels: the penalised criterion, its penalty, its minimum and that minimum's errors."""
 
+import abc
 import dataclasses
 import functools
 import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from ldpbayes._core.checks import checked, warn
+from ldpbayes._core.checks import NOT_NEGATIVE, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.learning import _criterion as criteria
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._criterion import Criterion, CrossValidation, Evidence, Penalty, Rows
 from ldpbayes.learning._objectives import LearningWarning, Objective, label_range, plausible_labels
-from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, minimise_on_host
+from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
+from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
 
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
 CHUNKED_TOLERANCE = 1e-6  # nats, for several chunks: the estimate is then off by 1.4e-3 of its standard errors
+ROUGH_TOLERANCE = 1e-2  # nats, for fits that are only compared with each other
 START_CONSTANTS = 9  # constant predictions between the bounds, of which the best is where a fit starts
 START_INFORMATION = 1e-2  # share of the largest information at any constant: a fit starts at none with less
+
+
+class Rows(NamedTuple):
+    """A chunk of labels; its `design` (n, width) has ones, if there is an intercept, and the standardised features."""
+
+    design: Array
+    values: Array  # (n,)
+    weights: Array  # (n,)
+    mechanism: Mechanism
+
+
+class Derivatives(NamedTuple):
+    """A sum of losses, its gradient (p,) and Hessian (p, p), and the sum (p, p) of the gradients' outer products."""
+
+    value: Array
+    gradient: Array
+    hessian: Array
+    spread: Array
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "spec"))
+def _derivatives(theta: Array, rows: Rows, objective: Objective, spec: str | None) -> Derivatives:
+    design, values, weights, mechanism = rows
+    if spec is not None:
+        mechanism = mechanism_from_spec(json.loads(spec))
+    # inputs of the loss, the prediction and perhaps the logarithm of the scale; and their derivatives by the parameters
+    columns = [design] + [jnp.ones((len(design), 1))] * objective.scaled
+    inputs = [design @ theta[: design.shape[1]]] + [jnp.broadcast_to(theta[-1], values.shape)] * objective.scaled
+    kinds = range(len(inputs))
+
+    def losses(prediction: jax.Array, log_scale: Array = 0.0) -> jax.Array:
+        return objective.loss(prediction, jnp.exp(jnp.broadcast_to(log_scale, prediction.shape)), values, mechanism)
+
+    # A label's loss depends on its own prediction and scale only, so one tangent serves all labels.
+    # Forward-over-forward differentiation takes half the time of forward-over-reverse here.
+    def derivative(function: Callable, k: int) -> Callable:
+        tangent = tuple(jnp.full_like(part, float(j == k)) for j, part in enumerate(inputs))
+        return lambda *at: jax.jvp(function, at, tangent)
+
+    second = {(i, j): derivative(derivative(losses, i), j)(*inputs) for i in kinds for j in kinds if i <= j}
+    slopes = [second[i, i][0][1] for i in kinds]
+
+    def block(i: int, j: int) -> jax.Array:
+        bend = second[min(i, j), max(i, j)][1][1]
+        # where rounding leaves no curvature, take the square of the score: their averages are equal
+        bend = jnp.where(jnp.isfinite(bend), bend, slopes[i] * slopes[j])
+        return columns[i].T @ ((weights * bend)[:, None] * columns[j])
+
+    hessian = jnp.block([[block(i, j) for j in kinds] for i in kinds])
+    scores = jnp.concatenate([(weights * slopes[i])[:, None] * columns[i] for i in kinds], axis=1)
+    return Derivatives(jnp.sum(weights * second[0, 0][0][0]), jnp.sum(scores, axis=0), hessian, scores.T @ scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class Criterion:
+    """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit. The
+    parameters are the intercept, if any, the coefficients, and the logarithm of the scale, if any.
+    """
+
+    objective: Objective
+    chunks: tuple[Rows, ...]
+    centre: np.ndarray
+    unit: np.ndarray
+    intercept: bool
+    scale: float  # a plausible one: the median of its log-normal prior
+    scale_precision: float  # of that prior, of the logarithm
+    spec: str | None = None  # JSON of the mechanism, if it has to be a constant of the compiled function
+    penalty: float = 0.0  # precision of the coefficients' normal prior
+
+    @property
+    def coefficients(self) -> slice:
+        return slice(int(self.intercept), int(self.intercept) + len(self.unit))
+
+    def packed(self, intercept: float, coefficients: np.ndarray, scale: float) -> np.ndarray:
+        """Numbers of the parameters as an array (p,), without those of parameters that there are not."""
+        return np.concatenate([[intercept] * self.intercept, coefficients, [scale] * self.objective.scaled])
+
+    def penalised(self, penalty: float) -> "Criterion":
+        return dataclasses.replace(self, penalty=penalty)
+
+    def losses(self, theta: np.ndarray) -> Derivatives:
+        def chunk_losses(rows: Rows) -> Derivatives:
+            with jax.enable_x64(True):  # a setting of each thread
+                return jax.tree.map(np.asarray, _derivatives(theta, rows, self.objective, self.spec))
+
+        if len(self.chunks) == 1:
+            return chunk_losses(self.chunks[0])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compiled function keeps only one core busy
+            parts = pool.map(chunk_losses, self.chunks)
+            return Derivatives(*(np.sum(part, axis=0) for part in zip(*parts, strict=True)))
+
+    def prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Minus the logarithm of the priors, up to a constant: value, gradient (p,), diagonal of the Hessian (p,)."""
+        zero = np.zeros(len(self.unit))
+        precision = self.packed(0.0, zero + self.penalty, self.scale_precision)
+        distance = theta - self.packed(0.0, zero, np.log(self.scale))
+        return 0.5 * float(np.sum(precision * distance**2)), precision * distance, precision
+
+    def __call__(self, theta: np.ndarray) -> Derivatives:
+        """The whole criterion: losses, penalty and the prior of the scale."""
+        value, gradient, hessian, spread = self.losses(theta)
+        prior, slope, curvature = self.prior(theta)
+        return Derivatives(float(value + prior), gradient + slope, hessian + np.diag(curvature), spread)
+
+    def in_units_of_data(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters (p,) in the units of features and labels, and their Jacobian (p, p) in those of the criterion."""
+        jacobian, own = np.eye(len(theta)), self.coefficients
+        jacobian[own, own] /= self.unit
+        if self.intercept:
+            jacobian[0, own] = -self.centre / self.unit
+        params = jacobian @ theta
+        if self.objective.scaled:
+            params[-1] = jacobian[-1, -1] = np.exp(theta[-1])
+        return params, jacobian
+
+
+GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # multiples of the labels' information on one coefficient
+PATIENCE = 2  # a search ends after so many penalties in a row that do worse than the best
+
+
+class Penalty(abc.ABC):
+    """A way to choose the precision of the normal prior of standardised features' coefficients."""
+
+    grid: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        grid = np.atleast_1d(checked("grid", self.grid, "finite numbers, 0 or more", NOT_NEGATIVE[1]))
+        object.__setattr__(self, "grid", tuple(np.sort(grid).tolist()))
+
+    @abc.abstractmethod
+    def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
+        """The penalty, for a criterion without one, of one chunk of labels; fits begin at `start` (p,)."""
+
+    def _best(self, criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
+        """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps."""
+        at = criterion.losses(start)
+        # of all labels on each parameter; the spread is positive even if a likelihood bends the wrong way
+        information = np.diagonal(at.spread if criterion.objective.likelihood else at.hessian)
+        unit = np.mean(information[criterion.coefficients])
+        if not unit:  # all features are constant
+            return 0.0
+        scores: dict[float, float] = {}
+        for penalty in (np.array(self.grid)[::-1] * unit).tolist():
+            scores[penalty] = score(penalty)
+            if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
+                break
+        return min(scores, key=lambda penalty: scores[penalty])
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossValidation(Penalty):
+    """The penalty with the smallest loss on held-out released labels; no original label is looked at.
+
+    Parameters
+    ----------
+    folds, seed : int
+        Number of random parts of the labels, of which each is held out once, and its seed.
+    grid : sequence of float
+        Penalties to choose from, 0 or more, as multiples of the labels' information on the coefficient of one
+        standardised feature.
+    """
+
+    folds: int = 5
+    grid: tuple[float, ...] = GRID
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(2, "folds", self.folds)
+
+    def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
+        (rows,) = criterion.chunks
+        fold = np.random.default_rng(self.seed).permutation(len(rows.weights)) % self.folds
+        points = [start] * self.folds
+
+        def part(used: np.ndarray) -> Criterion:
+            return dataclasses.replace(criterion, chunks=(rows._replace(weights=rows.weights * used),))
+
+        def loss(penalty: float) -> float:
+            total = 0.0
+            for k in range(self.folds):
+                training = part(fold != k).penalised(penalty)
+                points[k] = minimise_on_host(training, points[k], ROUGH_TOLERANCE).theta
+                total += float(part(fold == k).losses(points[k]).value)
+            return total
+
+        return self._best(criterion, start, loss)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence(Penalty):
+    """The penalty under which the released labels are most probable, coefficients integrated out ([MacKay]).
+
+    By Laplace's approximation, for likelihoods. The grid is that of `CrossValidation`, but without 0.
+    """
+
+    grid: tuple[float, ...] = GRID
+
+    def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
+        theta = start
+
+        def minus_log_evidence(penalty: float) -> float:
+            nonlocal theta
+            minimum = minimise_on_host(criterion.penalised(penalty), theta, ROUGH_TOLERANCE)
+            theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
+            return float(minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty))
+
+        return self._best(criterion, start, minus_log_evidence)
+
+
+NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the standard deviation 0.1 describes it
+PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
+PROFILE_STEPS = 14  # at most, to each side
+PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
+HELD = 1e12  # precision of the logarithm of a scale that is held fixed
+PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
+
+
+def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, np.ndarray] | None:
+    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales, around a
+    minimum of positive definite information. A root is linear in the logarithm if that is normal; None if it is.
+    """
+    information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - criterion.scale_precision
+    if information >= NORMAL_INFORMATION:
+        return None
+
+    def best(theta: np.ndarray, log_scale: float) -> Minimum:
+        """The likeliest other parameters given a scale, which a prior of next to no width holds where it is."""
+        held = dataclasses.replace(criterion, scale=np.exp(log_scale), scale_precision=HELD)
+        return minimise_on_host(held, np.append(theta[:-1], log_scale), ROUGH_TOLERANCE)
+
+    start = minimum.theta[-1]
+    step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
+    points = {start: best(minimum.theta, start)}
+    for side in (1, -1):
+        log_scale, flat = start, 0
+        for _ in range(PROFILE_STEPS):
+            last, log_scale = points[log_scale], log_scale + side * step
+            points[log_scale] = best(last.theta, log_scale)
+            nats = [point.at.value for point in points.values()]
+            flat = flat + 1 if abs(nats[-1] - last.at.value) < PROFILE_FLAT_STEP else 0
+            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat == 2):
+                break
+    logs, nats_at = np.array(sorted((log_scale, point.at.value) for log_scale, point in points.items())).T
+    deviances, k = 2 * (nats_at - nats_at.min()), int(np.argmin(nats_at))
+    # of several scales of one deviance the one furthest out counts
+    below, above = np.minimum.accumulate(deviances[: k + 1]), np.minimum.accumulate(deviances[:k:-1])[::-1]
+    return np.concatenate([-np.sqrt(below), np.sqrt(above)]), logs
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearPredictor(Estimate):
     """A linear predictor of labels with its errors.
 
-    Intervals are normal but for the scale, whose interval has all scales that a likelihood ratio test accepts, without
-    their prior: it begins with 0 if the labels do not tell a small scale from none. If the labels determine the scale
-    to 10 %, the interval is normal in the logarithm.
+    Intervals are normal. That of the scale has all scales that a likelihood ratio test accepts, without their prior: it
+    begins with 0 if the labels do not tell a small scale from none. If they tell it to 10 %, its logarithm is normal.
 
     Attributes
     ----------
@@ -39,10 +292,9 @@ class LinearPredictor(Estimate):
     covariance : array (p, p)
         For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
         the sandwich. NaN if the labels do not identify the parameters.
-    count, loss, penalty
-        Number of labels, the sum of their losses without the penalty, and that of `linear_fit`.
-    converged, steps
-        Whether the minimisation converged, and its number of steps.
+    count, loss, penalty, converged, steps
+        Number of labels, the sum of their losses without the penalty, that of `linear_fit`, and whether and in how many
+        steps the minimisation converged.
     """
 
     names: list[str]
@@ -56,7 +308,7 @@ class LinearPredictor(Estimate):
     steps: int
     privacy: str
     _intercept: bool
-    _profile: criteria.ScaleProfile | None
+    _profile: tuple[np.ndarray, np.ndarray] | None
 
     @property
     def intercept(self) -> float:
@@ -94,7 +346,7 @@ class LinearPredictor(Estimate):
     def _quantile(self, probability: float) -> np.ndarray:
         ends, z = super()._quantile(probability), special.ndtri(probability)
         if self._profile is not None:
-            ends[-1] = self._profile.interval(abs(z))[int(z > 0)]
+            ends[-1] = np.exp(np.interp(z, *self._profile, left=-np.inf, right=np.inf))
         elif self.objective.scaled:
             ends[-1] = self.params[-1] * np.exp(z * self.standard_error[-1] / self.params[-1])
         return ends
@@ -159,18 +411,20 @@ def linear_fit(
         chunked = sample is not criterion
         starts = _starts(sample)
         strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
-        criterion, sample = (dataclasses.replace(c, penalty=strength) for c in (criterion, sample))
+        criterion, sample = criterion.penalised(strength), sample.penalised(strength)
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
             start = minimise_on_host(sample, start).theta
         minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
         identified = _identified(minimum.at.hessian)
-        profile = criteria.scale_profile(criterion, minimum) if identified and objective.scaled else None
+        profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
     params, jacobian = criterion.in_units_of_data(minimum.theta)
-    if identified:
-        covariance = jacobian @ criterion.covariance(minimum.at) @ jacobian.T
+    covariance = np.full((len(params),) * 2, np.nan)
+    if identified:  # a penalty and the scale's prior count as information
+        inverse = np.linalg.inv(minimum.at.hessian)
+        own = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
+        covariance = jacobian @ own @ jacobian.T
     else:
-        covariance = np.full((len(params),) * 2, np.nan)
         problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
         warn(problem, LearningWarning)
     if not minimum.converged:
@@ -230,29 +484,22 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
     criterion, so from a good constant they do not end there.
     """
     (rows,) = criterion.chunks
-    values = np.asarray(rows.values, float)
-    plausible = np.asarray(plausible_labels(values, rows.mechanism), float)
+    plausible = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
     design = rows.design[:, criterion.coefficients]
     middle = float(plausible.mean()) if criterion.intercept else 0.0
     gram = design.T @ design
     size = np.trace(gram) / len(gram) or 1.0  # 0 if all features are constant: there is nothing to solve
     ridge = np.linalg.solve(gram + size * np.eye(len(gram)), design.T @ (plausible - middle))
 
-    def point(constant: float, slopes: np.ndarray) -> np.ndarray:
-        scale = [np.log(criterion.scale)] * criterion.objective.scaled
-        return np.concatenate([[constant] * criterion.intercept, slopes, scale])
-
-    bounds = label_range(rows.mechanism) if criterion.intercept else None
-    between = np.empty(0) if bounds is None else np.linspace(float(bounds[0]), float(bounds[1]), START_CONSTANTS)
+    low, high = map(float, label_range(rows.mechanism))
+    between = np.linspace(low, high, START_CONSTANTS) if criterion.intercept and np.isfinite(high - low) else ()
     levels = np.array([middle, *between])
     constants = [0.0, *levels, *np.log(np.maximum(levels, 1e-3 * criterion.scale))]
-    points = [point(constant, 0 * ridge) for constant in constants]
-    derivatives = [criterion(each) for each in points]
+    points = [criterion.packed(constant, 0 * ridge, np.log(criterion.scale)) for constant in constants]
+    values, information = np.array([(at.value, np.trace(at.spread)) for at in map(criterion, points)]).T
     # labels that all lie at a bound have no information on slopes, nor on how large slopes may be
-    information = np.nan_to_num([np.trace(at.spread) for at in derivatives])
-    informative = information > START_INFORMATION * information.max(initial=0)
-    values = np.array([at.value for at in derivatives])
+    informative = np.nan_to_num(information) > START_INFORMATION * np.nan_to_num(information).max()
     values = np.where(np.isfinite(values) & informative, values, np.inf)
     if not np.isfinite(values.min()):
         raise ValueError(f"{criterion.objective!r} is infinite for all linear predictors that were tried")
-    return points[int(np.argmin(values))], point(middle, ridge)
+    return points[int(np.argmin(values))], criterion.packed(middle, ridge, np.log(criterion.scale))

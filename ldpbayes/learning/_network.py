@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import at_least, missing, warn
-from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
+from ldpbayes._core.checks import NOT_NEGATIVE, at_least, require, warn
+from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.learning import _labels as labels
@@ -19,18 +19,14 @@ from ldpbayes.mechanisms import Mechanism
 RATE = 1e-3  # of Adam, by default
 DECAY = 0.1  # factor of the rate after half of the epochs
 
-Layers = tuple[tuple[Array, Array], ...]
-
 
 class TrainedNetwork(NamedTuple):
-    """Arrays of a network, which can be vmapped; the prediction is middle + label_unit · (output of the last layer)."""
+    """Arrays of a network, which can be vmapped; the prediction is middle + unit · (output of the last layer)."""
 
-    layers: Layers  # weights (inputs, outputs) and biases (outputs,) of each
+    layers: tuple[tuple[Array, Array], ...]  # weights (inputs, outputs) and biases (outputs,) of each
     log_scale: Array  # of the law, constant if the objective has no scale
-    centre: Array  # (d,), of the features
-    unit: Array  # (d,)
     middle: Array
-    label_unit: Array
+    unit: Array
 
 
 @pytree_dataclass
@@ -39,10 +35,8 @@ class Network:
 
     Parameters
     ----------
-    widths : tuple of int
+    widths, activation : tuple of int, callable
         Of the hidden layers; with the one that predicts, (128, 64) makes the three of [LH].
-    activation : callable
-        Of the hidden layers, such as `jax.nn.relu`; else TypeError.
     epochs, batch : int
         Passes through the labels, and labels a step.
     optimiser : optax.GradientTransformation, optional
@@ -60,14 +54,14 @@ class Network:
     epochs: int = static(default=50)
     batch: int = static(default=256)
     optimiser: Any = static(default=None)
-    weight_decay: Array = 1e-4
+    weight_decay: Array = ruled(NOT_NEGATIVE, default=1e-4)
     standardise: bool = static(default=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "widths", tuple(at_least(1, "widths", width) for width in self.widths))
         at_least(1, "epochs", self.epochs)
         at_least(1, "batch", self.batch)
-        checked_field(self, "weight_decay", "a finite number, 0 or more", lambda a: (a >= 0) & (a < np.inf))
+        check_fields(self)
         if not callable(self.activation):
             raise TypeError(f"activation must be a function such as jax.nn.relu, got {self.activation!r}")
 
@@ -75,43 +69,36 @@ class Network:
         self, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
     ) -> TrainedNetwork:
         """The network before training: weights and biases uniform between ±1/√inputs, as in PyTorch's linear layers."""
-        features = jnp.asarray(features)
+        dtype = jnp.result_type(features)
         sizes = (features.shape[1], *self.widths, 1)
         layers = []
         for layer_key, inputs, outputs in zip(jax.random.split(key, len(sizes) - 1), sizes, sizes[1:], strict=False):
-            draws = jax.random.uniform(layer_key, (inputs + 1, outputs), features.dtype, -1, 1) / np.sqrt(inputs)
+            draws = jax.random.uniform(layer_key, (inputs + 1, outputs), dtype, -1, 1) / np.sqrt(inputs)
             layers.append((draws[:-1], draws[-1]))
-        scale = jnp.asarray(objective.scale_prior(values, mechanism)[0], features.dtype)
-        none, one = jnp.zeros(features.shape[1], features.dtype), jnp.ones((), features.dtype)
-        if not self.standardise:
-            return TrainedNetwork(tuple(layers), jnp.log(scale), none, none + 1, 0 * one, one)
-        deviation = jnp.std(features, axis=0)
-        unit = jnp.where(deviation > 0, deviation, 1.0)
-        middle = one * jnp.mean(plausible_labels(values, mechanism))
-        layers[-1] = (layers[-1][0], 0 * layers[-1][1])
-        centre, label_unit = jnp.mean(features, axis=0), one * label_spread(values, mechanism)
-        return TrainedNetwork(tuple(layers), jnp.log(scale), centre, unit, middle, label_unit)
+        numbers = [jnp.log(objective.scale_prior(values, mechanism)[0]), 0.0, 1.0]
+        if self.standardise:
+            layers[-1] = (layers[-1][0], 0 * layers[-1][1])
+            numbers[1:] = jnp.mean(plausible_labels(values, mechanism)), label_spread(values, mechanism)
+        return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Predictions (n,), before any link, for features (n, d), and the scale."""
-        hidden = (features - trained.centre) / trained.unit
-        for weights, bias in trained.layers[:-1]:
+        """Predictions (n,), before any link, for features (n, d) like those of the training, and the scale."""
+        hidden, (*inner, (last, constant)) = features, trained.layers
+        for weights, bias in inner:
             hidden = self.activation(hidden @ weights + bias)
-        weights, bias = trained.layers[-1]
-        prediction = trained.middle + trained.label_unit * (hidden @ weights + bias)[:, 0]
-        return prediction, jnp.exp(trained.log_scale)
+        return trained.middle + trained.unit * (hidden @ last + constant)[:, 0], jnp.exp(trained.log_scale)
 
 
 def train_network(
     network: Network, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
 ) -> tuple[TrainedNetwork, jax.Array]:
-    """The network trained on released labels (n,), and mean losses of epochs, all of the dtype of the features (n, d).
-    Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay included.
+    """The network trained on features (n, d) as they are and released labels (n,), and mean losses of epochs, in the
+    dtype of the features. Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay
+    included.
     """
-    try:
-        import optax
-    except ImportError:
-        raise ImportError(missing("training a network needs optax", "learning")) from None
+    require("learning", "optax")
+    import optax
+
     features = jnp.asarray(features)
     values, count = jnp.asarray(values, features.dtype), features.shape[0]
     batch_size = min(network.batch, count)
@@ -122,35 +109,32 @@ def train_network(
     if optimiser is None:
         schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
         optimiser = optax.adam(schedule)
+    params = {"layers": start.layers, "log_scale": start.log_scale}
+    decayed = {"layers": True, "log_scale": False}  # the scale is no weight
+    optimiser = optax.chain(optax.add_decayed_weights(network.weight_decay, mask=decayed), optimiser)
 
-    def loss(params: tuple[Layers, jax.Array], index: jax.Array, weights: jax.Array) -> jax.Array:
-        layers, log_scale = params
-        prediction, scale = network.predictor(start._replace(layers=layers, log_scale=log_scale), features[index])
+    def loss(params: dict[str, Any], index: jax.Array, weights: jax.Array) -> jax.Array:
+        prediction, scale = network.predictor(start._replace(**params), features[index])
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism)
         losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], own)
-        distance = log_scale - start.log_scale
+        distance = params["log_scale"] - start.log_scale
         return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * precision * distance**2 / count
 
     def step(state: tuple, batch: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
         params, memory = state
         value, slope = jax.value_and_grad(loss)(params, *batch)
-        # the scale is not decayed, since it is no weight
-        decayed = jax.tree.map(lambda g, w: g + network.weight_decay * w, slope[0], params[0])
-        change, memory = optimiser.update((decayed, slope[1]), memory, params)
+        change, memory = optimiser.update(slope, memory, params)
         return (optax.apply_updates(params, change), memory), value
 
     def epoch(state: tuple, epoch_key: jax.Array) -> tuple[tuple, jax.Array]:
-        order = jax.random.permutation(epoch_key, count)
-        # labels of weight 0 fill the last batch
-        index = jnp.concatenate([order, order[: steps * batch_size - count]]).reshape(steps, batch_size)
-        weights = (jnp.arange(steps * batch_size) < count).astype(features.dtype).reshape(steps, batch_size)
+        index = jnp.resize(jax.random.permutation(epoch_key, count), (steps, batch_size))
+        weights = jnp.arange(index.size).reshape(index.shape) < count  # the last batch is filled with the first labels
         state, losses = jax.lax.scan(step, state, (index, weights))
         return state, losses @ weights.sum(axis=1) / count
 
-    params = (start.layers, start.log_scale)
     keys = jax.random.split(order_key, network.epochs)
     (params, _), losses = jax.lax.scan(epoch, (params, optimiser.init(params)), keys)
-    return start._replace(layers=params[0], log_scale=params[1]), losses
+    return start._replace(**params), losses
 
 
 _train_compiled = jax.jit(train_network, static_argnums=1)
@@ -172,6 +156,8 @@ class NetworkPredictor:
     count: int
     privacy: str
     names: list[str]
+    _centre: Array  # of the features, in double precision
+    _unit: Array
 
     @property
     def scale(self) -> float | None:
@@ -181,11 +167,9 @@ class NetworkPredictor:
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
         """Expected labels, shape (m,); the options are those of `LinearPredictor.predict`."""
         matrix, _ = labels.checked_features(features, fit_names=self.names)
-        centre, unit = self.trained.centre, self.trained.unit
-        standard = ((matrix - centre) / unit).astype(np.float32)
-        trained = self.trained._replace(centre=np.zeros_like(standard[0]), unit=np.ones_like(standard[0]))
+        standard = ((matrix - self._centre) / self._unit).astype(np.float32)
         with jax.enable_x64(False):
-            prediction, scale = _predict_compiled(self.network, trained, standard)
+            prediction, scale = _predict_compiled(self.network, self.trained, standard)
             return np.asarray(self.objective.mean(prediction, scale, labels.checked_bounds(bounds)))
 
 
@@ -222,8 +206,8 @@ def network_fit(
         key = jax.random.key(seed)
         trained, losses = _train_compiled(network, objective, key, standard, values, release.mechanism)
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
-    trained = trained._replace(centre=centre + unit * trained.centre, unit=unit * trained.unit)
     if not np.isfinite(losses[-1]):
         problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
         warn(problem, LearningWarning)
-    return NetworkPredictor(network, objective, trained, losses, len(release), labels.privacy_of(release), names)
+    privacy = labels.privacy_of(release)
+    return NetworkPredictor(network, objective, trained, losses, len(release), privacy, names, centre, unit)

@@ -5,13 +5,14 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning, checked
+from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning
+from ldpbayes._core.pytrees import check_fields, optional, ruled
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
@@ -32,27 +33,23 @@ def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
         return values
 
 
-def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array] | None:
-    """The widest bounds of any label; None if labels are not bounded."""
-    domain: Any = mechanism.domain
-    if not (hasattr(domain, "lower_bound") and hasattr(domain, "upper_bound")):
-        return None
-    return jnp.min(domain.lower_bound), jnp.max(domain.upper_bound)
+def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array]:
+    """The widest bounds of any label, infinite if there is none."""
+    domain = mechanism.domain
+    return jnp.min(getattr(domain, "lower_bound", -jnp.inf)), jnp.max(getattr(domain, "upper_bound", jnp.inf))
 
 
 def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
     """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
-    bounds = label_range(mechanism)
-    if bounds is not None:
-        return (bounds[1] - bounds[0]) / 6
+    lower, upper = label_range(mechanism)
     deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
-    return jnp.where(deviation > 0, deviation, 1.0)
+    return jnp.where(jnp.isfinite(upper - lower), (upper - lower) / 6, jnp.where(deviation > 0, deviation, 1.0))
 
 
 class Objective(abc.ABC):
     """A loss of a predicted label, given what was released of it.
 
-    Objects, static arguments of compiled functions, are compared and hashed by their fields. If the loss is a negative
+    Objects are static arguments of compiled functions, compared and hashed by their fields. If the loss is a negative
     log-likelihood (`likelihood`), errors of a fit are those of its information, otherwise of the sandwich ([Huber67]).
     """
 
@@ -124,10 +121,10 @@ class student_t_labels:
     An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation).
     """
 
-    df: float = 4.0
+    df: float = ruled(ONE_POSITIVE, default=4.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "df", checked("df", self.df, *ONE_POSITIVE))
+        check_fields(self)
 
     def __call__(self, prediction: Array, scale: Array) -> dist.Distribution:
         return dist.StudentT(self.df, prediction, scale, validate_args=False)
@@ -171,15 +168,14 @@ class MarginalLikelihood(Objective):
     likelihood: ClassVar[bool] = True
 
     law: Callable[..., dist.Distribution] = normal_labels
-    scale: float | None = None
-    deviation: float = 1.5
+    scale: float | None = optional(ONE_ABOVE_0)
+    deviation: float = ruled(ONE_ABOVE_0, default=1.5)
 
     def __post_init__(self) -> None:
         if not callable(self.law) or _positional(self.law) not in (1, 2):
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
             raise TypeError(f"law must be {allowed}, got {self.law!r}")
-        for name in ("scale", "deviation") if self.scale is not None else ("deviation",):
-            object.__setattr__(self, name, checked(name, getattr(self, name), *ONE_ABOVE_0))
+        check_fields(self)
 
     @property
     def scaled(self) -> bool:
@@ -205,7 +201,7 @@ class MarginalLikelihood(Objective):
         if bounds is None:
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
-        scale = jnp.ones_like(prediction) if scale is None else jnp.broadcast_to(scale, prediction.shape)
+        scale = jnp.broadcast_to(1.0 if scale is None else scale, prediction.shape)
         constant = (float(bounds[0]), float(bounds[1])) if self.counts else None
         return _clipped_mean(self, constant, bounds, prediction, scale)
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import jax
 import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ldpbayes._core.checks import missing
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.learning._labels import checked_bounds
@@ -15,13 +16,6 @@ from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.likelihood.latent import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
-
-try:
-    from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise ImportError(missing("LabelPrivateRegressor needs scikit-learn", "learning")) from None
-
 
 NEGLIGIBLE_NOISE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
 SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature, and moves no fit
@@ -42,10 +36,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     objective : Objective, optional
         By default ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
         `laplace_labels`, gets so little noise that no fit moves by half of a standard error.
-    bounds : (float, float), optional
-        Between which predictions lie; those of `LinearPredictor.predict`.
-    random_state : int
-        Seed of a fit.
+    bounds, random_state : (float, float) or None, int
+        Between which predictions lie (see `LinearPredictor.predict`), and the seed of a fit.
     """
 
     def __init__(

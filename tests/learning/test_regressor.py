@@ -115,6 +115,6 @@ def test_without_a_mechanism_counts_and_medians_are_fitted_as_statsmodels_does(d
 
 def test_without_scikit_learn_the_rest_works_and_the_regressor_says_what_it_needs(monkeypatch):
     monkeypatch.delitem(sys.modules, "ldpbayes.learning._regressor", raising=False)
-    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'ldpbayes\[learning\]'"):
         _ = ldp.learning.LabelPrivateRegressor

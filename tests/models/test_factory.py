@@ -1,4 +1,4 @@
-"""A factory's model shows its priors, and is otherwise the function that the factory returned."""
+"""A factory's model shows its priors, and is otherwise the function under the decorator."""
 
 import inspect
 import pydoc
@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+import ldpbayes as ldp
 from ldpbayes import models
 from ldpbayes.models._factory import factory
 
@@ -35,9 +36,9 @@ def test_a_model_shows_its_factory_and_the_priors_it_was_given(shown):
 
 
 def test_distributions_are_shown_as_one_writes_them():
-    @factory()
-    def made(prior):
-        return lambda release: None
+    @factory("numbers")
+    def made(release, prior):
+        pass
 
     laws = {
         "Normal(0, 2).expand([6]).to_event(1)": dist.Normal(0, 2).expand([6]).to_event(1),
@@ -72,17 +73,14 @@ def test_a_prior_that_is_no_distribution_is_refused_at_once():
 
 
 def test_a_model_is_called_as_the_function_it_was():
-    @factory()
-    def made(scale=2.0):
-        def model(release, *, doubled=False):
-            """Say what was given."""
-            calls.append((release, doubled, scale))
-
-        return model
+    @factory("numbers")
+    def made(release, scale=2.0):
+        calls.append((release, scale))
 
     calls: list = []
     model = made(3.0)
-    model(1, doubled=True)
-    assert calls == [(1, True, 3.0)] and repr(model) == "made(scale=3)"
-    assert model.__doc__ == "Say what was given." and model.__name__ == "model"
-    assert list(inspect.signature(model).parameters) == ["release", "doubled"]
+    release = ldp.Release([0.5], ldp.LaplaceMechanism(1.0, 0, 1))
+    model(release)
+    model(release=release)
+    assert calls == [(release, 3.0)] * 2 and repr(model) == "made(scale=3)"
+    assert model.__name__ == "model" and list(inspect.signature(model).parameters) == ["release"]

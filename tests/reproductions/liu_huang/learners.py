@@ -45,6 +45,9 @@ def networks(key, features, values, mechanism, tests, network, objective):
 def _all(network, keys, features, values, mechanism, tests, objective):
     def one(trial):
         key, x, z, mechanism, tests = trial
+        if network.standardise:
+            deviation = jnp.std(x, axis=0)
+            x, tests = ((rows - jnp.mean(x, axis=0)) / jnp.where(deviation > 0, deviation, 1.0) for rows in (x, tests))
         trained = train_network(network, objective, key, x, z, mechanism)[0]
         return network.predictor(trained, tests)
 
