@@ -6,7 +6,7 @@ parameters these are sums of different Bernoulli variables; their tails beyond t
 binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -45,60 +45,47 @@ def implausible_numbers(
     tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
     noise; public records have a standard deviation of 0. `columns` of the release are tested.
     """
-    tests, n = columns * (2 * LEVELS + 1), len(z)
-    law = lower, upper, standard_deviation, share
-    parameters = [np.broadcast_to(part, n) if np.size(part) > 1 else np.reshape(part, 1) for part in law]
-
-    def chunks() -> Iterator[tuple]:
-        """Distances below and above the bounds, their rounding errors, standard deviations, the probability that there
-        is noise, and the least one that a value with noise lies outside the bounds.
-        """
-        for start in range(0, n, CHUNK):
-            rows = slice(start, start + CHUNK)
-            x, *mine = np.asarray(z[rows], float), *(a if len(a) == 1 else a[rows] for a in parameters)
-            if not mine[2].all():  # public records are left out
-                kept = np.broadcast_to(mine[2] > 0, len(x))
-                x, *mine = (a if len(a) == 1 < len(x) else a[kept] for a in (x, *mine))
-            if len(x):
-                low, high, width, noisy = mine
-                # a value that is no further beyond its bound may have been put there by rounding alone
-                near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
-                yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
-
-    def deep(beyond: np.ndarray, near: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of the values beyond their bound, and their depths in the noise's tail."""
-        out = beyond > near
-        return beyond[out], np.clip(depth(beyond[out] / (width if len(width) == 1 else width[out])), 1, LEVELS)
-
-    counts = np.zeros((2, LEVELS + 1), int)
-    total, outside, shares, least = 0, 0, 0.0, 0.0
-    for sides, near, width, noisy, probability in chunks():
-        size = len(sides[0])
-        total, shares, least = total + size, shares + size * np.mean(noisy), least + size * np.mean(noisy * probability)
-        for side, beyond in enumerate(sides):
-            outside += int(np.count_nonzero(beyond > 0))
-            counts[side] += np.bincount(deep(beyond, near, width)[1].astype(int), minlength=LEVELS + 1)
+    law = [np.reshape(part, -1) for part in (lower, upper, standard_deviation, share)]
+    if not law[2].all():  # public records are left out
+        noisy = np.broadcast_to(law[2] > 0, len(z))
+        z, law = z[noisy], [part if len(part) == 1 else part[noisy] for part in law]
+    total, tests = len(z), columns * (2 * LEVELS + 1)
     if not total:
         return []
+    # by the side of the bounds and the depth in the noise's tail: how many values, and the least distance of one
+    counts, nearest = np.zeros((2, LEVELS + 1), int), np.full((2, LEVELS + 1), np.inf)
+    outside, shares, least = 0, 0.0, 0.0
+    for start in range(0, total, CHUNK):
+        rows = slice(start, start + CHUNK)
+        x, (low, high, width, noisy) = np.asarray(z[rows], float), (a if len(a) == 1 else a[rows] for a in law)
+        shares += len(x) * float(np.mean(noisy))
+        least += len(x) * float(np.mean(noisy * 2 * 0.5 ** depth((high - low) / (2 * width))))
+        # a value that is no further beyond its bound may have been put there by rounding alone
+        near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        for side, beyond in enumerate((low - x, x - high)):
+            outside += int(np.count_nonzero(beyond > 0))
+            far = beyond > near
+            distance = beyond[far]
+            depths = np.clip(depth(distance / (width if len(width) == 1 else width[far])), 1, LEVELS).astype(int)
+            counts[side] += np.bincount(depths, minlength=LEVELS + 1)
+            np.minimum.at(nearest[side], depths, distance)
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
     sentences = []
-    low, high = ("" if np.ndim(bound) else f" {float(bound):g}" for bound in (lower, upper))
-    for side, place in enumerate((f"below the lower bound{low}", f"above the upper bound{high}")):
+    ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in (lower, upper)]
+    for side, place in enumerate((f"below the lower bound{ends[0]}", f"above the upper bound{ends[1]}")):
         wrong = improbable_count(counts[side], total, most / total, tests)
         wrong[0] = False  # values within the bounds have no depth and are not counted
         if wrong.any():
             surprise = counts[side] * np.log(np.maximum(counts[side], 1) / most)
             level = int(np.argmax(np.where(wrong, surprise, -np.inf)))
-            tails = (deep(sides[side], near, width) for sides, near, width, *_ in chunks())
-            nearest = min(np.min(beyond[depths >= level], initial=np.inf) for beyond, depths in tails)
             sentences.append(
-                f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {place}, where at "
+                f"{counts[side, level]:,} of {total:,} lie {nearest[side, level:].min():.4g} or more {place}, where at "
                 f"most {most[level]:.3g} are expected"
             )
     if improbable_count(outside, total, least / total, tests, few=True):
         sentences.append(
-            f"{outside:,} of {total:,} lie outside the bounds{low} and{high}, where at least "
+            f"{outside:,} of {total:,} lie outside the bounds{' and'.join(ends)}, where at least "
             f"{least:,.1f} are expected: there is less noise in them than stated"
         )
     return sentences
