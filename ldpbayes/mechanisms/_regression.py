@@ -43,14 +43,16 @@ class _Regression(Columnwise):
     perturbed = None
     _labels: ClassVar[bool] = False
 
-    def _check_records(self) -> None:
-        """Bring fields into the form in which they are kept; ValueError if one is out of range."""
+    def _check_records(self, *host: str) -> None:
+        """Bring fields into the form in which they are kept; ValueError if one is out of range, or traced and needed on
+        the `host`, where noise is calibrated.
+        """
         check_fields(self)
+        if not is_concrete([getattr(self, name) for name in host]):
+            raise ValueError(f"{', '.join(host)} must be concrete; make the mechanism outside the traced function")
         kept, _ = checked_columns(self.columns, None)
         if kept.columns is None or kept.width < 2:
-            raise ValueError(
-                f"columns must be covariates and a response, two at least, the response last; got {self.columns!r}"
-            )
+            raise ValueError(f"columns must be covariates and a response, two at least, got {self.columns!r}")
         object.__setattr__(self, "columns", kept.columns)
         object.__setattr__(self, "clip", bool(self.clip))
 
@@ -63,27 +65,17 @@ class _Regression(Columnwise):
         concrete = is_concrete(rows)
         rows = np.asarray(rows) if concrete else jnp.asarray(rows)
         rows = rows if rows.dtype.kind == "f" else rows.astype(float)
-        if rows.ndim < 1 or rows.shape[-1] != whole.width:
-            raise ValueError(
-                f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}"
-            )
+        if rows.shape[-1:] != (whole.width,):
+            raise ValueError(f"rows must have {whole.width} columns, the response last; got shape {rows.shape}")
         x, y = rows[..., :-1], rows[..., -1]
-        if concrete and np.isnan(rows).any():
-            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
+        if concrete:
+            refuse(np.isnan(rows).any(axis=-1), "{} rows have missing values: drop or impute them")
         y = signs(y) if self._labels else y
         if concrete and not self.clip and is_concrete(self.radius, self.response_bound):
-            covariates = "rows have covariates of norm above radius = {:g}, the largest"
-            responses = "responses lie beyond response_bound = {:g}, the largest in absolute value"
-            for sizes, bound, words in (
-                (np.linalg.norm(x, axis=-1), self.radius, covariates),
-                (np.abs(y), self.response_bound, responses),
-            ):
-                beyond = sizes > bound * (1 + ROUNDING)
-                if beyond.any():
-                    raise ValueError(
-                        f"{beyond.sum()} of {beyond.size} {words.format(bound)} {sizes.max():g}: scale them, or say "
-                        "clip=True to have them drawn back to the bounds"
-                    )
+            for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
+                bound = getattr(self, name)
+                problem = f"{{}} of {sizes.size} rows lie beyond {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
+                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale them, or let clip=True draw them back")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -125,28 +117,25 @@ class LinearRecordsMechanism(_Regression, Additive):
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
     sensitivity = None
+    # of each column, for any values of the others
+    upper = property(lambda self: self._by_column(self.radius, self.response_bound))
     lower = property(lambda self: -self.upper)
 
     def __post_init__(self) -> None:
-        self._check_records()
-        if not is_concrete(self.epsilon, self.delta):
-            raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
+        self._check_records("epsilon", "delta")
         object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        unit, split = self.unit_standard_deviation, self.split
-        xp: ArrayModule = np if is_concrete(unit, split, self.radius, self.response_bound) else jnp
-        covariate = 2 * self.radius * unit / xp.sqrt(1 - split)
-        response = 2 * self.response_bound * unit / xp.sqrt(split)
-        covariate, response = xp.broadcast_arrays(covariate, response)
-        return unchecked(IndependentGaussian, xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1))
+        covariate = 2 * self.radius * self.unit_standard_deviation / (1 - self.split) ** 0.5
+        response = 2 * self.response_bound * self.unit_standard_deviation / self.split**0.5
+        return unchecked(IndependentGaussian, self._by_column(covariate, response))
 
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        """Of each column: its largest value, for any values of the others."""
-        xp = np if is_concrete(self.radius, self.response_bound) else jnp
-        return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
+    def _by_column(self, covariate: Array, response: Array) -> Array:
+        """A value for each covariate and one for the response, along a last axis."""
+        xp: ArrayModule = np if is_concrete(covariate, response) else jnp
+        covariate, response = xp.broadcast_arrays(covariate, response)
+        return xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1)
 
     def _clip(self, part: jax.Array) -> jax.Array:
         if not self.clip:
@@ -205,24 +194,18 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     response_epsilon = property(lambda self: self.epsilon * self.split)
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
+    # the covariates get noise
+    _columns = property(lambda self: Columns(self.columns, tuple(Columns(self.columns, None).keys[:-1])))
     released_range = None  # rows are not compressed on panels
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
     def __post_init__(self) -> None:
-        self._check_records()
-        if not is_concrete(self.epsilon, self.delta, self.split):
-            raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
+        self._check_records("epsilon", "delta", "split")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
         object.__setattr__(self, "standard_deviation", 2 * self.radius / float(apart))
 
     def breakpoints(self, z: ArrayLike) -> Array:
         return array_of(z)[..., None][..., :0]
-
-    @property
-    def _columns(self) -> Columns:
-        """Of the covariates, which get noise."""
-        columns = self.columns if isinstance(self.columns, tuple) else range(self.columns)
-        return Columns(self.columns, tuple(columns[:-1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
@@ -302,12 +285,10 @@ class StatisticsMechanism(_Regression, Additive):
     covariates = property(lambda self: Columns(self.columns, None).width - 1)
 
     def __post_init__(self) -> None:
-        self._check_records()
+        self._check_records("epsilon", "delta", "radius")
         for name, allowed in (("trust_model", ("local", "central")), ("off_diagonal", tuple(OFF_DIAGONALS))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if not is_concrete(self.epsilon, self.delta, self.radius):
-            raise ValueError("budget and bounds must be concrete; make the mechanism outside the traced function")
         units = np.array([self.radius**2, self.radius * self.response_bound, self.response_bound**2])
         units = units[: len(self._blocks)]
         ratios = units / units[0] if self.ratios is None else self.ratios

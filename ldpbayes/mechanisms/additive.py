@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -26,11 +26,8 @@ from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
-ColumnNames: TypeAlias = Any
-"""How many columns a row has (int), or their names (a sequence, kept as a tuple of str); None for a number."""
-
-ColumnSubset: TypeAlias = Any
-"""Positions (int) or names (str) of columns, a sequence kept as a tuple; None for all."""
+ColumnNames: TypeAlias = Any  # how many columns a row has, or a sequence of their names (a tuple); None for a number
+ColumnSubset: TypeAlias = Any  # a sequence of positions or names of columns, kept as a tuple; None for all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,22 +38,19 @@ class Columns:
     perturbed: ColumnSubset
 
     event_shape = property(lambda self: () if self.columns is None else (self.width,))
+    width = property(lambda self: len(self.keys))
+    names = property(lambda self: tuple(key if isinstance(key, str) else f"x{key}" for key in self.keys))
     dimension = property(lambda self: self.width if self.perturbed is None else len(self.perturbed))
     others = property(lambda self: np.setdiff1d(np.arange(self.width), self.index))  # columns that are not perturbed
 
     @property
-    def width(self) -> int:
-        return 1 if self.columns is None else len(self.columns) if isinstance(self.columns, tuple) else self.columns
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self.width))
+    def keys(self) -> Sequence:
+        """Names of all columns, or their positions: what `perturbed` holds some of."""
+        return self.columns if isinstance(self.columns, tuple) else range(1 if self.columns is None else self.columns)
 
     @property
     def index(self) -> tuple[int, ...]:
-        if self.perturbed is None:
-            return tuple(range(self.width))
-        return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
+        return tuple(range(self.width)) if self.perturbed is None else tuple(map(self.keys.index, self.perturbed))
 
     def split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
@@ -86,21 +80,19 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     order of the names and are kept in that of the row, ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
-        names: Any = tuple(columns)
-        if not names or not all(isinstance(c, str) for c in names) or len(set(names)) < len(names):
+        columns = tuple(columns)
+        if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
             raise ValueError(f"columns must be distinct names, or how many there are, got {columns!r}")
-        columns = names
     elif columns is not None:
         if not is_integer(columns) or columns < 1:
             raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
         columns = at_least(1, "columns", columns, LARGEST_CODE)
-        names = range(columns)
+    whole = Columns(columns, None)
     if perturbed is None:
-        whole = Columns(columns, None)
-        return whole, np.arange(whole.dimension)
+        return whole, np.arange(whole.width)
     if columns is None:
         raise ValueError("perturbed names columns of a row, so it needs columns=")
-    selection = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
+    names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
     # a bool is a number to Python, and would be a column
@@ -186,8 +178,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 object.__setattr__(self, name, getattr(self, name)[order])
                 self._check(name, *FINITE)
         if self.columns is None:
-            fields = (pair for pair in shown_fields(self) if pair[1] is not None and not isinstance(pair[1], Noise))
-            shapes = {name: np.shape(value) for name, value in fields}
+            shapes = {name: np.shape(value) for name, value in shown_fields(self) if np.ndim(value)}
             try:
                 np.broadcast_shapes(*shapes.values())
             except ValueError:
@@ -354,16 +345,12 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records that differ in all perturbed columns by their whole range; for a statistic, of two
-        data sets that differ in one record.
-        """
+        """Of two records whose perturbed columns differ by their whole range, or data sets that differ in a record."""
         return self._guarantee(self.noise.tradeoff, "record")
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the one perturbed column in which they are worst hidden; one
-        attribute may move a statistic as far as a whole record.
-        """
+        """Of records that differ in the worst hidden column; an attribute may move a statistic as far as a record."""
         return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
