@@ -22,13 +22,12 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 class LaplaceMechanism(Additive):
     """Laplace noise for a budget, on a clipped number, on columns of a row or on a statistic ([DMNS]).
 
-    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the sum of the ranges).
-    Without, it is that of a person in a statistic of many records, which one of them can move by its `sensitivity`.
+    The scale is the range over epsilon (of a row, the sum of the ranges), or the stated `sensitivity` over epsilon.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
+        Privacy budget, positive and finite; an array holds personal budgets, one a record.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
     """
@@ -77,8 +76,8 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
     Parameters
     ----------
     scale : array_like
-        λ, the standard deviation of the noise in each column, in the unit of the data; an array holds one a
-        record. A record of scale 0 is public: released as it is.
+        λ, the standard deviation in each column, in the unit of the data; an array holds one a record. A record of
+        scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `AdditiveMechanism`; bounds are required.
     """
@@ -88,7 +87,7 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("independent_laplace")
 class IndependentLaplaceMechanism(_StatedDeviation):
-    """Independent Laplace noise in every perturbed column.
+    """Independent Laplace noise in every perturbed column, of standard deviation λ, where Laplace's b is λ/√2.
 
     The guarantee for an attribute is the exact curve. For a record of several columns it is the curve of randomized
     response with the record's epsilon, which is a little below the exact one.
@@ -96,7 +95,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
     Parameters
     ----------
     scale, lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`: the scale is the standard deviation λ, where Laplace's b is λ/√2.
+        As for `SymmetricLaplaceMechanism`.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -106,9 +105,8 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 class ZeroInflatedLaplaceMechanism(Additive):
     """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
-    With probability `zero_probability` a record is released exactly as it is, all its columns together. In many
-    dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which records
-    those are. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
+    In many dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which
+    records have no noise, in any column. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
 
     Parameters
     ----------
@@ -134,9 +132,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
 class GaussianMechanism(Additive):
     """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
 
-    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
-    diagonal). Without, it is that of a person in a statistic of many records, which one can move by its `sensitivity`.
-    The calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
+    The sensitivity is the range (of a row, the length of the box's diagonal), or the stated one of a statistic. The
+    calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
 
     Parameters
     ----------
@@ -177,9 +174,8 @@ class GaussianMechanism(Additive):
     ) -> AdditiveMechanism:
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
-        For comparison with releases of that calibration. For ε < 1 it adds more noise than (ε, δ) needs, for large ε
-        too little: ``mechanism.guarantee.delta(epsilon)`` is the δ that holds. `options` are those of
-        `AdditiveMechanism`.
+        For ε < 1 it is more noise than (ε, δ) needs, for large ε too little: ``mechanism.guarantee.delta(epsilon)`` is
+        the δ that holds. `options` are those of `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -207,8 +203,8 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a budget, on a clipped number ([GV]).
 
-    Its step is the range of the numbers. With the right γ no other noise that keeps the budget has a smaller variance,
-    or a smaller mean absolute value; the gain over Laplace noise is large for large budgets, none for small ones.
+    With the right γ no other noise that keeps the budget has a smaller variance, or a smaller mean absolute value; the
+    gain over Laplace noise is large for large budgets, none for small ones.
 
     Parameters
     ----------
@@ -260,11 +256,10 @@ class _WholeNumbers(Additive):
 
 @registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
-    The law is that of [GRS]. Without bounds the released value is a statistic of many records, such as a count, and the
-    guarantee is that of one of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds
-    it is each record's own number, clipped.
+    Without bounds the value is a statistic, such as a count, whose epsilon is `sensitivity` over `scale` (central
+    differential privacy); with bounds it is each record's own number, clipped.
 
     Parameters
     ----------
