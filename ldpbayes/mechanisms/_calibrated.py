@@ -89,13 +89,8 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise in every perturbed column, of standard deviation λ, where Laplace's b is λ/√2.
 
-    The guarantee for an attribute is the exact curve. For a record of several columns it is the curve of randomized
-    response with the record's epsilon, which is a little below the exact one.
-
-    Parameters
-    ----------
-    scale, lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`.
+    The parameters are those of `SymmetricLaplaceMechanism`. The guarantee for an attribute is the exact curve; that for
+    a record of several columns is the curve of randomized response with its epsilon, a little below the exact one.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))

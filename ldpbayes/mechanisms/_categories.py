@@ -44,6 +44,7 @@ class PureProtocol(DiscreteMechanism):
     support_probabilities = abstract("P(k in S(z) | x) for k = x, and for other k: numbers, or arrays of one a budget.")
     separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes: the mass on which they differ.")
 
+    guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
     _keep = property(lambda self: np.exp(-np.asarray(self.epsilon)))  # on the host, in double precision
@@ -78,11 +79,6 @@ class PureProtocol(DiscreteMechanism):
         """NaN, as for NumPyro's Categorical: released values are labels."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
         return nan, nan
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The curve of the pair of codes that differ most."""
-        return Guarantee(PureProtocolTradeoff(self.epsilon, self.separation))
 
     def implausible(self, values: np.ndarray) -> list[str]:
         counts, n = self._support_counts(values), len(values)
@@ -238,6 +234,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     _independent_bits: ClassVar[bool] = True
     _log_odds = abstract("Logits of p and of q in the shape of the budget; infinite at an infinite budget.")
+    separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
@@ -265,11 +262,6 @@ class _UnaryEncoding(BitVectorProtocol):
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # the budget is a number, also in a traced function
             p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
         return p, q
-
-    @property
-    def separation(self) -> Array:
-        p, q = self.support_probabilities
-        return p * (1 - q)
 
 
 @registered_dataclass("optimal_unary_encoding")
@@ -366,9 +358,6 @@ class _SizedSubset(constraints.multinomial):
         return jnp.broadcast_to(ones, prototype.shape).astype(prototype.dtype)
 
 
-MOST_PAIRS = 1 << 24  # of columns and categories: with more, `implausible` would need too much memory and tests nothing
-
-
 @registered_dataclass("hadamard_response")
 class HadamardResponse(_EvenProtocol):
     """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
@@ -393,12 +382,12 @@ class HadamardResponse(_EvenProtocol):
         # the columns with a one in row x + 1 are mapped onto the others by flipping the lowest bit that x + 1 has
         return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
 
-    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
-        if self.columns * self.categories > MOST_PAIRS:
-            return None
-        rows = np.arange(1, self.categories + 1)
-        ones = np.bitwise_count(np.arange(self.columns)[:, None] & rows) % 2 == 0
-        return np.bincount(values, minlength=self.columns) @ ones
+    def _support_counts(self, values: np.ndarray) -> np.ndarray:
+        differences = np.bincount(values, minlength=self.columns)
+        for bit in range(self.columns.bit_length() - 1):  # the fast Walsh-Hadamard transform
+            pairs = differences.reshape(-1, 2, 1 << bit)
+            differences = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).ravel()
+        return (len(values) + differences[1 : self.categories + 1]) // 2
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
@@ -425,15 +414,13 @@ class LocalHashing(_EvenProtocol):
 
     These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
     4.3. The hash is xxHash32 of the code's decimal digits modulo g, as in the package pure-ldp, whose releases can be
-    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it, computed
-    whenever it is needed. The guarantee holds for every seed and two categories which it hashes apart; a test that
-    cannot choose the seed does worse.
+    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it. The
+    guarantee is that of two categories which the seed hashes apart; a test that cannot choose the seed does worse.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`, up to 10^7 categories. An infinite budget leaves the hash as it is, which still
-        hides the category among those of equal hash.
+        As for `PureProtocol`, up to 10^7 categories. Under an infinite budget the hash is released as it is.
     hash_range : int, optional
         g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
     """
@@ -441,6 +428,8 @@ class LocalHashing(_EvenProtocol):
     hash_range: int = static(default=None)
     event_shape = (2,)  # seed and hash
     separation = property(lambda self: self.support_probabilities[0])  # of codes that a seed hashes apart
+    _share = property(lambda self: 1 / self.hash_range)  # of the codes that a seed hashes to one value, if it is ideal
+    _values = property(lambda self: _Values(self.hash_range - 1, 32 * math.log(2), self._share, self._share))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -451,11 +440,6 @@ class LocalHashing(_EvenProtocol):
                 raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
             g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
         object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
-
-    @property
-    def _values(self) -> _Values:
-        g = self.hash_range
-        return _Values(g - 1, 32 * np.log(2).item(), 1 / g, 1 / g)  # as for an ideal hash
 
     @property
     def support(self) -> constraints.Constraint:

@@ -53,6 +53,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
     _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
+    output_probabilities = property(lambda self: [p[..., None] for p in self._probabilities(np, float)[::-1]])
     # the curve of any two labels in different bins
     guarantee = property(lambda self: dataclasses.replace(self._response.guarantee, unit="label"))
 
@@ -97,25 +98,20 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         p, _ = self._probabilities(jnp, x.dtype)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, jnp.broadcast_shapes(x.shape, p.shape), x.dtype) >= p
-        return jnp.asarray(self.outputs, x.dtype)[flipped(key_other, self.bin(x), flip, np.shape(self.outputs)[0])]
+        return jnp.asarray(self.outputs, x.dtype)[flipped(key_other, self.bin(x), flip, len(self.outputs))]
 
     def pieces(self, z: Array) -> tuple[Array, Array]:
         xp, z = _module_of(self, z)
         code, (p, q), edges = self.place(z), self._probabilities(xp, z.dtype), xp.asarray(self.edges, z.dtype)
-        below, above = xp.where(code == 0, p, q), xp.where(code == np.shape(self.outputs)[0] - 1, p, q)
+        below, above = xp.where(code == 0, p, q), xp.where(code == len(self.outputs) - 1, p, q)
         code = xp.broadcast_to(code, below.shape)
         levels = xp.broadcast_arrays(below, p, above)
         return xp.stack([edges[code], edges[code + 1]], axis=-1), xp.stack(levels, axis=-1)
 
     def _probabilities(self, xp: ArrayModule, dtype: DTypeLike) -> tuple[Array, Array]:
         keep = xp.exp(-xp.asarray(self.epsilon, dtype))
-        p = 1 / (1 + (np.shape(self.outputs)[0] - 1) * keep)
+        p = 1 / (1 + (len(self.outputs) - 1) * keep)
         return p, p * keep
-
-    @property
-    def output_probabilities(self) -> tuple[Array, Array]:
-        p, q = self._response.support_probabilities
-        return np.asarray(q)[..., None], np.asarray(p)[..., None]
 
 
 def _module_of(mechanism: protocol.Mechanism, z: ArrayLike) -> tuple[ArrayModule, Array]:
@@ -167,6 +163,7 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
     resolution = math.inf
     _projects = property(lambda self: self.outside == "projection")
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
+    released_range = property(lambda self: (extreme("min", self._ends[0]), extreme("max", self._ends[1])))
     support = property(lambda self: constraints.interval(*self._ends))
     # under the uniform rule the interval has a margin, which stands for all labels outside it
     domain = property(lambda self: constraints.interval(*(self.interval if self._projects else self._ends)))
@@ -183,19 +180,21 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
         lower, upper, half = (xp.asarray(part, dtype) for part in (*self.interval, self.half_width))
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
-    def _near(self, dtype: DTypeLike) -> jax.Array:
-        """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ of itself only."""
-        *_, half, total = self._law(dtype)
-        return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
+    def _near(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Labels projected to the interval, and the probability with which each is released uniformly within ζ of it
+        only: 2ζ(1 − exp(−ε))/γ, or 0 outside the interval under the uniform rule.
+        """
+        _, lower, upper, half, total = self._law(x.dtype)
+        projected, near = jnp.clip(x, lower, upper), -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, x.dtype)) / total
+        return projected, near if self._projects else jnp.where(x == projected, near, 0.0)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = protocol.checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
-        projected = jnp.clip(x, lower, upper)
-        near = choice < self._near(x.dtype)
-        near = near if self._projects else near & (x == projected)
+        projected, probability = self._near(x)
+        near = choice < probability
         start = jnp.where(near, projected, lower) - half
         length = jnp.where(near, 0.0, upper - lower) + 2 * half
         return jnp.minimum(start + length * place, upper + half)
@@ -219,9 +218,7 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         x = floating(x)
         _, lower, upper, half, _ = self._law(x.dtype)
-        near = self._near(x.dtype)
-        projected = jnp.clip(x, lower, upper)
-        near = near if self._projects else jnp.where(x == projected, near, 0.0)
+        projected, near = self._near(x)
         middle, apart = (lower + upper) / 2, projected - (lower + upper) / 2
         within, anywhere = half**2 / 3, (upper - lower + 2 * half) ** 2 / 12
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
@@ -232,13 +229,8 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
             raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
         z = floating(z)
         _, lower, upper, _, _ = self._law(z.dtype)
-        middle = (lower + upper) / 2
-        return middle + (z - middle) / self._near(z.dtype)
-
-    @property
-    def released_range(self) -> tuple[Array, Array]:
-        low, high = self._ends
-        return extreme("min", low), extreme("max", high)
+        middle, near = self._near((lower + upper) / 2)
+        return middle + (z - middle) / near
 
     @property
     def released_breakpoints(self) -> np.ndarray:
@@ -268,8 +260,8 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
 
-    A label at a node is released as one of the outputs with the probabilities in the node's row. A label between two
-    nodes is first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
+    A label at a node is released as an output with the probabilities in the node's row. A label between two nodes is
+    first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
 
     Parameters
     ----------
@@ -348,7 +340,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
-        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), np.shape(self.outputs)[0] - 1
+        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), len(self.outputs) - 1
         # how many of the row's sums are not above `law`, by bisection: never more than the last output's position
         place = jnp.zeros(x.shape, int)
         for step in 2 ** np.arange(int(last).bit_length())[::-1]:
@@ -369,7 +361,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     def breakpoints(self, z: Array) -> Array:
         xp, z = _module_of(self, z)
-        return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, np.shape(self.nodes)[0]))
+        return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, len(self.nodes)))
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
         return floating(z)

@@ -17,7 +17,7 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
+from ldpbayes.mechanisms.plausibility import LEVEL, implausible_numbers
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -86,10 +86,9 @@ class _Regression(Columnwise):
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a response y in its range ([KJKH] sec. 3.2.3 and 12.1).
 
-    Covariates and response have noise of different scales, and share one budget: with μ the Gaussian parameter of
-    (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c), for a split c. Two records may
-    differ by 2 radius in x and by 2 response_bound in y, at once, so that the pair is (epsilon, delta)-private and no
-    less noise would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
+    With μ the Gaussian parameter of (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c) of
+    it, for a split c. Two records may differ by 2 radius in x and by 2 response_bound in y at once, so no less noise
+    would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
 
     Parameters
     ----------
@@ -257,9 +256,9 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         d = self.dimension
-        bounds, deviations = np.full(d, self.radius), np.full(d, self.standard_deviation)
-        names = [f"column {name}" for name in self.names[:d]]
-        return implausible_columns(names, values[:, :d].T, -bounds, bounds, deviations, 1.0, self.noise.depth)
+        names = [f"column {name}: " for name in self.names[:d]]
+        laws = [(-self.radius, self.radius, self.standard_deviation)] * d
+        return implausible_numbers(values[:, :d].T, laws, 1.0, self.noise.depth, names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,10 +372,10 @@ class StatisticsMechanism(_Regression, Additive):
         lower, upper = np.repeat(ends, [d, d * (d - 1) // 2, d, 1], axis=0)[: sum(self._blocks)].T
         deviations = np.asarray(self.noise.standard_deviations)
         columns = [*values.T, values[:, :d].sum(axis=1)]
-        bounds = n * np.append(lower, 0.0), n * np.append(upper, r**2)
-        names = [*self._columns.names, "the covariates' squares together"]
+        names = [f"{name}: " for name in (*self._columns.names, "the covariates' squares together")]
         every = np.append(deviations, math.sqrt(d) * deviations[0])
-        sentences = implausible_columns(names, columns, *bounds, every, 1.0, self.noise.depth)
+        laws = zip(n * np.append(lower, 0.0), n * np.append(upper, r**2), every, strict=True)
+        sentences = implausible_numbers(columns, laws, 1.0, self.noise.depth, names)
         least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
         bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
@@ -391,24 +390,21 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    It is calibrated exactly: the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for
-    records that are replaced), which is below the bound of [KJKH] Lemma 3.1 (by 20 % at a response bound of twice the
-    radius). A released value is the statistics of one record, locally perturbed; or their sum over `count` records,
-    each of which was perturbed; or, under central trust, a sum to which noise was added once. `randomize` takes
-    `statistics` or their sums. The attribute `standard_deviation` is that of the noise in a record's first statistic
-    (under central trust, in that of the sum).
+    It is the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for records that are
+    replaced), which is below the bound of [KJKH] Lemma 3.1. A released value is the statistics of one record, locally
+    perturbed; or their sum over `count` records, each of which was perturbed; or, under central trust, a sum to which
+    noise was added once. `randomize` takes `statistics` or their sums. The attribute `standard_deviation` is that of
+    the noise in a record's first statistic (under central trust, in that of the sum).
 
     Parameters
     ----------
     epsilon, delta, radius, response_bound, columns, clip
         As for `LinearRecordsMechanism`, the budget as numbers.
     ratios : sequence of float
-        Standard deviations σ₁ : σ₂ : σ₃ of the noise in the three blocks (products of covariates, covariates times
-        response, squared response), up to a common factor. By default in the ratio of the units, R² : R R_y : R_y²;
-        [KJKH] takes them equal.
+        Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
+        response), up to a factor. By default in the ratio of the units, R² : R R_y : R_y²; [KJKH] takes them equal.
     off_diagonal : {"scaled", "once"}
-        Whether s is √2 or 1. With two covariates or more sensitivity and noise are equal for both: scaled, these
-        statistics have half the relative variance of the noise.
+        Whether s is √2 or 1. With two covariates or more the noise is equal for both: √2 halves its relative variance.
     trust_model : {"local", "central"}
         Whether every record's statistics get noise, or their sum does, from a trusted curator.
     count : int, optional

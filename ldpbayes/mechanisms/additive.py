@@ -17,7 +17,7 @@ from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
+from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import IndependentGaussian, Noise
@@ -157,16 +157,14 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         columns, order = checked_columns(self.columns, self.perturbed)
         object.__setattr__(self, "columns", columns.columns)
         object.__setattr__(self, "perturbed", columns.perturbed)
-        if self.lower is None or self.upper is None:
-            if self.sensitivity is None or not (self.lower is None and self.upper is None):
-                raise ValueError(
-                    "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: "
-                    "how far one record can move it (math.inf for records that were not clipped, to which the noise "
-                    f"promises nothing). Got {self!r}"
-                )
+        if not (self.lower is None) == (self.upper is None) == (self.sensitivity is not None):
+            raise ValueError(
+                "give both bounds, lower and upper, of a record; sensitivity is for a statistic without bounds: how "
+                "far a record can move it (math.inf for records that are not clipped, to which nothing is promised). "
+                f"Got {self!r}"
+            )
+        if not self.bounded:
             return
-        if self.sensitivity is not None:
-            raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")
         for name in ("lower", "upper"):
             self._check(name, *FINITE)
             shape = np.shape(getattr(self, name))
@@ -270,9 +268,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip the perturbed columns of `x` (*batch, *event) and add noise; ValueError for concrete NaN. Only for
-        simulation and studies: differences of floating-point noise betray the record ([Mironov]).
-        """
+        """Clip and add noise; ValueError for concrete NaN. Floating-point noise does not hide real data ([Mironov])."""
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -322,11 +318,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def domain(self) -> constraints.Constraint:
-        if self.noise.discrete:
-            return constraints.integer_interval(*self._full_bounds) if self.bounded else _INTEGER
         if not self.bounded:
             return self.support
-        box = constraints.interval(*self._full_bounds)
+        interval = constraints.integer_interval if self.noise.discrete else constraints.interval
+        box = interval(*self._full_bounds)
         return box if self.columns is None else constraints.independent(box, 1)
 
     @property
@@ -354,7 +349,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
-        exposed = tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+        exposed = tuple(self.names[j] for j in self._columns.others)
         if self.bounded:
             return Guarantee(of_ranges(self.ranges), unit=unit, exposed=exposed)
         if np.isinf(self.sensitivity):
@@ -385,13 +380,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:
-            deviation = self.noise.standard_deviation
-            return implausible_numbers(values, self.lower, self.upper, deviation, noisy, self.noise.depth)
+            law = self.lower, self.upper, self.noise.standard_deviation
+            return implausible_numbers([values], [law], noisy, self.noise.depth)
         deviations = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
         deviations = np.moveaxis(np.broadcast_to(deviations, (*deviations.shape[:-1], self.dimension)), -1, 0)
         lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
-        names, columns = [f"column {self.names[j]}" for j in self.index], values.T[list(self.index)]
-        return implausible_columns(names, columns, lower, upper, deviations, noisy, self.noise.depth)
+        names, laws = [f"column {self.names[j]}: " for j in self.index], zip(lower, upper, deviations, strict=True)
+        return implausible_numbers(values.T[list(self.index)], laws, noisy, self.noise.depth, names)
 
 
 @registered_dataclass("additive")
@@ -405,16 +400,15 @@ class AdditiveMechanism(Additive):
     noise : Noise
         One of `ldpbayes.noise`, or your own; its scale is in the unit of the data.
     lower, upper : array_like, optional
-        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the perturbed
-        columns in the order in which `perturbed` names them. Choose them without looking at the data. Leave both out
-        for a statistic of many records.
+        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the columns in
+        the order of `perturbed`. Choose them without looking at the data; a statistic of many records has none.
     columns : int or sequence of str, optional
         The number of columns of a row, or their names. By default a record is one number.
     perturbed : sequence of int or str, optional
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
-        Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
-        the noise (`noise.norm`). Infinite for records with noise but no bounds: then nothing is promised.
+        How far one record can move a statistic; of several columns, in the norm of the noise (`noise.norm`).
+        Infinite for records with noise but no bounds: then nothing is promised.
     """
 
     noise: Noise

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, ONE_ABOVE_0, ONE_POSITIVE, POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE_NUMBERS, NOT_NEGATIVE, ONE_ABOVE_0, ONE_POSITIVE, check_order, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.protocol import increasing
@@ -80,7 +80,6 @@ class Histogram(NamedTuple):
         return checked_histogram((nodes, densities))
 
 
-MASS = "finite and not negative", lambda a: (a >= 0) & (a < np.inf)
 Interval: TypeAlias = tuple[float, float]
 IntervalRule: TypeAlias = Callable[[Histogram, float, float], Interval]
 HistogramLike: TypeAlias = tuple[ArrayLike, ArrayLike]
@@ -91,11 +90,9 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     try:
         nodes, densities = histogram
     except (TypeError, ValueError):
-        raise ValueError(
-            f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
-        ) from None
+        raise ValueError(f"a histogram must be a pair (nodes, densities), got {histogram!r:.60}") from None
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, *FINITE_NUMBERS))
-    densities = np.atleast_1d(checked("the histogram's densities", densities, *MASS))
+    densities = np.atleast_1d(checked("the histogram's densities", densities, *NOT_NEGATIVE))
     if nodes.ndim > 1 or densities.shape != (len(nodes) - 1,):
         raise ValueError(
             "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
@@ -137,7 +134,7 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
     epsilon, interval, half_width
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
-    epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
+    epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
 
 
@@ -205,7 +202,7 @@ def optimal_half_width(
     12 % to 67 %). Keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, *POSITIVE)
+    epsilon = checked("epsilon", epsilon, *ONE_POSITIVE)
     support = np.flatnonzero(prior.densities)
     ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
     if not callable(interval):
@@ -235,9 +232,8 @@ def checked_interval(interval: Interval) -> Interval:
     except (TypeError, ValueError):
         raise ValueError(f"interval must be a pair of numbers, lower < upper, got {interval!r}") from None
     if is_concrete(lower, upper):
-        if np.ndim(lower) or np.ndim(upper):
-            raise ValueError(f"interval must be a pair of numbers, one for all labels, got {interval!r}")
-        lower, upper = (checked("interval", end, *FINITE) for end in (lower, upper))
+        one_number = "finite numbers, one for all labels", lambda end: (end.ndim == 0) & np.isfinite(end)
+        lower, upper = (checked("interval", end, *one_number) for end in (lower, upper))
         check_order(lower, upper)
     return lower, upper
 
@@ -255,7 +251,7 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
-    half_width = checked("half_width", half_width, *POSITIVE)
+    half_width = checked("half_width", half_width, *ONE_POSITIVE)
     support = np.flatnonzero(prior.densities)
     nodes, cumulative = (part[support[0] : support[-1] + 2] for part in (prior.nodes, prior.cumulative))
     length = np.exp(-epsilon) * (nodes - nodes[0])
@@ -342,14 +338,11 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
     """A law on increasing numbers as float64 arrays, normalised, and the budget."""
     values = increasing("values", values, 2)
-    probabilities = np.atleast_1d(checked("probabilities", probabilities, *MASS))
+    probabilities = np.atleast_1d(checked("probabilities", probabilities, *NOT_NEGATIVE))
     if probabilities.shape != values.shape:
         raise ValueError(f"probabilities must be one a value, got shapes {probabilities.shape} and {values.shape}")
-    if np.count_nonzero(probabilities) < 2:
-        raise ValueError(
-            f"the law of labels is degenerate: {np.count_nonzero(probabilities)} of {values.size} values have a "
-            "probability, and two must"
-        )
+    if (possible := np.count_nonzero(probabilities)) < 2:
+        raise ValueError(f"the law of labels is degenerate: {possible} of {values.size} values are possible, not two")
     budget = checked("epsilon", epsilon, *ONE_POSITIVE)
     return values, probabilities / probabilities.sum(), budget
 

@@ -6,7 +6,7 @@ parameters these are sums of different Bernoulli variables; their tails beyond t
 binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -37,19 +37,28 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
 
 
 def implausible_numbers(
-    z: np.ndarray, lower: Array, upper: Array, standard_deviation: Array, share: Array, depth: Depth, columns: int = 1
+    columns: Iterable[np.ndarray], laws: Iterable[tuple], share: Array, depth: Depth, names: Sequence[str] = ("",)
 ) -> list[str]:
-    """Sentences on numbers that additive noise on a clipped number could hardly have made of any numbers.
-    However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t, and
-    correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice the
-    tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
-    noise; public records have a standard deviation of 0. `columns` of the release are tested.
+    """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made of any numbers.
+    `laws` are a column's lower and upper bound and standard deviation, 0 for public records; `share` is the probability
+    that there is noise.
     """
-    law = [np.reshape(part, -1) for part in (lower, upper, standard_deviation, share)]
+    tests = len(names) * (2 * LEVELS + 1)
+    parts = zip(names, columns, laws, strict=True)
+    return [name + problem for name, z, law in parts for problem in _of_column(z, (*law, share), depth, tests)]
+
+
+def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]:
+    """However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t,
+    and correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice
+    the tail probability at half of their distance, since the tail is convex.
+    """
+    ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in law[:2]]
+    law = tuple(np.reshape(part, -1) for part in law)
     if not law[2].all():  # public records are left out
         noisy = np.broadcast_to(law[2] > 0, len(z))
-        z, law = z[noisy], [part if len(part) == 1 else part[noisy] for part in law]
-    total, tests = len(z), columns * (2 * LEVELS + 1)
+        z, law = z[noisy], tuple(part if len(part) == 1 else part[noisy] for part in law)
+    total = len(z)
     if not total:
         return []
     # by the side of the bounds and the depth in the noise's tail: how many values, and the least distance of one
@@ -72,7 +81,6 @@ def implausible_numbers(
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
     sentences = []
-    ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in (lower, upper)]
     for side, place in enumerate((f"below the lower bound{ends[0]}", f"above the upper bound{ends[1]}")):
         wrong = improbable_count(counts[side], total, most / total, tests)
         wrong[0] = False  # values within the bounds have no depth and are not counted
@@ -88,23 +96,6 @@ def implausible_numbers(
             f"{outside:,} of {total:,} lie outside the bounds{' and'.join(ends)}, where at least "
             f"{least:,.1f} are expected: there is less noise in them than stated"
         )
-    return sentences
-
-
-def implausible_columns(
-    names: Sequence[str],
-    columns: Sequence[np.ndarray] | np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    standard_deviations: np.ndarray,
-    share: Array,
-    depth: Depth,
-) -> list[str]:
-    """`implausible_numbers` of each column, with its name; bounds and standard deviations are (columns, ...)."""
-    sentences = []
-    for name, z, low, high, deviation in zip(names, columns, lower, upper, standard_deviations, strict=True):
-        problems = implausible_numbers(z, low, high, deviation, share, depth, len(columns))
-        sentences += [f"{name}: {problem}" for problem in problems]
     return sentences
 
 

@@ -20,7 +20,7 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.noise import Noise
-from ldpbayes.numerics.arrays import rounded
+from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.guarantee import quoted
@@ -277,7 +277,7 @@ class FiniteOutputs(DiscreteMechanism):
             return values
         values = values if values.dtype.kind == "f" else values.astype(float)
         nearest = self.outputs[self.place(values)]
-        bad = (values != nearest) & (values != rounded(np, nearest, values.dtype))
+        bad = snapped(values, [nearest]) != nearest
         outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
         refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} of these values are none", values)
         return nearest
@@ -342,12 +342,7 @@ def increasing(name: str, value: Any, least: int) -> np.ndarray:
     value = np.atleast_1d(checked(name, value, *FINITE_NUMBERS))
     if value.ndim != 1 or len(value) < least:
         raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
-    wrong = np.flatnonzero(np.diff(value) <= 0)
-    if len(wrong):
-        i = wrong[0]
-        raise ValueError(
-            f"{name} must increase strictly, got {name}[{i}] = {value[i]:g} and {name}[{i + 1}] = {value[i + 1]:g}"
-        )
+    refuse(np.append(False, np.diff(value) <= 0), f"{name} must increase strictly; {{}} do not", value)
     return value
 
 

@@ -28,14 +28,9 @@ def register(name: str) -> Callable[[_M], _M]:
         if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
             raise TypeError(f"mechanism {name!r} must be a subclass of ldpbayes.mechanisms.Mechanism, got {cls!r}")
         if not issubclass(cls, (NumericMechanism, DiscreteMechanism)):
-            raise TypeError(
-                f"mechanism {name!r} must say what it releases: derive {cls.__name__} from NumericMechanism (and give "
-                "linear_tails, resolution, released_range and breakpoints) or DiscreteMechanism (equivalence)"
-            )
+            raise TypeError(f"mechanism {name!r} must be a NumericMechanism or a DiscreteMechanism, got {cls!r}")
         if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
-            raise TypeError(
-                f"mechanism {name!r} must be a frozen dataclass: @dataclasses.dataclass(frozen=True), got {cls!r}"
-            )
+            raise TypeError(f"mechanism {name!r} must be a frozen dataclass (dataclasses.dataclass), got {cls!r}")
         if _registry.get(name) is cls:
             return cls
         if "name" in cls.__dict__:

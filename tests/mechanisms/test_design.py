@@ -115,7 +115,7 @@ def test_the_optimal_interval_of_simple_priors():
         (([0, 2, 1], [1, 1]), "nodes must increase strictly"),
         (([0, 1, 1], [1, 1]), "nodes must increase strictly"),
         (([0, np.nan, 1], [1, 1]), "finite"),
-        (([0, 1, 2], [1, -1]), "not negative"),
+        (([0, 1, 2], [1, -1]), "non-negative"),
         (([0, 1, 2], [1, np.inf]), "finite"),
         (([0, 1, 2], [0, 0]), "degenerate"),
     ],
