@@ -39,16 +39,12 @@ class LaplaceMechanism(Additive):
     perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional(ONE_ABOVE_0, default=None)
     scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
+    noise = property(lambda self: unchecked(laws.Laplace, self.scale))
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
         """Laplace noise of a stated scale b, standard deviation over √2; `options` are those of `AdditiveMechanism`."""
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
-
-    @property
-    def noise(self) -> laws.Laplace:  # type: ignore[override]
-        with np.errstate(over="ignore"):
-            return unchecked(laws.Laplace, self.scale)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -87,10 +83,11 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("independent_laplace")
 class IndependentLaplaceMechanism(_StatedDeviation):
-    """Independent Laplace noise in every perturbed column, of standard deviation λ, where Laplace's b is λ/√2.
+    """Independent Laplace noise in every perturbed column.
 
-    The parameters are those of `SymmetricLaplaceMechanism`. The guarantee for an attribute is the exact curve; that for
-    a record of several columns is the curve of randomized response with its epsilon, a little below the exact one.
+    The parameters are those of `SymmetricLaplaceMechanism`: the scale is λ, where Laplace's b is λ/√2. The guarantee
+    for an attribute is the exact curve; that for a record of several columns is the curve of randomized response with
+    its epsilon, a little below the exact one.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -152,8 +149,7 @@ class GaussianMechanism(Additive):
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
-        with np.errstate(over="ignore"):
-            object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
+        object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()
 
     @classmethod
@@ -175,8 +171,7 @@ class GaussianMechanism(Additive):
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
         unit_noise = AdditiveMechanism(laws.Gaussian(1.0), lower, upper, **options)
-        with np.errstate(over="ignore"):
-            deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
+        deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
         # `unit_noise` has its bounds in the order of the row already
         return dataclasses.replace(unit_noise, noise=laws.Gaussian(deviation))
 
@@ -251,10 +246,10 @@ class _WholeNumbers(Additive):
 
 @registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
+    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    Without bounds the value is a statistic, such as a count, whose epsilon is `sensitivity` over `scale` (central
-    differential privacy); with bounds it is each record's own number, clipped.
+    The law is that of [GRS]. Without bounds the value is a statistic, such as a count, whose epsilon is `sensitivity`
+    over `scale` (central differential privacy); with bounds it is each record's own number, clipped.
 
     Parameters
     ----------

@@ -288,7 +288,9 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("subset_selection")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
-    """Release a random set of w categories, exp(epsilon) times likelier if it holds x ([YB], [WHNWXY]).
+    """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
+
+    The protocol is that of [YB] and [WHNWXY].
 
     Parameters
     ----------

@@ -33,8 +33,6 @@ ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may l
 class _Regression(Columnwise):
     """A mechanism for records (x, y): covariates in a ball, then a number within a bound or a label."""
 
-    epsilon: Array
-    delta: Array
     radius: Array
     response_bound: Array
     columns: ColumnNames
@@ -335,9 +333,8 @@ class StatisticsMechanism(_Regression, Additive):
         """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
-        xp = np if is_concrete(self.standard_deviation, summed) else jnp
-        first = self.standard_deviation * xp.sqrt(summed)
-        return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
+        first = array_of(self.standard_deviation * summed**0.5)
+        return unchecked(IndependentGaussian, first[..., None] * each)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""

@@ -21,8 +21,7 @@ class Histogram(NamedTuple):
     nodes : array (k + 1,)
         Ends of the bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Non-negative, per unit of the data. They integrate to one in results of this package; arguments may be any pair
-        of nodes and densities, which is normalised.
+        Non-negative. They integrate to one in results; arguments may be any such pair, which is normalised.
     """
 
     nodes: Array
@@ -283,11 +282,10 @@ class BinDesign(NamedTuple):
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
     """Optimal bins for labels that take finitely many values ([GKKLMVZ]), in O(k²) a number of bins.
 
-    A label whose bin's output is o_i is released as o_i with probability p = exp(ε) q, and as each other output with
-    probability q = 1/(exp(ε) + d − 1). A bin of mass P and mean m has, among all labels with mean μ, the best output
+    They are for `RROnBins`. A bin of mass P and mean m has, among all labels with mean μ, the best output
     (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). The losses of bins add up, so a shortest path over their ends finds the
-    best bins of each number d: the fewest with the smallest loss, to rounding. No mechanism of this budget has a
-    smaller mean squared error.
+    best bins of each number: the fewest with the smallest loss, to rounding. No mechanism of this budget has a smaller
+    mean squared error.
 
     Parameters
     ----------

@@ -73,15 +73,11 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     params = dict(spec)
     name = params.pop("mechanism")
     cls = mechanism_class(name)
-    known = inspect.signature(cls).parameters
-    unknown = sorted(set(params) - set(known))
-    missing = [n for n, parameter in known.items() if parameter.default is parameter.empty and n not in params]
-    for problem, names in (("unknown", unknown), ("missing", missing)):
-        if names:
-            raise ValueError(
-                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
-                f"which takes {', '.join(known)}"
-            )
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**params)
+    except TypeError as error:
+        raise ValueError(f"mechanism {name!r} takes {', '.join(signature.parameters)}: {error}") from None
     return cls(**{key: from_json(value) for key, value in params.items()})
 
 
