@@ -261,10 +261,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Gaussian noise on the statistics of a record (x, y), or on their sum over records.
-
-    `LinearStatisticsMechanism` and `LogisticStatisticsMechanism` say which statistics these are.
-    """
+    """Gaussian noise on statistics of a record (x, y), or on their sum over records; subclasses say on which."""
 
     epsilon: Array = ruled(ONE_POSITIVE)
     delta: Array = ruled(ONE_INSIDE_0_1)
@@ -304,10 +301,8 @@ class StatisticsMechanism(_Regression, Additive):
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Statistics (*batch, statistics) of records (*batch, columns), the response last.
-
-        NumPy in, NumPy out; JAX in, JAX out. ValueError for concrete labels that are none, and for concrete records
-        outside the bounds unless ``clip``.
+        """Statistics (*batch, statistics) of records (*batch, columns), the response last. NumPy in, NumPy out.
+        ValueError for concrete labels other than 0, 1 or ±1, and concrete records outside the bounds unless ``clip``.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -377,9 +372,7 @@ class StatisticsMechanism(_Regression, Additive):
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
         bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
         if (least < bound).any():
-            sentences.append(
-                f"the matrix of second moments has an eigenvalue {least.min():.4g}, where {bound:.4g} is the least"
-            )
+            sentences.append(f"the matrix of second moments has an eigenvalue {least.min():.4g}, below {bound:.4g}")
         return sentences
 
 

@@ -190,10 +190,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         bounds = (jnp.asarray(bound, part.dtype) for bound in (self.lower, self.upper))
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
-    def clipped(self, x: ArrayLike) -> jax.Array:
-        x = floating(x)
-        return self._columns.join(x, self._clip(self._columns.split(x)))
-
     @property
     def _full_bounds(self) -> tuple[Array, Array]:
         """The bounds of a number, or of every column of a row: infinite in those that are not perturbed."""
@@ -300,7 +296,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        mean = self.clipped(x)
+        x = floating(x)
+        mean = self._columns.join(x, self._clip(self._columns.split(x)))
         law = self.noise.astype(mean.dtype)
         noise = law.over_columns(law.variance)
         zeros = jnp.zeros_like(mean)
@@ -338,15 +335,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
+    # of records that differ in the worst hidden column; an attribute may move a statistic as far as a record
+    attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
+
     @property
     def guarantee(self) -> Guarantee:
         """Of two records whose perturbed columns differ by their whole range, or data sets that differ in a record."""
         return self._guarantee(self.noise.tradeoff, "record")
-
-    @property
-    def attribute_guarantee(self) -> Guarantee:
-        """Of records that differ in the worst hidden column; an attribute may move a statistic as far as a record."""
-        return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
         exposed = tuple(self.names[j] for j in self._columns.others)

@@ -55,9 +55,8 @@ class Histogram(NamedTuple):
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1].
-
-        Bins of equal density are all in it or none is: of a uniform density it is the whole range.
+        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1]. Bins
+        of equal density are all in it or none is: of a uniform density it is the whole range.
         """
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
@@ -93,10 +92,8 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, *FINITE_NUMBERS))
     densities = np.atleast_1d(checked("the histogram's densities", densities, *NOT_NEGATIVE))
     if nodes.ndim > 1 or densities.shape != (len(nodes) - 1,):
-        raise ValueError(
-            "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
-            f"{nodes.shape} and {densities.shape}"
-        )
+        shapes = f"{nodes.shape} and {densities.shape}"
+        raise ValueError(f"a histogram is k + 1 nodes, k densities (np.histogram has nodes last), got shapes {shapes}")
     increasing("the histogram's nodes", nodes, 2)
     largest = densities.max()
     if largest == 0:
@@ -161,8 +158,7 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
         return mass[bin_] + density * (x - start), first
 
     ends = lower - half_width, upper + half_width
-    cuts = np.concatenate([np.add.outer([-half_width, half_width], nodes).ravel(), ends])
-    cuts = np.append(cuts, [lower + half_width, upper - half_width, (lower + upper) / 2])
+    cuts = np.append(np.add.outer([-half_width, half_width], [*nodes, lower, upper]), (lower + upper) / 2)
     cuts = np.unique(np.clip(cuts, *ends))
     halves = np.diff(cuts)[:, None] / 2
     z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * NODES).ravel()
@@ -345,8 +341,7 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     return values, probabilities / probabilities.sum(), budget
 
 
-GRID_REACH = 1.75  # range of the default outputs, in units of the narrowest possible one; optima need less than 1.5
-GRID_STEPS = 40  # of the default outputs in half the narrowest possible range
+DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
 LEAST_SPARE_REACH = 1e-8  # beyond the labels, in half their range: two outputs whose means reach less far cannot help
 REACH_ROUNDING = 2e-14  # of half the labels' range
 TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
@@ -380,8 +375,7 @@ def optimal_unbiased(
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     reach = half / np.tanh(budget / 2)
     if outputs is None:
-        steps = np.arange(-round(GRID_REACH * GRID_STEPS), round(GRID_REACH * GRID_STEPS) + 1) / GRID_STEPS
-        grid = centre + reach * steps
+        grid = centre + reach * DEFAULT_OUTPUTS
         # of two outputs that differ by rounding only, one is enough
         far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
         outputs = np.sort(np.concatenate([grid[far], values]))

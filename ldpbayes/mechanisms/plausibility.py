@@ -1,9 +1,8 @@
 """Released values that the stated mechanism could hardly have made of any records.
 
-For any records a mechanism bounds the probability of certain events for each released value, and values are independent
-given the records. So the number of values with such an event lies between two binomial variables. (With personal
-parameters these are sums of different Bernoulli variables; their tails beyond the mean are at most those of the
-binomial of equal mean: [Hoeffding], Theorem 5.)
+Released values are independent given the records. Whatever these are, the mechanism bounds the probability of certain
+events for each value, so the number of them lies between two binomial variables. (With personal parameters it is a sum
+of different Bernoulli variables, whose tails are at most those of the binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
 from collections.abc import Callable, Iterable, Sequence

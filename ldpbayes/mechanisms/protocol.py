@@ -55,10 +55,9 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw z given x, in the broadcast shape of `x` and the parameters; records are clipped or checked first.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
-        floating point, such as OpenDP's. Raises ValueError for concrete records that the mechanism does not take.
+        """Draw z given x, in the broadcast shape of `x` and the parameters; ValueError for concrete records that the
+        mechanism does not take. For simulation and studies: to release real data use a cryptographically secure sampler
+        that is safe in floating point, such as OpenDP's.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -67,9 +66,8 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`; clipping is part of the mechanism.
-
-        The reference measure is Lebesgue's for a continuous `support` and counting for a discrete one.
+        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`; clipping is part of the mechanism. The
+        reference measure is Lebesgue's for a continuous `support` and counting for a discrete one.
         """
 
     domain = abstract("NumPyro constraint on x (after clipping).")

@@ -65,8 +65,7 @@ def mechanism_class(name: str) -> type[Mechanism]:
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
 
-    A spec holds the name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists. ValueError
-    for an unknown name, missing or unknown arguments, and values that the mechanism refuses.
+    It holds the name under ``"mechanism"``, and the constructor's arguments, arrays as nested lists; else ValueError.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
