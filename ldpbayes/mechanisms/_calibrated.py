@@ -266,12 +266,7 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    Parameters
-    ----------
-    scale : array_like
-        Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
-    lower, upper, columns, perturbed, sensitivity
-        As for `DiscreteLaplaceMechanism`; ValueError for what is out of range, or not a whole number.
+    The parameters are those of `DiscreteLaplaceMechanism`; the scale is nearly the standard deviation, above 1.
     """
 
     noise = property(lambda self: unchecked(laws.DiscreteGaussian, self.scale))

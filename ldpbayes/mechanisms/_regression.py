@@ -166,14 +166,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
     are (epsilon, delta)-private: the attribute `standard_deviation`. That is less than the paper's, which composes
-    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided.
-
-    Parameters
-    ----------
-    epsilon, delta, radius, columns, clip
-        As for `LinearRecordsMechanism`, the budget as numbers; the label is the last column.
-    split : float
-        Share of epsilon that goes to the label, between 0 and 1, exclusive.
+    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided. The parameters are
+    those of `LinearRecordsMechanism`, numbers; the label is the last column, and `split` its share of epsilon.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -407,14 +401,8 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
     These are the statistics of a logistic likelihood expanded to second order ([HAB]); labels are 0 and 1, or −1 and 1.
-    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible.
-
-    Parameters
-    ----------
-    epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As for `LinearStatisticsMechanism`, and so is the attribute `standard_deviation`.
-    ratios : sequence of float
-        As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
+    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible. Parameters and attributes are
+    those of `LinearStatisticsMechanism`, with two `ratios` (covariates' products and those with the label, R² : R).
     """
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1

@@ -315,10 +315,11 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def domain(self) -> constraints.Constraint:
+        if self.noise.discrete:
+            return constraints.integer_interval(*self._full_bounds) if self.bounded else _INTEGER
         if not self.bounded:
             return self.support
-        interval = constraints.integer_interval if self.noise.discrete else constraints.interval
-        box = interval(*self._full_bounds)
+        box = constraints.interval(*self._full_bounds)
         return box if self.columns is None else constraints.independent(box, 1)
 
     @property
