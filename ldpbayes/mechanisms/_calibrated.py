@@ -22,7 +22,8 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 class LaplaceMechanism(Additive):
     """Laplace noise for a budget, on a clipped number, on columns of a row or on a statistic ([DMNS]).
 
-    The scale is the range over epsilon (of a row, the sum of the ranges), or the stated `sensitivity` over epsilon.
+    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the sum of the ranges).
+    Without, it is that of a person in a statistic of many records, which one of them can move by its `sensitivity`.
 
     Parameters
     ----------
@@ -124,8 +125,9 @@ class ZeroInflatedLaplaceMechanism(Additive):
 class GaussianMechanism(Additive):
     """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
 
-    The sensitivity is the range (of a row, the length of the box's diagonal), or the stated one of a statistic. The
-    calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
+    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
+    diagonal). Without, it is that of a person in a statistic of many records, which one can move by its `sensitivity`.
+    The calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
 
     Parameters
     ----------
