@@ -86,15 +86,11 @@ def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]
         if wrong.any():
             surprise = counts[side] * np.log(np.maximum(counts[side], 1) / most)
             level = int(np.argmax(np.where(wrong, surprise, -np.inf)))
-            sentences.append(
-                f"{counts[side, level]:,} of {total:,} lie {nearest[side, level:].min():.4g} or more {place}, where at "
-                f"most {most[level]:.3g} are expected"
-            )
+            lie = f"lie {nearest[side, level:].min():.4g} or more {place}, where at most {most[level]:.3g} are expected"
+            sentences.append(f"{counts[side, level]:,} of {total:,} {lie}")
     if improbable_count(outside, total, least / total, tests, few=True):
-        sentences.append(
-            f"{outside:,} of {total:,} lie outside the bounds{' and'.join(ends)}, where at least "
-            f"{least:,.1f} are expected: there is less noise in them than stated"
-        )
+        lie = f"lie outside the bounds{' and'.join(ends)}, where at least {least:,.1f} are expected"
+        sentences.append(f"{outside:,} of {total:,} {lie}: there is less noise in them than stated")
     return sentences
 
 
@@ -111,8 +107,6 @@ def implausible_counts(
         if wrong.any():
             first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
             others = f" (and {wrong.sum() - 1} kinds more)" if wrong.sum() > 1 else ""
-            sentences.append(
-                f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, where at {bound} {expected[first]:,.1f} are "
-                "expected"
-            )
+            where = f"where at {bound} {expected[first]:,.1f} are expected"
+            sentences.append(f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, {where}")
     return sentences
