@@ -159,8 +159,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         object.__setattr__(self, "perturbed", columns.perturbed)
         if not (self.lower is None) == (self.upper is None) == (self.sensitivity is not None):
             raise ValueError(
-                "give both bounds, lower and upper, of a record; sensitivity is for a statistic without bounds: how "
-                "far a record can move it (math.inf for records that are not clipped, to which nothing is promised). "
+                "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: how "
+                "far one can move it (math.inf for records that are not clipped, to which nothing is promised). "
                 f"Got {self!r}"
             )
         if not self.bounded:
