@@ -190,6 +190,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         bounds = (jnp.asarray(bound, part.dtype) for bound in (self.lower, self.upper))
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
+    def clipped(self, x: ArrayLike) -> jax.Array:
+        x = floating(x)
+        return self._columns.join(x, self._clip(self._columns.split(x)))
+
     @property
     def _full_bounds(self) -> tuple[Array, Array]:
         """The bounds of a number, or of every column of a row: infinite in those that are not perturbed."""
@@ -296,8 +300,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.where(jnp.all(z[..., others] == x[..., others], axis=-1), result, -jnp.inf)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        x = floating(x)
-        mean = self._columns.join(x, self._clip(self._columns.split(x)))
+        mean = self.clipped(x)
         law = self.noise.astype(mean.dtype)
         noise = law.over_columns(law.variance)
         zeros = jnp.zeros_like(mean)
