@@ -28,7 +28,7 @@ class LaplaceMechanism(Additive):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive and finite; an array holds personal budgets, one a record.
+        Privacy budget, positive and finite; an array holds personal budgets, one a record.
     lower, upper, columns, perturbed, sensitivity
         As for `AdditiveMechanism`.
     """
@@ -40,16 +40,12 @@ class LaplaceMechanism(Additive):
     perturbed: ColumnSubset = static(default=None, omitted=True)
     sensitivity: Array = optional(ONE_ABOVE_0, default=None)
     scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
+    noise = property(lambda self: unchecked(laws.Laplace, self.scale))
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
         """Laplace noise of a stated scale b, standard deviation over √2; `options` are those of `AdditiveMechanism`."""
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
-
-    @property
-    def noise(self) -> laws.Laplace:  # type: ignore[override]
-        with np.errstate(over="ignore"):
-            return unchecked(laws.Laplace, self.scale)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -77,8 +73,8 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
     Parameters
     ----------
     scale : array_like
-        λ, the standard deviation of the noise in each column, in the unit of the data; an array holds one a
-        record. A record of scale 0 is public: released as it is.
+        λ, the standard deviation in each column, in the unit of the data; an array holds one a record. A record of
+        scale 0 is public: released as it is.
     lower, upper, columns, perturbed
         As for `AdditiveMechanism`; bounds are required.
     """
@@ -90,13 +86,9 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise in every perturbed column.
 
-    The guarantee for an attribute is the exact curve. For a record of several columns it is the curve of randomized
-    response with the record's epsilon, which is a little below the exact one.
-
-    Parameters
-    ----------
-    scale, lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`: the scale is the standard deviation λ, where Laplace's b is λ/√2.
+    The parameters are those of `SymmetricLaplaceMechanism`: the scale is λ, where Laplace's b is λ/√2. The guarantee
+    for an attribute is the exact curve; that for a record of several columns is the curve of randomized response with
+    its epsilon, a little below the exact one.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -106,9 +98,8 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 class ZeroInflatedLaplaceMechanism(Additive):
     """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
-    With probability `zero_probability` a record is released exactly as it is, all its columns together. In many
-    dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which records
-    those are. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
+    In many dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which
+    records have no noise, in any column. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
 
     Parameters
     ----------
@@ -160,8 +151,7 @@ class GaussianMechanism(Additive):
         self._check_columns_and_bounds()
         if not is_concrete(self.epsilon, self.delta):
             raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
-        with np.errstate(over="ignore"):
-            object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
+        object.__setattr__(self, "scale", _diameter(self, 2) * gaussian_scale(self.epsilon, self.delta))
         self._check_noise()
 
     @classmethod
@@ -177,15 +167,13 @@ class GaussianMechanism(Additive):
     ) -> AdditiveMechanism:
         """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
 
-        For comparison with releases of that calibration. For ε < 1 it adds more noise than (ε, δ) needs, for large ε
-        too little: ``mechanism.guarantee.delta(epsilon)`` is the δ that holds. `options` are those of
-        `AdditiveMechanism`.
+        For ε < 1 it is more noise than (ε, δ) needs, for large ε too little: ``mechanism.guarantee.delta(epsilon)`` is
+        the δ that holds. `options` are those of `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
         unit_noise = AdditiveMechanism(laws.Gaussian(1.0), lower, upper, **options)
-        with np.errstate(over="ignore"):
-            deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
+        deviation = np.sqrt(2 * (math.log(1.25) - np.log(delta))) * _diameter(unit_noise, 2) / epsilon
         # `unit_noise` has its bounds in the order of the row already
         return dataclasses.replace(unit_noise, noise=laws.Gaussian(deviation))
 
@@ -207,8 +195,8 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a budget, on a clipped number ([GV]).
 
-    Its step is the range of the numbers. With the right γ no other noise that keeps the budget has a smaller variance,
-    or a smaller mean absolute value; the gain over Laplace noise is large for large budgets, none for small ones.
+    With the right γ no other noise that keeps the budget has a smaller variance, or a smaller mean absolute value; the
+    gain over Laplace noise is large for large budgets, none for small ones.
 
     Parameters
     ----------
@@ -262,9 +250,8 @@ class _WholeNumbers(Additive):
 class DiscreteLaplaceMechanism(_WholeNumbers):
     """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    The law is that of [GRS]. Without bounds the released value is a statistic of many records, such as a count, and the
-    guarantee is that of one of them (central differential privacy): epsilon is `sensitivity` over `scale`. With bounds
-    it is each record's own number, clipped.
+    The law is that of [GRS]. Without bounds the value is a statistic, such as a count, whose epsilon is `sensitivity`
+    over `scale` (central differential privacy); with bounds it is each record's own number, clipped.
 
     Parameters
     ----------
@@ -281,12 +268,7 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    Parameters
-    ----------
-    scale : array_like
-        Of the noise, positive: nearly its standard deviation, above 1; an array holds one a released value.
-    lower, upper, columns, perturbed, sensitivity
-        As for `DiscreteLaplaceMechanism`; ValueError for what is out of range, or not a whole number.
+    The parameters are those of `DiscreteLaplaceMechanism`; the scale is nearly the standard deviation, above 1.
     """
 
     noise = property(lambda self: unchecked(laws.DiscreteGaussian, self.scale))

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, flipped
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, abstract, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.privacy import Guarantee
@@ -39,9 +40,11 @@ class PureProtocol(DiscreteMechanism):
     epsilon: Array = ruled(ABOVE_0)
     categories: int = static()
 
-    _independent_bits: ClassVar[bool] = False
-    """Whether codes are in S(z) independently of each other, given x."""
+    _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
+    support_probabilities = abstract("P(k in S(z) | x) for k = x, and for other k: numbers, or arrays of one a budget.")
+    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes: the mass on which they differ.")
 
+    guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
     _keep = property(lambda self: np.exp(-np.asarray(self.epsilon)))  # on the host, in double precision
@@ -53,16 +56,6 @@ class PureProtocol(DiscreteMechanism):
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
         """Log p(z | x) for the codes x in S(z), in the batch shape of z; it is free of the model's parameters."""
-
-    @property
-    @abc.abstractmethod
-    def support_probabilities(self) -> tuple[Array, Array]:
-        """P(k in S(z) | x) for k = x and for any k other than x, as floats or arrays in the shape of the budget."""
-
-    @property
-    @abc.abstractmethod
-    def separation(self) -> Array:
-        """Largest P(x in S(z), x' not in S(z) | x) over pairs of codes: the mass on which they differ."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -86,11 +79,6 @@ class PureProtocol(DiscreteMechanism):
         """NaN, as for NumPyro's Categorical: released values are labels."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
         return nan, nan
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The curve of the pair of codes that differ most."""
-        return Guarantee(PureProtocolTradeoff(self.epsilon, self.separation))
 
     def implausible(self, values: np.ndarray) -> list[str]:
         counts, n = self._support_counts(values), len(values)
@@ -116,12 +104,12 @@ class PureProtocol(DiscreteMechanism):
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
 
-    def _check_possible(self, possible: Array, allowed: str) -> None:
+    def _check_possible(self, values: np.ndarray, possible: Callable[[np.ndarray], Array], allowed: str) -> None:
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
-        if not is_concrete(self.epsilon) or np.shape(self.epsilon) not in ((), (1,), (len(possible),)):
-            return
-        problem = f"a record of infinite budget is released as {allowed}; {{}} are not"
-        refuse(np.isinf(self.epsilon) & ~possible, problem, place="in row {}")
+        whole = np.isinf(self.epsilon) if is_concrete(self.epsilon) else np.zeros(())
+        if whole.any() and np.shape(whole) in ((), (1,), (len(values),)):
+            problem = f"a record of infinite budget is released as {allowed}; {{}} are not"
+            refuse(whole & ~possible(values), problem, place="in row {}")
 
 
 class _Values(NamedTuple):
@@ -136,13 +124,10 @@ class _Values(NamedTuple):
 class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
+    _values = abstract("The `_Values` that can be released.")
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)
     _log_odds = property(lambda self: np.log(self._values.odds).item() - self._budget)
-
-    @property
-    @abc.abstractmethod
-    def _values(self) -> _Values: ...
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
         log_p = -jax.nn.softplus(self._log_odds) - self._values.log_number
@@ -181,10 +166,7 @@ class BitVectorProtocol(PureProtocol):
         return mean, mean * (1 - mean)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
-        # a sum of 255 bits does not overflow 8 bits, in which adding is as fast as reading
-        whole = len(values) // 255 * 255
-        blocks = values[:whole].reshape(-1, 255, self.categories).sum(axis=1, dtype=np.uint8)
-        return blocks.sum(axis=0, dtype=np.int64) + values[whole:].sum(axis=0, dtype=np.int64)
+        return values.sum(axis=0, dtype=np.int64)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         if values.dtype not in (bool, np.uint8) or values.max() > 1:
@@ -208,12 +190,8 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
 
-    q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, [KBR] for more. S(z) = {z}.
-
-    Parameters
-    ----------
-    epsilon, categories
-        As for `PureProtocol`; an infinite budget leaves z = x, and there are 2 categories by default.
+    q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, the default, [KBR] for more. S(z) = {z}. The
+    parameters are those of `PureProtocol`.
     """
 
     categories: int = static(default=2)
@@ -255,11 +233,8 @@ class _UnaryEncoding(BitVectorProtocol):
     """Each bit of the one-hot code of x is perturbed by itself: 1 stays with probability p, 0 becomes 1 with q."""
 
     _independent_bits: ClassVar[bool] = True
-
-    @property
-    @abc.abstractmethod
-    def _log_odds(self) -> tuple[Array, Array]:
-        """Logits of p and of q in the shape of the budget; infinite at an infinite budget."""
+    _log_odds = abstract("Logits of p and of q in the shape of the budget; infinite at an infinite budget.")
+    separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
@@ -279,8 +254,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
-            self._check_possible(row_sums(values) == 1, "it is, with one bit set")
+        self._check_possible(values, lambda bits: row_sums(bits) == 1, "it is, with one bit set")
         return values
 
     @property
@@ -289,22 +263,13 @@ class _UnaryEncoding(BitVectorProtocol):
             p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
         return p, q
 
-    @property
-    def separation(self) -> Array:
-        p, q = self.support_probabilities
-        return p * (1 - q)
-
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
 
-    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here. Under an infinite budget p = 1, q = 0.
-
-    Parameters
-    ----------
-    epsilon, categories
-        As for `PureProtocol`.
+    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here. Under an infinite budget p = 1, q = 0. The
+    parameters are those of `PureProtocol`.
     """
 
     _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
@@ -314,12 +279,8 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 class SymmetricUnaryEncoding(_UnaryEncoding):
     """Unary encoding with p = 1 - q = 1 / (1 + exp(-epsilon / 2)) (SUE): the permanent response of basic RAPPOR.
 
-    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2. Under an infinite budget p = 1, q = 0.
-
-    Parameters
-    ----------
-    epsilon, categories
-        As for `PureProtocol`.
+    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2. Under an infinite budget p = 1, q = 0. The parameters are those of
+    `PureProtocol`.
     """
 
     _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
@@ -388,33 +349,15 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
         return values
 
 
-class _SizedSubset(constraints.Constraint):
+class _SizedSubset(constraints.multinomial):
     """Bit vectors with a given number of ones."""
 
-    is_discrete = True
-    event_dim = 1
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
     def __call__(self, z: Array) -> Array:
-        bits = (z == 0) | (z == 1)
-        return bits.all(axis=-1) & ((z != 0).sum(axis=-1) == self.size)
+        return super().__call__(z) & (z <= 1).all(axis=-1)
 
     def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(jnp.arange(prototype.shape[-1]) < self.size, prototype.shape).astype(prototype.dtype)
-
-    def tree_flatten(self) -> tuple:
-        return (), ((), {"size": self.size})
-
-    def eq(self, other: object, static: bool = False) -> bool:
-        return isinstance(other, _SizedSubset) and self.size == other.size
-
-    __eq__ = eq
-    __hash__ = None  # type: ignore[assignment]
-
-
-MOST_PAIRS = 1 << 24  # of columns and categories: with more, `implausible` would need too much memory and tests nothing
+        ones = jnp.arange(prototype.shape[-1]) < self.upper_bound
+        return jnp.broadcast_to(ones, prototype.shape).astype(prototype.dtype)
 
 
 @registered_dataclass("hadamard_response")
@@ -424,12 +367,7 @@ class HadamardResponse(_EvenProtocol):
     This is [ASZ], Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is in
     0, ..., K - 1, and x is in S(z) where the binary numbers x + 1 and z share an even number of ones. For epsilon well
     above 1 `SubsetSelection` and `LocalHashing` lose less. An infinite budget leaves z uniform over the K/2 columns in
-    which x has a one.
-
-    Parameters
-    ----------
-    epsilon, categories
-        As for `PureProtocol`.
+    which x has a one. The parameters are those of `PureProtocol`.
     """
 
     columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible values.")
@@ -446,12 +384,12 @@ class HadamardResponse(_EvenProtocol):
         # the columns with a one in row x + 1 are mapped onto the others by flipping the lowest bit that x + 1 has
         return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
 
-    def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
-        if self.columns * self.categories > MOST_PAIRS:
-            return None
-        rows = np.arange(1, self.categories + 1)
-        ones = np.bitwise_count(np.arange(self.columns)[:, None] & rows) % 2 == 0
-        return np.bincount(values, minlength=self.columns) @ ones
+    def _support_counts(self, values: np.ndarray) -> np.ndarray:
+        differences = np.bincount(values, minlength=self.columns)
+        for bit in range(self.columns.bit_length() - 1):  # the fast Walsh-Hadamard transform
+            pairs = differences.reshape(-1, 2, 1 << bit)
+            differences = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).ravel()
+        return (len(values) + differences[1 : self.categories + 1]) // 2
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
@@ -460,7 +398,7 @@ class HadamardResponse(_EvenProtocol):
         values = super()._validated(values)
         # with three categories or more every column has a one in one of the first three rows
         if self.categories == 2:
-            self._check_possible(values != 3, "a column that a category has a one in")
+            self._check_possible(values, lambda columns: columns != 3, "a column that a category has a one in")
         return values
 
 
@@ -478,15 +416,13 @@ class LocalHashing(_EvenProtocol):
 
     These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
     4.3. The hash is xxHash32 of the code's decimal digits modulo g, as in the package pure-ldp, whose releases can be
-    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it, computed
-    whenever it is needed. The guarantee holds for every seed and two categories which it hashes apart; a test that
-    cannot choose the seed does worse.
+    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it. The
+    guarantee is that of two categories which the seed hashes apart; a test that cannot choose the seed does worse.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`, up to 10^7 categories. An infinite budget leaves the hash as it is, which still
-        hides the category among those of equal hash.
+        As for `PureProtocol`, up to 10^7 categories. Under an infinite budget the hash is released as it is.
     hash_range : int, optional
         g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
     """
@@ -494,6 +430,8 @@ class LocalHashing(_EvenProtocol):
     hash_range: int = static(default=None)
     event_shape = (2,)  # seed and hash
     separation = property(lambda self: self.support_probabilities[0])  # of codes that a seed hashes apart
+    _share = property(lambda self: 1 / self.hash_range)  # of the codes that a seed hashes to one value, if it is ideal
+    _values = property(lambda self: _Values(self.hash_range - 1, 32 * math.log(2), self._share, self._share))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -504,11 +442,6 @@ class LocalHashing(_EvenProtocol):
                 raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
             g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
         object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
-
-    @property
-    def _values(self) -> _Values:
-        g = self.hash_range
-        return _Values(g - 1, 32 * np.log(2).item(), 1 / g, 1 / g)  # as for an ideal hash
 
     @property
     def support(self) -> constraints.Constraint:
@@ -543,11 +476,10 @@ class LocalHashing(_EvenProtocol):
             problem = f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; {{}} are not"
             refuse(bad, problem, part, "in row {}")
         values = values.astype(np.uint32, copy=False)
-        if is_concrete(self.epsilon) and np.any(np.isinf(self.epsilon)):
-            # the released values are concrete, even while something else is being traced
-            with jax.ensure_compile_time_eval():
-                supported = np.asarray(self.equivalence(values))
-            self._check_possible(supported.any(axis=1), "a seed with the hash of a category")
+        # the released values are concrete, even while something else is being traced
+        with jax.ensure_compile_time_eval():
+            supported = "a seed with the hash of a category"
+            self._check_possible(values, lambda z: self.equivalence(z).any(axis=1), supported)
         return values
 
 

@@ -53,6 +53,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
     _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
+    output_probabilities = property(lambda self: [p[..., None] for p in self._probabilities(np, float)[::-1]])
     # the curve of any two labels in different bins
     guarantee = property(lambda self: dataclasses.replace(self._response.guarantee, unit="label"))
 
@@ -72,7 +73,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
         Parameters
         ----------
-        prior : Histogram or pair of array_like
+        prior : pair of array_like
             Nodes (k + 1,) and densities (k,) of the labels' law, known without looking at the labels, or private.
         epsilon : float
             Privacy budget, positive and finite.
@@ -87,11 +88,6 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         edges, outputs, _ = design.optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
-    def _probabilities(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-        keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
-        p = 1 / (1 + (np.shape(self.outputs)[0] - 1) * keep)
-        return p, p * keep
-
     def bin(self, x: ArrayLike) -> jax.Array:
         """The bin of each label, from 0 to d − 1."""
         x = floating(x)
@@ -99,39 +95,30 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = protocol.checked_labels(x)
-        p, _ = self._probabilities(x.dtype)
+        p, _ = self._probabilities(jnp, x.dtype)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, jnp.broadcast_shapes(x.shape, p.shape), x.dtype) >= p
-        return jnp.asarray(self.outputs, x.dtype)[flipped(key_other, self.bin(x), flip, np.shape(self.outputs)[0])]
+        return jnp.asarray(self.outputs, x.dtype)[flipped(key_other, self.bin(x), flip, len(self.outputs))]
 
-    def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        z = floating(z)
-        code, (p, q), edges = self.place(z), self._probabilities(z.dtype), jnp.asarray(self.edges, z.dtype)
-        below = jnp.where(code == 0, p, q)
-        above = jnp.where(code == np.shape(self.outputs)[0] - 1, p, q)
-        code = jnp.broadcast_to(code, below.shape)
-        levels = jnp.broadcast_arrays(below, p, above)
-        return jnp.stack([edges[code], edges[code + 1]], axis=-1), jnp.stack(levels, axis=-1)
+    def pieces(self, z: Array) -> tuple[Array, Array]:
+        xp, z = _module_of(self, z)
+        code, (p, q), edges = self.place(z), self._probabilities(xp, z.dtype), xp.asarray(self.edges, z.dtype)
+        below, above = xp.where(code == 0, p, q), xp.where(code == len(self.outputs) - 1, p, q)
+        code = xp.broadcast_to(code, below.shape)
+        levels = xp.broadcast_arrays(below, p, above)
+        return xp.stack([edges[code], edges[code + 1]], axis=-1), xp.stack(levels, axis=-1)
 
-    def breakpoints(self, z: ArrayLike) -> Array:
-        z = array_of(z)
-        xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
-        code, edges = xp.asarray(self.place(z)), xp.asarray(self.edges)
-        return xp.stack([edges[code], edges[code + 1]], axis=-1)
+    def _probabilities(self, xp: ArrayModule, dtype: DTypeLike) -> tuple[Array, Array]:
+        keep = xp.exp(-xp.asarray(self.epsilon, dtype))
+        p = 1 / (1 + (len(self.outputs) - 1) * keep)
+        return p, p * keep
 
-    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        x = floating(x)
-        (p, q), outputs = self._probabilities(x.dtype), jnp.asarray(self.outputs, x.dtype)
-        own, middle = outputs[self.bin(x)], outputs.mean()
-        # around the outputs' mean, so that little cancels
-        mean = (p - q) * (own - middle)
-        second = q * jnp.sum((outputs - middle) ** 2) + (p - q) * (own - middle) ** 2
-        return middle + mean, second - mean**2
 
-    @property
-    def output_probabilities(self) -> tuple[Array, Array]:
-        p, q = self._response.support_probabilities
-        return np.asarray(q)[..., None], np.asarray(p)[..., None]
+def _module_of(mechanism: protocol.Mechanism, z: ArrayLike) -> tuple[ArrayModule, Array]:
+    """NumPy if z is no JAX array and all parameters are concrete, else `jax.numpy`; z as its floating-point array."""
+    z = array_of(z)
+    xp: ArrayModule = np if isinstance(z, np.ndarray) and is_concrete(mechanism) else jnp
+    return xp, xp.asarray(z, xp.result_type(z, float))
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
@@ -147,7 +134,7 @@ RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 @registered_dataclass("rp_with_prior")
-class RPWithPrior(NumericMechanism, PiecewiseConstant):
+class RPWithPrior(PiecewiseConstant, NumericMechanism):
     """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
 
     With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
@@ -176,6 +163,7 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
     resolution = math.inf
     _projects = property(lambda self: self.outside == "projection")
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
+    released_range = property(lambda self: (extreme("min", self._ends[0]), extreme("max", self._ends[1])))
     support = property(lambda self: constraints.interval(*self._ends))
     # under the uniform rule the interval has a margin, which stands for all labels outside it
     domain = property(lambda self: constraints.interval(*(self.interval if self._projects else self._ends)))
@@ -186,57 +174,51 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
         if self.outside not in RULES:
             raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
 
-    def _law(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    def _law(self, dtype: DTypeLike, xp: ArrayModule = jnp) -> tuple[Array, Array, Array, Array, Array]:
         """exp(−ε), a, b, ζ and γ."""
-        keep = jnp.exp(-jnp.asarray(self.epsilon, dtype))
-        lower, upper, half = (jnp.asarray(part, dtype) for part in (*self.interval, self.half_width))
+        keep = xp.exp(-xp.asarray(self.epsilon, dtype))
+        lower, upper, half = (xp.asarray(part, dtype) for part in (*self.interval, self.half_width))
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
-    def _near(self, dtype: DTypeLike) -> jax.Array:
-        """Probability 2ζ(1 − exp(−ε))/γ with which a label inside is released uniformly within ζ of itself only."""
-        *_, half, total = self._law(dtype)
-        return -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, dtype)) / total
+    def _near(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Labels projected to the interval, and the probability with which each is released uniformly within ζ of it
+        only: 2ζ(1 − exp(−ε))/γ, or 0 outside the interval under the uniform rule.
+        """
+        _, lower, upper, half, total = self._law(x.dtype)
+        projected, near = jnp.clip(x, lower, upper), -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, x.dtype)) / total
+        return projected, near if self._projects else jnp.where(x == projected, near, 0.0)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = protocol.checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
-        projected = jnp.clip(x, lower, upper)
-        near = choice < self._near(x.dtype)
-        near = near if self._projects else near & (x == projected)
+        projected, probability = self._near(x)
+        near = choice < probability
         start = jnp.where(near, projected, lower) - half
         length = jnp.where(near, 0.0, upper - lower) + 2 * half
         return jnp.minimum(start + length * place, upper + half)
 
-    def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        z = floating(z)
-        keep, lower, upper, half, total = self._law(z.dtype)
-        z = jnp.broadcast_to(z, jnp.broadcast_shapes(z.shape, total.shape))
+    def pieces(self, z: Array) -> tuple[Array, Array]:
+        xp, z = _module_of(self, z)
+        keep, lower, upper, half, total = self._law(z.dtype, xp)
+        z = xp.broadcast_to(z, np.broadcast_shapes(z.shape, total.shape))
         possible = (z >= lower - half) & (z <= upper + half)
-        high, low = (jnp.where(possible, level / total, 0.0) for level in (1.0, keep))
+        high, low = (xp.where(possible, level / total, 0.0) for level in (1.0, keep))
         if self._projects:
             # beyond the interval's end labels are taken to be at it, which may be within ζ of z
-            below, above = jnp.where(z <= lower + half, high, low), jnp.where(z >= upper - half, high, low)
-            return jnp.stack([z - half, z + half], axis=-1), jnp.stack([below, high, above], axis=-1)
-        flat = jnp.where(possible, 1 / (2 * half + upper - lower), 0.0)
-        start = jnp.nextafter(lower, -jnp.inf)  # the interval's lower end is inside
-        near = jnp.clip(z - half, start, upper), jnp.clip(z + half, start, upper)
-        cuts = jnp.stack(jnp.broadcast_arrays(start, *near, upper), axis=-1)
-        return cuts, jnp.stack([flat, low, high, low, flat], axis=-1)
-
-    def breakpoints(self, z: ArrayLike) -> Array:
-        z = array_of(z)
-        xp: ArrayModule = jnp if isinstance(z, jax.Array) or not is_concrete(self) else np
-        ends = () if self._projects else self.interval
-        return xp.stack(xp.broadcast_arrays(z - self.half_width, z + self.half_width, *ends), axis=-1)
+            below, above = xp.where(z <= lower + half, high, low), xp.where(z >= upper - half, high, low)
+            return xp.stack([z - half, z + half], axis=-1), xp.stack([below, high, above], axis=-1)
+        flat = xp.where(possible, 1 / (2 * half + upper - lower), 0.0)
+        start = xp.nextafter(lower, -xp.inf)  # the interval's lower end is inside
+        near = xp.clip(z - half, start, upper), xp.clip(z + half, start, upper)
+        cuts = xp.stack(xp.broadcast_arrays(start, *near, upper), axis=-1)
+        return cuts, xp.stack([flat, low, high, low, flat], axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         x = floating(x)
         _, lower, upper, half, _ = self._law(x.dtype)
-        near = self._near(x.dtype)
-        projected = jnp.clip(x, lower, upper)
-        near = near if self._projects else jnp.where(x == projected, near, 0.0)
+        projected, near = self._near(x)
         middle, apart = (lower + upper) / 2, projected - (lower + upper) / 2
         within, anywhere = half**2 / 3, (upper - lower + 2 * half) ** 2 / 12
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
@@ -247,13 +229,8 @@ class RPWithPrior(NumericMechanism, PiecewiseConstant):
             raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
         z = floating(z)
         _, lower, upper, _, _ = self._law(z.dtype)
-        middle = (lower + upper) / 2
-        return middle + (z - middle) / self._near(z.dtype)
-
-    @property
-    def released_range(self) -> tuple[Array, Array]:
-        low, high = self._ends
-        return extreme("min", low), extreme("max", high)
+        middle, near = self._near((lower + upper) / 2)
+        return middle + (z - middle) / near
 
     @property
     def released_breakpoints(self) -> np.ndarray:
@@ -283,8 +260,8 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
 
-    A label at a node is released as one of the outputs with the probabilities in the node's row. A label between two
-    nodes is first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
+    A label at a node is released as an output with the probabilities in the node's row. A label between two nodes is
+    first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
 
     Parameters
     ----------
@@ -337,9 +314,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         prior, epsilon
             As for `RROnBins.optimal`.
         nodes : int or array_like
-            Labels that get a row of their own, strictly increasing; or their number, equally spaced from the prior's
-            first node to its last. Rounding the others to these adds at most a quarter of the squared distance of two
-            nodes to the variance. 25 take a second, 100 a quarter of a minute.
+            Labels that get a row of their own, strictly increasing; or their number, equally spaced over the prior's
+            range. Rounding the others to these adds at most a quarter of two nodes' squared distance to the variance.
+            25 take a second, 100 a quarter of a minute.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -363,7 +340,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
-        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), np.shape(self.outputs)[0] - 1
+        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), len(self.outputs) - 1
         # how many of the row's sums are not above `law`, by bisection: never more than the last output's position
         place = jnp.zeros(x.shape, int)
         for step in 2 ** np.arange(int(last).bit_length())[::-1]:
@@ -382,19 +359,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         matrix = jnp.asarray(self.matrix, dtype)
         return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
 
-    def breakpoints(self, z: ArrayLike) -> Array:
-        z = array_of(z)
-        xp = np if isinstance(z, np.ndarray) and is_concrete(self.nodes) else jnp
-        return xp.broadcast_to(xp.asarray(self.nodes), (*np.shape(z), np.shape(self.nodes)[0]))
-
-    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        x = floating(x)
-        nodes, outputs, matrix = (jnp.asarray(part, x.dtype) for part in (self.nodes, self.outputs, self.matrix))
-        above, share = self._neighbour(x)
-        spread = jnp.sum(matrix * (outputs - nodes[:, None]) ** 2, axis=1)
-        apart = nodes[above] - nodes[above - 1]
-        variance = (1 - share) * spread[above - 1] + share * spread[above] + share * (1 - share) * apart**2
-        return jnp.clip(x, nodes[0], nodes[-1]), variance
+    def breakpoints(self, z: Array) -> Array:
+        xp, z = _module_of(self, z)
+        return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, len(self.nodes)))
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
         return floating(z)

@@ -17,7 +17,7 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_columns
+from ldpbayes.mechanisms.plausibility import LEVEL, implausible_numbers
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -33,8 +33,6 @@ ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may l
 class _Regression(Columnwise):
     """A mechanism for records (x, y): covariates in a ball, then a number within a bound or a label."""
 
-    epsilon: Array
-    delta: Array
     radius: Array
     response_bound: Array
     columns: ColumnNames
@@ -43,14 +41,16 @@ class _Regression(Columnwise):
     perturbed = None
     _labels: ClassVar[bool] = False
 
-    def _check_records(self) -> None:
-        """Bring fields into the form in which they are kept; ValueError if one is out of range."""
+    def _check_records(self, *host: str) -> None:
+        """Bring fields into the form in which they are kept; ValueError if one is out of range, or traced and needed on
+        the `host`, where noise is calibrated.
+        """
         check_fields(self)
+        if not is_concrete([getattr(self, name) for name in host]):
+            raise ValueError(f"{', '.join(host)} must be concrete; make the mechanism outside the traced function")
         kept, _ = checked_columns(self.columns, None)
         if kept.columns is None or kept.width < 2:
-            raise ValueError(
-                f"columns must be covariates and a response, two at least, the response last; got {self.columns!r}"
-            )
+            raise ValueError(f"columns must be covariates and a response, two at least, got {self.columns!r}")
         object.__setattr__(self, "columns", kept.columns)
         object.__setattr__(self, "clip", bool(self.clip))
 
@@ -63,27 +63,17 @@ class _Regression(Columnwise):
         concrete = is_concrete(rows)
         rows = np.asarray(rows) if concrete else jnp.asarray(rows)
         rows = rows if rows.dtype.kind == "f" else rows.astype(float)
-        if rows.ndim < 1 or rows.shape[-1] != whole.width:
-            raise ValueError(
-                f"rows must have {whole.width} columns, the response last; got an array of shape {rows.shape}"
-            )
+        if rows.shape[-1:] != (whole.width,):
+            raise ValueError(f"rows must have {whole.width} columns, the response last; got shape {rows.shape}")
         x, y = rows[..., :-1], rows[..., -1]
-        if concrete and np.isnan(rows).any():
-            raise ValueError(f"{int(np.isnan(rows).any(axis=-1).sum())} rows have missing values; drop or impute them")
+        if concrete:
+            refuse(np.isnan(rows).any(axis=-1), "{} rows have missing values: drop or impute them")
         y = signs(y) if self._labels else y
         if concrete and not self.clip and is_concrete(self.radius, self.response_bound):
-            covariates = "rows have covariates of norm above radius = {:g}, the largest"
-            responses = "responses lie beyond response_bound = {:g}, the largest in absolute value"
-            for sizes, bound, words in (
-                (np.linalg.norm(x, axis=-1), self.radius, covariates),
-                (np.abs(y), self.response_bound, responses),
-            ):
-                beyond = sizes > bound * (1 + ROUNDING)
-                if beyond.any():
-                    raise ValueError(
-                        f"{beyond.sum()} of {beyond.size} {words.format(bound)} {sizes.max():g}: scale them, or say "
-                        "clip=True to have them drawn back to the bounds"
-                    )
+            for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
+                bound = getattr(self, name)
+                problem = f"{{}} of {sizes.size} rows lie beyond {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
+                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale them, or let clip=True draw them back")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -94,10 +84,9 @@ class _Regression(Columnwise):
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a response y in its range ([KJKH] sec. 3.2.3 and 12.1).
 
-    Covariates and response have noise of different scales, and share one budget: with μ the Gaussian parameter of
-    (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c), for a split c. Two records may
-    differ by 2 radius in x and by 2 response_bound in y, at once, so that the pair is (epsilon, delta)-private and no
-    less noise would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
+    With μ the Gaussian parameter of (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c) of
+    it, for a split c. Two records may differ by 2 radius in x and by 2 response_bound in y at once, so no less noise
+    would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
 
     Parameters
     ----------
@@ -125,28 +114,25 @@ class LinearRecordsMechanism(_Regression, Additive):
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
     sensitivity = None
+    # of each column, for any values of the others
+    upper = property(lambda self: self._by_column(self.radius, self.response_bound))
     lower = property(lambda self: -self.upper)
 
     def __post_init__(self) -> None:
-        self._check_records()
-        if not is_concrete(self.epsilon, self.delta):
-            raise ValueError("epsilon and delta must be concrete; make the mechanism outside the traced function")
+        self._check_records("epsilon", "delta")
         object.__setattr__(self, "unit_standard_deviation", gaussian_scale(self.epsilon, self.delta))
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        unit, split = self.unit_standard_deviation, self.split
-        xp: ArrayModule = np if is_concrete(unit, split, self.radius, self.response_bound) else jnp
-        covariate = 2 * self.radius * unit / xp.sqrt(1 - split)
-        response = 2 * self.response_bound * unit / xp.sqrt(split)
-        covariate, response = xp.broadcast_arrays(covariate, response)
-        return unchecked(IndependentGaussian, xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1))
+        covariate = 2 * self.radius * self.unit_standard_deviation / (1 - self.split) ** 0.5
+        response = 2 * self.response_bound * self.unit_standard_deviation / self.split**0.5
+        return unchecked(IndependentGaussian, self._by_column(covariate, response))
 
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        """Of each column: its largest value, for any values of the others."""
-        xp = np if is_concrete(self.radius, self.response_bound) else jnp
-        return xp.stack([self.radius] * (self.dimension - 1) + [self.response_bound], axis=-1)
+    def _by_column(self, covariate: Array, response: Array) -> Array:
+        """A value for each covariate and one for the response, along a last axis."""
+        xp: ArrayModule = np if is_concrete(covariate, response) else jnp
+        covariate, response = xp.broadcast_arrays(covariate, response)
+        return xp.stack([covariate] * (self.dimension - 1) + [response], axis=-1)
 
     def _clip(self, part: jax.Array) -> jax.Array:
         if not self.clip:
@@ -180,14 +166,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
     are (epsilon, delta)-private: the attribute `standard_deviation`. That is less than the paper's, which composes
-    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided.
-
-    Parameters
-    ----------
-    epsilon, delta, radius, columns, clip
-        As for `LinearRecordsMechanism`, the budget as numbers; the label is the last column.
-    split : float
-        Share of epsilon that goes to the label, between 0 and 1, exclusive.
+    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided. The parameters are
+    those of `LinearRecordsMechanism`, numbers; the label is the last column, and `split` its share of epsilon.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -205,24 +185,18 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     response_epsilon = property(lambda self: self.epsilon * self.split)
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
+    # the covariates get noise
+    _columns = property(lambda self: Columns(self.columns, tuple(Columns(self.columns, None).keys[:-1])))
     released_range = None  # rows are not compressed on panels
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
     def __post_init__(self) -> None:
-        self._check_records()
-        if not is_concrete(self.epsilon, self.delta, self.split):
-            raise ValueError("budget and split must be concrete; make the mechanism outside the traced function")
+        self._check_records("epsilon", "delta", "split")
         apart = gaussian_beside_response(self.epsilon, self.delta, self.response_epsilon)
         object.__setattr__(self, "standard_deviation", 2 * self.radius / float(apart))
 
     def breakpoints(self, z: ArrayLike) -> Array:
         return array_of(z)[..., None][..., :0]
-
-    @property
-    def _columns(self) -> Columns:
-        """Of the covariates, which get noise."""
-        columns = self.columns if isinstance(self.columns, tuple) else range(self.columns)
-        return Columns(self.columns, tuple(columns[:-1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
@@ -274,17 +248,14 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         d = self.dimension
-        bounds, deviations = np.full(d, self.radius), np.full(d, self.standard_deviation)
-        names = [f"column {name}" for name in self.names[:d]]
-        return implausible_columns(names, values[:, :d].T, -bounds, bounds, deviations, 1.0, self.noise.depth)
+        names = [f"column {name}: " for name in self.names[:d]]
+        laws = [(-self.radius, self.radius, self.standard_deviation)] * d
+        return implausible_numbers(values[:, :d].T, laws, 1.0, self.noise.depth, names)
 
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Gaussian noise on the statistics of a record (x, y), or on their sum over records.
-
-    `LinearStatisticsMechanism` and `LogisticStatisticsMechanism` say which statistics these are.
-    """
+    """Gaussian noise on statistics of a record (x, y), or on their sum over records; subclasses say on which."""
 
     epsilon: Array = ruled(ONE_POSITIVE)
     delta: Array = ruled(ONE_INSIDE_0_1)
@@ -302,12 +273,10 @@ class StatisticsMechanism(_Regression, Additive):
     covariates = property(lambda self: Columns(self.columns, None).width - 1)
 
     def __post_init__(self) -> None:
-        self._check_records()
+        self._check_records("epsilon", "delta", "radius")
         for name, allowed in (("trust_model", ("local", "central")), ("off_diagonal", tuple(OFF_DIAGONALS))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if not is_concrete(self.epsilon, self.delta, self.radius):
-            raise ValueError("budget and bounds must be concrete; make the mechanism outside the traced function")
         units = np.array([self.radius**2, self.radius * self.response_bound, self.response_bound**2])
         units = units[: len(self._blocks)]
         ratios = units / units[0] if self.ratios is None else self.ratios
@@ -326,10 +295,8 @@ class StatisticsMechanism(_Regression, Additive):
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Statistics (*batch, statistics) of records (*batch, columns), the response last.
-
-        NumPy in, NumPy out; JAX in, JAX out. ValueError for concrete labels that are none, and for concrete records
-        outside the bounds unless ``clip``.
+        """Statistics (*batch, statistics) of records (*batch, columns), the response last. NumPy in, NumPy out.
+        ValueError for concrete labels other than 0, 1 or ±1, and concrete records outside the bounds unless ``clip``.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -355,9 +322,8 @@ class StatisticsMechanism(_Regression, Additive):
         """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
-        xp = np if is_concrete(self.standard_deviation, summed) else jnp
-        first = self.standard_deviation * xp.sqrt(summed)
-        return unchecked(IndependentGaussian, xp.asarray(first)[..., None] * each)
+        first = array_of(self.standard_deviation * summed**0.5)
+        return unchecked(IndependentGaussian, first[..., None] * each)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""
@@ -392,17 +358,15 @@ class StatisticsMechanism(_Regression, Additive):
         lower, upper = np.repeat(ends, [d, d * (d - 1) // 2, d, 1], axis=0)[: sum(self._blocks)].T
         deviations = np.asarray(self.noise.standard_deviations)
         columns = [*values.T, values[:, :d].sum(axis=1)]
-        bounds = n * np.append(lower, 0.0), n * np.append(upper, r**2)
-        names = [*self._columns.names, "the covariates' squares together"]
+        names = [f"{name}: " for name in (*self._columns.names, "the covariates' squares together")]
         every = np.append(deviations, math.sqrt(d) * deviations[0])
-        sentences = implausible_columns(names, columns, *bounds, every, 1.0, self.noise.depth)
+        laws = zip(n * np.append(lower, 0.0), n * np.append(upper, r**2), every, strict=True)
+        sentences = implausible_numbers(columns, laws, 1.0, self.noise.depth, names)
         least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
         bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
         if (least < bound).any():
-            sentences.append(
-                f"the matrix of second moments has an eigenvalue {least.min():.4g}, where {bound:.4g} is the least"
-            )
+            sentences.append(f"the matrix of second moments has an eigenvalue {least.min():.4g}, below {bound:.4g}")
         return sentences
 
 
@@ -410,24 +374,21 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    It is calibrated exactly: the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for
-    records that are replaced), which is below the bound of [KJKH] Lemma 3.1 (by 20 % at a response bound of twice the
-    radius). A released value is the statistics of one record, locally perturbed; or their sum over `count` records,
-    each of which was perturbed; or, under central trust, a sum to which noise was added once. `randomize` takes
-    `statistics` or their sums. The attribute `standard_deviation` is that of the noise in a record's first statistic
-    (under central trust, in that of the sum).
+    It is the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for records that are
+    replaced), which is below the bound of [KJKH] Lemma 3.1. A released value is the statistics of one record, locally
+    perturbed; or their sum over `count` records, each of which was perturbed; or, under central trust, a sum to which
+    noise was added once. `randomize` takes `statistics` or their sums. The attribute `standard_deviation` is that of
+    the noise in a record's first statistic (under central trust, in that of the sum).
 
     Parameters
     ----------
     epsilon, delta, radius, response_bound, columns, clip
         As for `LinearRecordsMechanism`, the budget as numbers.
     ratios : sequence of float
-        Standard deviations σ₁ : σ₂ : σ₃ of the noise in the three blocks (products of covariates, covariates times
-        response, squared response), up to a common factor. By default in the ratio of the units, R² : R R_y : R_y²;
-        [KJKH] takes them equal.
+        Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
+        response), up to a factor. By default in the ratio of the units, R² : R R_y : R_y²; [KJKH] takes them equal.
     off_diagonal : {"scaled", "once"}
-        Whether s is √2 or 1. With two covariates or more sensitivity and noise are equal for both: scaled, these
-        statistics have half the relative variance of the noise.
+        Whether s is √2 or 1. With two covariates or more the noise is equal for both: √2 halves its relative variance.
     trust_model : {"local", "central"}
         Whether every record's statistics get noise, or their sum does, from a trusted curator.
     count : int, optional
@@ -440,14 +401,8 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
     These are the statistics of a logistic likelihood expanded to second order ([HAB]); labels are 0 and 1, or −1 and 1.
-    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible.
-
-    Parameters
-    ----------
-    epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As for `LinearStatisticsMechanism`, and so is the attribute `standard_deviation`.
-    ratios : sequence of float
-        As there, of the two blocks (products of covariates, covariates times label); by default R² : R.
+    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible. Parameters and attributes are
+    those of `LinearStatisticsMechanism`, with two `ratios` (covariates' products and those with the label, R² : R).
     """
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1

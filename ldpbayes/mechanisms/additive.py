@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.mechanisms.plausibility import implausible_columns, implausible_numbers
+from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import IndependentGaussian, Noise
@@ -26,11 +26,8 @@ from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
-ColumnNames: TypeAlias = Any
-"""How many columns a row has (int), or their names (a sequence, kept as a tuple of str); None for a number."""
-
-ColumnSubset: TypeAlias = Any
-"""Positions (int) or names (str) of columns, a sequence kept as a tuple; None for all."""
+ColumnNames: TypeAlias = Any  # how many columns a row has, or a sequence of their names (a tuple); None for a number
+ColumnSubset: TypeAlias = Any  # a sequence of positions or names of columns, kept as a tuple; None for all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,22 +38,19 @@ class Columns:
     perturbed: ColumnSubset
 
     event_shape = property(lambda self: () if self.columns is None else (self.width,))
+    width = property(lambda self: len(self.keys))
+    names = property(lambda self: tuple(key if isinstance(key, str) else f"x{key}" for key in self.keys))
     dimension = property(lambda self: self.width if self.perturbed is None else len(self.perturbed))
     others = property(lambda self: np.setdiff1d(np.arange(self.width), self.index))  # columns that are not perturbed
 
     @property
-    def width(self) -> int:
-        return 1 if self.columns is None else len(self.columns) if isinstance(self.columns, tuple) else self.columns
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.columns if isinstance(self.columns, tuple) else tuple(f"x{j}" for j in range(self.width))
+    def keys(self) -> Sequence:
+        """Names of all columns, or their positions: what `perturbed` holds some of."""
+        return self.columns if isinstance(self.columns, tuple) else range(1 if self.columns is None else self.columns)
 
     @property
     def index(self) -> tuple[int, ...]:
-        if self.perturbed is None:
-            return tuple(range(self.width))
-        return tuple(self.columns.index(c) if isinstance(self.columns, tuple) else c for c in self.perturbed)
+        return tuple(range(self.width)) if self.perturbed is None else tuple(map(self.keys.index, self.perturbed))
 
     def split(self, rows: ArrayLike) -> jax.Array:
         """The perturbed columns, with an axis of columns also for a number."""
@@ -86,21 +80,19 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     order of the names and are kept in that of the row, ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
-        names: Any = tuple(columns)
-        if not names or not all(isinstance(c, str) for c in names) or len(set(names)) < len(names):
+        columns = tuple(columns)
+        if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
             raise ValueError(f"columns must be distinct names, or how many there are, got {columns!r}")
-        columns = names
     elif columns is not None:
         if not is_integer(columns) or columns < 1:
             raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
         columns = at_least(1, "columns", columns, LARGEST_CODE)
-        names = range(columns)
+    whole = Columns(columns, None)
     if perturbed is None:
-        whole = Columns(columns, None)
-        return whole, np.arange(whole.dimension)
+        return whole, np.arange(whole.width)
     if columns is None:
         raise ValueError("perturbed names columns of a row, so it needs columns=")
-    selection = tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
+    names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
     # a bool is a number to Python, and would be a column
@@ -165,16 +157,14 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         columns, order = checked_columns(self.columns, self.perturbed)
         object.__setattr__(self, "columns", columns.columns)
         object.__setattr__(self, "perturbed", columns.perturbed)
-        if self.lower is None or self.upper is None:
-            if self.sensitivity is None or not (self.lower is None and self.upper is None):
-                raise ValueError(
-                    "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: "
-                    "how far one record can move it (math.inf for records that were not clipped, to which the noise "
-                    f"promises nothing). Got {self!r}"
-                )
+        if not (self.lower is None) == (self.upper is None) == (self.sensitivity is not None):
+            raise ValueError(
+                "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: how "
+                "far one can move it (math.inf for records that are not clipped, to which nothing is promised). "
+                f"Got {self!r}"
+            )
+        if not self.bounded:
             return
-        if self.sensitivity is not None:
-            raise ValueError(f"sensitivity is for a statistic without bounds, got {self!r}")
         for name in ("lower", "upper"):
             self._check(name, *FINITE)
             shape = np.shape(getattr(self, name))
@@ -186,8 +176,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 object.__setattr__(self, name, getattr(self, name)[order])
                 self._check(name, *FINITE)
         if self.columns is None:
-            fields = (pair for pair in shown_fields(self) if pair[1] is not None and not isinstance(pair[1], Noise))
-            shapes = {name: np.shape(value) for name, value in fields}
+            shapes = {name: np.shape(value) for name, value in shown_fields(self) if np.ndim(value)}
             try:
                 np.broadcast_shapes(*shapes.values())
             except ValueError:
@@ -279,9 +268,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip the perturbed columns of `x` (*batch, *event) and add noise; ValueError for concrete NaN. Only for
-        simulation and studies: differences of floating-point noise betray the record ([Mironov]).
-        """
+        """Clip and add noise; ValueError for concrete NaN. Floating-point noise does not hide real data ([Mironov])."""
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -352,22 +339,16 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
+    # of records that differ in the worst hidden column; an attribute may move a statistic as far as a record
+    attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
+
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records that differ in all perturbed columns by their whole range; for a statistic, of two
-        data sets that differ in one record.
-        """
+        """Of two records whose perturbed columns differ by their whole range, or data sets that differ in a record."""
         return self._guarantee(self.noise.tradeoff, "record")
 
-    @property
-    def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the one perturbed column in which they are worst hidden; one
-        attribute may move a statistic as far as a whole record.
-        """
-        return self._guarantee(self.noise.tradeoff_in_one_column, "attribute")
-
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
-        exposed = tuple(self.names[j] for j in self._columns.others) if self.columns is not None else ()
+        exposed = tuple(self.names[j] for j in self._columns.others)
         if self.bounded:
             return Guarantee(of_ranges(self.ranges), unit=unit, exposed=exposed)
         if np.isinf(self.sensitivity):
@@ -398,13 +379,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:
-            deviation = self.noise.standard_deviation
-            return implausible_numbers(values, self.lower, self.upper, deviation, noisy, self.noise.depth)
+            law = self.lower, self.upper, self.noise.standard_deviation
+            return implausible_numbers([values], [law], noisy, self.noise.depth)
         deviations = np.asarray(self.noise.over_columns(self.noise.standard_deviation))
         deviations = np.moveaxis(np.broadcast_to(deviations, (*deviations.shape[:-1], self.dimension)), -1, 0)
         lower, upper = (np.broadcast_to(bound, (self.dimension,)) for bound in (self.lower, self.upper))
-        names, columns = [f"column {self.names[j]}" for j in self.index], values.T[list(self.index)]
-        return implausible_columns(names, columns, lower, upper, deviations, noisy, self.noise.depth)
+        names, laws = [f"column {self.names[j]}: " for j in self.index], zip(lower, upper, deviations, strict=True)
+        return implausible_numbers(values.T[list(self.index)], laws, noisy, self.noise.depth, names)
 
 
 @registered_dataclass("additive")
@@ -418,16 +399,15 @@ class AdditiveMechanism(Additive):
     noise : Noise
         One of `ldpbayes.noise`, or your own; its scale is in the unit of the data.
     lower, upper : array_like, optional
-        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the perturbed
-        columns in the order in which `perturbed` names them. Choose them without looking at the data. Leave both out
-        for a statistic of many records.
+        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the columns in
+        the order of `perturbed`. Choose them without looking at the data; a statistic of many records has none.
     columns : int or sequence of str, optional
         The number of columns of a row, or their names. By default a record is one number.
     perturbed : sequence of int or str, optional
         The columns that get noise; the others are released as they are. By default all.
     sensitivity : float, optional
-        Of a statistic: how far adding, removing or changing one record can move it; in several columns, in the norm of
-        the noise (`noise.norm`). Infinite for records with noise but no bounds: then nothing is promised.
+        How far one record can move a statistic; of several columns, in the norm of the noise (`noise.norm`).
+        Infinite for records with noise but no bounds: then nothing is promised.
     """
 
     noise: Noise

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, FINITE_NUMBERS, ONE_ABOVE_0, ONE_POSITIVE, POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE_NUMBERS, NOT_NEGATIVE, ONE_ABOVE_0, ONE_POSITIVE, check_order, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.protocol import increasing
@@ -21,8 +21,7 @@ class Histogram(NamedTuple):
     nodes : array (k + 1,)
         Ends of the bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Non-negative, per unit of the data. They integrate to one in results of this package; arguments may be any pair
-        of nodes and densities, which is normalised.
+        Non-negative. They integrate to one in results; arguments may be any such pair, which is normalised.
     """
 
     nodes: Array
@@ -36,7 +35,7 @@ class Histogram(NamedTuple):
     @property
     def cumulative(self) -> np.ndarray:
         """Probability below each node (k + 1,)."""
-        return np.concatenate([[0.0], np.cumsum(self.probabilities)])
+        return np.append(0.0, np.cumsum(self.probabilities))
 
     @property
     def midpoints(self) -> np.ndarray:
@@ -56,9 +55,8 @@ class Histogram(NamedTuple):
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1].
-
-        Bins of equal density are all in it or none is: of a uniform density it is the whole range.
+        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1]. Bins
+        of equal density are all in it or none is: of a uniform density it is the whole range.
         """
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
@@ -80,7 +78,6 @@ class Histogram(NamedTuple):
         return checked_histogram((nodes, densities))
 
 
-MASS = "finite and not negative", lambda a: (a >= 0) & (a < np.inf)
 Interval: TypeAlias = tuple[float, float]
 IntervalRule: TypeAlias = Callable[[Histogram, float, float], Interval]
 HistogramLike: TypeAlias = tuple[ArrayLike, ArrayLike]
@@ -91,20 +88,13 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     try:
         nodes, densities = histogram
     except (TypeError, ValueError):
-        raise ValueError(
-            f"a histogram must be a pair (nodes, densities), got {type(histogram).__name__} {histogram!r:.60}"
-        ) from None
+        raise ValueError(f"a histogram must be a pair (nodes, densities), got {histogram!r:.60}") from None
     nodes = np.atleast_1d(checked("the histogram's nodes", nodes, *FINITE_NUMBERS))
-    densities = np.atleast_1d(checked("the histogram's densities", densities, *MASS))
-    if nodes.ndim > 1 or densities.ndim > 1 or len(nodes) != len(densities) + 1:
-        raise ValueError(
-            "a histogram of k bins is (nodes, densities), k + 1 nodes first (np.histogram has them last), got shapes "
-            f"{nodes.shape} and {densities.shape}"
-        )
-    if (np.diff(nodes) <= 0).any():
-        i = np.argmax(np.diff(nodes) <= 0)
-        ends = f"nodes[{i}] = {nodes[i]:g} and nodes[{i + 1}] = {nodes[i + 1]:g}"
-        raise ValueError(f"the histogram has unsorted nodes: they must increase strictly, got {ends}")
+    densities = np.atleast_1d(checked("the histogram's densities", densities, *NOT_NEGATIVE))
+    if nodes.ndim > 1 or densities.shape != (len(nodes) - 1,):
+        shapes = f"{nodes.shape} and {densities.shape}"
+        raise ValueError(f"a histogram is k + 1 nodes, k densities (np.histogram has nodes last), got shapes {shapes}")
+    increasing("the histogram's nodes", nodes, 2)
     largest = densities.max()
     if largest == 0:
         raise ValueError("the histogram is degenerate: all its densities are zero")
@@ -135,12 +125,12 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
 
     Parameters
     ----------
-    histogram : Histogram or pair of array_like
+    histogram : pair of array_like
         Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged.
     epsilon, interval, half_width
         Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
     """
-    epsilon, half_width = checked("epsilon", epsilon, *POSITIVE), checked("half_width", half_width, *POSITIVE)
+    epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
 
 
@@ -168,8 +158,7 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
         return mass[bin_] + density * (x - start), first
 
     ends = lower - half_width, upper + half_width
-    cuts = np.concatenate([np.add.outer([-half_width, half_width], nodes).ravel(), ends])
-    cuts = np.append(cuts, [lower + half_width, upper - half_width, (lower + upper) / 2])
+    cuts = np.append(np.add.outer([-half_width, half_width], [*nodes, lower, upper]), (lower + upper) / 2)
     cuts = np.unique(np.clip(cuts, *ends))
     halves = np.diff(cuts)[:, None] / 2
     z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * NODES).ravel()
@@ -196,19 +185,19 @@ def optimal_half_width(
     Parameters
     ----------
     histogram, epsilon
-        As for `explained_variance`. The prior is public knowledge, or estimated from released values
-        (`ldpbayes.estimation.label_prior`); never computed from the labels themselves.
+        As for `explained_variance`. The prior is public, or estimated from released values
+        (`ldpbayes.estimation.label_prior`), never from the labels themselves.
     interval : pair of float or callable, optional
         a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
 
     Notes
     -----
     Do not choose the interval by this criterion, which would shrink it to a point: a bit tells most about a mean if the
-    law of the labels is known, and fails otherwise (for ε from 0.5 to 2, on two public data sets, it raised the test
-    error of a linear model by 12 % to 67 %). Keep the public range unless it is several times wider than the labels.
+    law of the labels is known, and fails otherwise (on two public data sets it raised a linear model's test error by
+    12 % to 67 %). Keep the public range unless it is several times wider than the labels.
     """
     prior = checked_histogram(histogram)
-    epsilon = checked("epsilon", epsilon, *POSITIVE)
+    epsilon = checked("epsilon", epsilon, *ONE_POSITIVE)
     support = np.flatnonzero(prior.densities)
     ends = float(prior.nodes[support[0]]), float(prior.nodes[support[-1] + 1])
     if not callable(interval):
@@ -238,9 +227,8 @@ def checked_interval(interval: Interval) -> Interval:
     except (TypeError, ValueError):
         raise ValueError(f"interval must be a pair of numbers, lower < upper, got {interval!r}") from None
     if is_concrete(lower, upper):
-        if np.ndim(lower) or np.ndim(upper):
-            raise ValueError(f"interval must be a pair of numbers, one for all labels, got {interval!r}")
-        lower, upper = (checked("interval", end, *FINITE) for end in (lower, upper))
+        one_number = "finite numbers, one for all labels", lambda end: (end.ndim == 0) & np.isfinite(end)
+        lower, upper = (checked("interval", end, *one_number) for end in (lower, upper))
         check_order(lower, upper)
     return lower, upper
 
@@ -248,8 +236,8 @@ def checked_interval(interval: Interval) -> Interval:
 def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
     """The interval in which a label most often lies and is released near the truth ([LH], 3.5 and Algorithm 1).
 
-    It maximizes F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a label Y, whose density is the
-    histogram, lies in [a, b] and that `RPWithPrior` releases it within the half-width ζ of itself; a and b are nodes.
+    Its ends are the nodes a, b that maximize F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a
+    label Y of this density lies in [a, b] and `RPWithPrior` releases it within ζ of itself.
 
     Parameters
     ----------
@@ -258,7 +246,7 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
-    half_width = checked("half_width", half_width, *POSITIVE)
+    half_width = checked("half_width", half_width, *ONE_POSITIVE)
     support = np.flatnonzero(prior.densities)
     nodes, cumulative = (part[support[0] : support[-1] + 2] for part in (prior.nodes, prior.cumulative))
     length = np.exp(-epsilon) * (nodes - nodes[0])
@@ -290,11 +278,10 @@ class BinDesign(NamedTuple):
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
     """Optimal bins for labels that take finitely many values ([GKKLMVZ]), in O(k²) a number of bins.
 
-    A label whose bin's output is o_i is released as o_i with probability p = exp(ε) q, and as each other output with
-    probability q = 1/(exp(ε) + d − 1). A bin of mass P and mean m has, among all labels with mean μ, the best output
+    They are for `RROnBins`. A bin of mass P and mean m has, among all labels with mean μ, the best output
     (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). The losses of bins add up, so a shortest path over their ends finds the
-    best bins of each number d: the fewest with the smallest loss, to rounding. No mechanism of this budget has a
-    smaller mean squared error.
+    best bins of each number: the fewest with the smallest loss, to rounding. No mechanism of this budget has a smaller
+    mean squared error.
 
     Parameters
     ----------
@@ -345,20 +332,16 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
     """A law on increasing numbers as float64 arrays, normalised, and the budget."""
     values = increasing("values", values, 2)
-    probabilities = np.atleast_1d(checked("probabilities", probabilities, *MASS))
+    probabilities = np.atleast_1d(checked("probabilities", probabilities, *NOT_NEGATIVE))
     if probabilities.shape != values.shape:
         raise ValueError(f"probabilities must be one a value, got shapes {probabilities.shape} and {values.shape}")
-    if np.count_nonzero(probabilities) < 2:
-        raise ValueError(
-            f"the law of labels is degenerate: {np.count_nonzero(probabilities)} of {values.size} values have a "
-            "probability, and two must"
-        )
+    if (possible := np.count_nonzero(probabilities)) < 2:
+        raise ValueError(f"the law of labels is degenerate: {possible} of {values.size} values are possible, not two")
     budget = checked("epsilon", epsilon, *ONE_POSITIVE)
     return values, probabilities / probabilities.sum(), budget
 
 
-GRID_REACH = 1.75  # range of the default outputs, in units of the narrowest possible one; optima need less than 1.5
-GRID_STEPS = 40  # of the default outputs in half the narrowest possible range
+DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
 LEAST_SPARE_REACH = 1e-8  # beyond the labels, in half their range: two outputs whose means reach less far cannot help
 REACH_ROUNDING = 2e-14  # of half the labels' range
 TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
@@ -392,8 +375,7 @@ def optimal_unbiased(
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     reach = half / np.tanh(budget / 2)
     if outputs is None:
-        steps = np.arange(-round(GRID_REACH * GRID_STEPS), round(GRID_REACH * GRID_STEPS) + 1) / GRID_STEPS
-        grid = centre + reach * steps
+        grid = centre + reach * DEFAULT_OUTPUTS
         # of two outputs that differ by rounding only, one is enough
         far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
         outputs = np.sort(np.concatenate([grid[far], values]))

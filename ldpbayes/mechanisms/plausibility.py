@@ -1,12 +1,11 @@
 """Released values that the stated mechanism could hardly have made of any records.
 
-For any records a mechanism bounds the probability of certain events for each released value, and values are independent
-given the records. So the number of values with such an event lies between two binomial variables. (With personal
-parameters these are sums of different Bernoulli variables; their tails beyond the mean are at most those of the
-binomial of equal mean: [Hoeffding], Theorem 5.)
+Released values are independent given the records. Whatever these are, the mechanism bounds the probability of certain
+events for each value, so the number of them lies between two binomial variables. (With personal parameters it is a sum
+of different Bernoulli variables, whose tails are at most those of the binomial of equal mean: [Hoeffding], Theorem 5.)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -37,87 +36,61 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
 
 
 def implausible_numbers(
-    z: np.ndarray, lower: Array, upper: Array, standard_deviation: Array, share: Array, depth: Depth, columns: int = 1
+    columns: Iterable[np.ndarray], laws: Iterable[tuple], share: Array, depth: Depth, names: Sequence[str] = ("",)
 ) -> list[str]:
-    """Sentences on numbers that additive noise on a clipped number could hardly have made of any numbers.
-    However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t, and
-    correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice the
-    tail probability at half of their distance, since the tail is convex. `share` is the probability that there is
-    noise; public records have a standard deviation of 0. `columns` of the release are tested.
+    """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made of any numbers.
+    `laws` are a column's lower and upper bound and standard deviation, 0 for public records; `share` is the probability
+    that there is noise.
     """
-    tests, n = columns * (2 * LEVELS + 1), len(z)
-    law = lower, upper, standard_deviation, share
-    parameters = [np.broadcast_to(part, n) if np.size(part) > 1 else np.reshape(part, 1) for part in law]
+    tests = len(names) * (2 * LEVELS + 1)
+    parts = zip(names, columns, laws, strict=True)
+    return [name + problem for name, z, law in parts for problem in _of_column(z, (*law, share), depth, tests)]
 
-    def chunks() -> Iterator[tuple]:
-        """Distances below and above the bounds, their rounding errors, standard deviations, the probability that there
-        is noise, and the least one that a value with noise lies outside the bounds.
-        """
-        for start in range(0, n, CHUNK):
-            rows = slice(start, start + CHUNK)
-            x, *mine = np.asarray(z[rows], float), *(a if len(a) == 1 else a[rows] for a in parameters)
-            if not mine[2].all():  # public records are left out
-                kept = np.broadcast_to(mine[2] > 0, len(x))
-                x, *mine = (a if len(a) == 1 < len(x) else a[kept] for a in (x, *mine))
-            if len(x):
-                low, high, width, noisy = mine
-                # a value that is no further beyond its bound may have been put there by rounding alone
-                near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
-                yield (low - x, x - high), near, width, noisy, 2 * 0.5 ** depth((high - low) / (2 * width))
 
-    def deep(beyond: np.ndarray, near: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of the values beyond their bound, and their depths in the noise's tail."""
-        out = beyond > near
-        return beyond[out], np.clip(depth(beyond[out] / (width if len(width) == 1 else width[out])), 1, LEVELS)
-
-    counts = np.zeros((2, LEVELS + 1), int)
-    total, outside, shares, least = 0, 0, 0.0, 0.0
-    for sides, near, width, noisy, probability in chunks():
-        size = len(sides[0])
-        total, shares, least = total + size, shares + size * np.mean(noisy), least + size * np.mean(noisy * probability)
-        for side, beyond in enumerate(sides):
-            outside += int(np.count_nonzero(beyond > 0))
-            counts[side] += np.bincount(deep(beyond, near, width)[1].astype(int), minlength=LEVELS + 1)
+def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]:
+    """However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t,
+    and correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice
+    the tail probability at half of their distance, since the tail is convex.
+    """
+    ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in law[:2]]
+    law = tuple(np.reshape(part, -1) for part in law)
+    if not law[2].all():  # public records are left out
+        noisy = np.broadcast_to(law[2] > 0, len(z))
+        z, law = z[noisy], tuple(part if len(part) == 1 else part[noisy] for part in law)
+    total = len(z)
     if not total:
         return []
+    # by the side of the bounds and the depth in the noise's tail: how many values, and the least distance of one
+    counts, nearest = np.zeros((2, LEVELS + 1), int), np.full((2, LEVELS + 1), np.inf)
+    outside, shares, least = 0, 0.0, 0.0
+    for start in range(0, total, CHUNK):
+        rows = slice(start, start + CHUNK)
+        x, (low, high, width, noisy) = np.asarray(z[rows], float), (a if len(a) == 1 else a[rows] for a in law)
+        shares += len(x) * float(np.mean(noisy))
+        least += len(x) * float(np.mean(noisy * 2 * 0.5 ** depth((high - low) / (2 * width))))
+        # a value that is no further beyond its bound may have been put there by rounding alone
+        near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        for side, beyond in enumerate((low - x, x - high)):
+            outside += int(np.count_nonzero(beyond > 0))
+            far = beyond > near
+            distance = beyond[far]
+            depths = np.clip(depth(distance / (width if len(width) == 1 else width[far])), 1, LEVELS).astype(int)
+            counts[side] += np.bincount(depths, minlength=LEVELS + 1)
+            np.minimum.at(nearest[side], depths, distance)
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
     most = shares * 0.5 ** np.arange(LEVELS + 1)
     sentences = []
-    low, high = ("" if np.ndim(bound) else f" {float(bound):g}" for bound in (lower, upper))
-    for side, place in enumerate((f"below the lower bound{low}", f"above the upper bound{high}")):
+    for side, place in enumerate((f"below the lower bound{ends[0]}", f"above the upper bound{ends[1]}")):
         wrong = improbable_count(counts[side], total, most / total, tests)
         wrong[0] = False  # values within the bounds have no depth and are not counted
         if wrong.any():
             surprise = counts[side] * np.log(np.maximum(counts[side], 1) / most)
             level = int(np.argmax(np.where(wrong, surprise, -np.inf)))
-            tails = (deep(sides[side], near, width) for sides, near, width, *_ in chunks())
-            nearest = min(np.min(beyond[depths >= level], initial=np.inf) for beyond, depths in tails)
-            sentences.append(
-                f"{counts[side, level]:,} of {total:,} lie {nearest:.4g} or more {place}, where at "
-                f"most {most[level]:.3g} are expected"
-            )
+            lie = f"lie {nearest[side, level:].min():.4g} or more {place}, where at most {most[level]:.3g} are expected"
+            sentences.append(f"{counts[side, level]:,} of {total:,} {lie}")
     if improbable_count(outside, total, least / total, tests, few=True):
-        sentences.append(
-            f"{outside:,} of {total:,} lie outside the bounds{low} and{high}, where at least "
-            f"{least:,.1f} are expected: there is less noise in them than stated"
-        )
-    return sentences
-
-
-def implausible_columns(
-    names: Sequence[str],
-    columns: Sequence[np.ndarray] | np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    standard_deviations: np.ndarray,
-    share: Array,
-    depth: Depth,
-) -> list[str]:
-    """`implausible_numbers` of each column, with its name; bounds and standard deviations are (columns, ...)."""
-    sentences = []
-    for name, z, low, high, deviation in zip(names, columns, lower, upper, standard_deviations, strict=True):
-        problems = implausible_numbers(z, low, high, deviation, share, depth, len(columns))
-        sentences += [f"{name}: {problem}" for problem in problems]
+        lie = f"lie outside the bounds{' and'.join(ends)}, where at least {least:,.1f} are expected"
+        sentences.append(f"{outside:,} of {total:,} {lie}: there is less noise in them than stated")
     return sentences
 
 
@@ -134,8 +107,6 @@ def implausible_counts(
         if wrong.any():
             first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
             others = f" (and {wrong.sum() - 1} kinds more)" if wrong.sum() > 1 else ""
-            sentences.append(
-                f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, where at {bound} {expected[first]:,.1f} are "
-                "expected"
-            )
+            where = f"where at {bound} {expected[first]:,.1f} are expected"
+            sentences.append(f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, {where}")
     return sentences

@@ -20,10 +20,15 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.noise import Noise
-from ldpbayes.numerics.arrays import rounded
+from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.guarantee import quoted
+
+
+def abstract(doc: str) -> Any:
+    """A property that subclasses must give, if only as a class attribute."""
+    return property(abc.abstractmethod(lambda self: None), doc=doc)
 
 
 class Mechanism(Called, abc.ABC):
@@ -33,14 +38,13 @@ class Mechanism(Called, abc.ABC):
     fields in ``__post_init__`` with `_check`; unflattening a pytree bypasses it, since leaves may then be anything.
     """
 
-    name: ClassVar[str]
-    """The name under which the class is registered."""
-
+    name: ClassVar[str]  # under which the class is registered
+    # fields whose arrays are over something else than records, such as bins; may be a property
     _shared: ClassVar[tuple[str, ...]] = ()
-    """Names of the fields whose arrays are over something else than records, such as bins; may be a property."""
-
+    # whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused
     clips: ClassVar[bool] = False
-    """Whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused."""
+    event_shape: tuple[int, ...] = ()  # of one released value: () for a number or a code
+    record_shape: tuple[int, ...] = ()  # of one record x: () for a number or a category
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -51,10 +55,9 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw z given x, in the broadcast shape of `x` and the parameters; records are clipped or checked first.
-
-        For simulation and studies. To release real data use a cryptographically secure sampler that is safe in
-        floating point, such as OpenDP's. Raises ValueError for concrete records that the mechanism does not take.
+        """Draw z given x, in the broadcast shape of `x` and the parameters; ValueError for concrete records that the
+        mechanism does not take. For simulation and studies: to release real data use a cryptographically secure sampler
+        that is safe in floating point, such as OpenDP's.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -63,52 +66,34 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`; clipping is part of the mechanism.
-
-        The reference measure is Lebesgue's for a continuous `support` and counting for a discrete one.
+        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`; clipping is part of the mechanism. The
+        reference measure is Lebesgue's for a continuous `support` and counting for a discrete one.
         """
 
-    @property
-    @abc.abstractmethod
-    def domain(self) -> constraints.Constraint:
-        """NumPyro constraint on x (after clipping)."""
-
-    @property
-    @abc.abstractmethod
-    def support(self) -> constraints.Constraint:
-        """NumPyro constraint on z."""
-
-    event_shape: tuple[int, ...] = ()
-    """Shape of one released value: () for a number or a code."""
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the parameters that may differ from record to record: () or (N,)."""
-        return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
-
-    record_shape: tuple[int, ...] = ()
-    """Shape of one record x: () for a number or a category."""
+    domain = abstract("NumPyro constraint on x (after clipping).")
+    support = abstract("NumPyro constraint on z.")
 
     @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
         """The privacy that the mechanism promises; computed on the host, outside traced functions."""
 
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters that may differ from record to record: () or (N,)."""
+        return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
+
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Mean and variance of z given x, in the broadcast shape of `x` and the parameters, then `event_shape`."""
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """The function of a released value whose mean is the record (clipped, if the mechanism clips).
-
-        Raises ValueError if there is none: the mean of z is not an invertible linear function of x.
-        """
+        """The function of a released value whose mean is the (clipped) record; ValueError if there is none."""
         raise ValueError(f"{type(self).__name__} has no unbiased values: the mean of z is not linear in x")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """Released values as an array (N, *event_shape), in the type in which they are kept.
-
-        Raises ValueError if they are empty, of another shape, not finite numbers, or nothing the mechanism can release.
+        """Released values as an array (N, *event_shape), in the type in which they are kept. ValueError if they are
+        empty, of another shape, not finite numbers, or nothing that the mechanism can release.
         """
         unmasked(values)
         try:
@@ -150,9 +135,7 @@ class Mechanism(Called, abc.ABC):
 
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
         """Released values in a batch of any shape, flattened and `validated`, with the mechanism of these records.
-
-        `keep` broadcasts with the batch and says which values count; masked values may be anything. None if anything is
-        being traced or no value counts. Positions in errors are those among the values that count.
+        `keep` broadcasts with the batch and says which values count. None if anything is being traced or none counts.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -208,45 +191,27 @@ class Mechanism(Called, abc.ABC):
 class NumericMechanism(Mechanism):
     """A mechanism that releases real numbers: what the channel and the sketches need to know of p(z | x)."""
 
-    @property
-    @abc.abstractmethod
-    def linear_tails(self) -> bool:
-        """Whether log p(z | theta) is exactly linear in z outside `released_range`, for any law of x.
-
-        If not, values beyond that range must be negligible: fewer than one in 10^32 records. A class attribute will do.
-        """
-
-    @property
-    @abc.abstractmethod
-    def resolution(self) -> Array:
-        """Shortest length in x on which p(z | x) varies by a factor e, a float if concrete."""
-
-    @property
-    @abc.abstractmethod
-    def released_range(self) -> tuple[Array, Array] | None:
-        """Interval (low, high) of z that needs panels when a release is compressed; None if it cannot be compressed."""
+    linear_tails = abstract(
+        "Whether log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If not, values "
+        "beyond that range must be negligible: fewer than one in 10^32 records."
+    )
+    resolution = abstract("Shortest length in x on which p(z | x) varies by a factor e, a float if concrete.")
+    released_range = abstract("Interval (low, high) of z that needs panels in a sketch; None if there can be none.")
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
-        """Points in x where p(z | x) is not smooth: an array of shape ``z.shape + (m,)``, for m such points.
-
-        NumPy in, NumPy out; JAX in, JAX out. For a smooth density m = 0: ``z[..., None][..., :0]``.
+        """Points in x where p(z | x) is not smooth: an array of shape ``z.shape + (m,)``, for m such points. NumPy in,
+        NumPy out; JAX in, JAX out. For a smooth density m = 0: ``z[..., None][..., :0]``.
         """
 
+    # points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there
     released_breakpoints: Array = np.empty(0)
-    """Points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there."""
-
+    # length over which the log density falls by a constant, if tails are linear only from one period to the next:
+    # `released_range` is then a whole number of periods, at least one on either side of the bounds
     period: Array = None
-    """Length over which the log density falls by a constant, if tails are linear only from one period to the next.
-
-    `released_range` is then a whole number of periods, at least one on either side of the bounds.
-    """
-
+    # whether mechanisms of this class may release exactly one of the bounds: a clipped record without noise. It fixes
+    # how a sketch is built, so it must not depend on the value of a parameter, which may be traced
     has_atoms: bool = False
-    """Whether mechanisms of this class may release exactly one of the bounds: a clipped record without noise.
-
-    It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
-    """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         low, high = self._support_bounds
@@ -277,10 +242,9 @@ class FiniteOutputs(DiscreteMechanism):
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
     support = property(lambda self: _OneOf(self.outputs))
 
-    @property
-    @abc.abstractmethod
-    def output_probabilities(self) -> tuple[Array, Array]:
-        """Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."""
+    output_probabilities = abstract(
+        "Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."
+    )
 
     def place(self, z: ArrayLike) -> Array:
         """Position of the output nearest to each released value. NumPy in, NumPy out; JAX in, JAX out."""
@@ -293,6 +257,13 @@ class FiniteOutputs(DiscreteMechanism):
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.asarray(self.place(np.asarray(z)))[:, None]
 
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        x = floating(x)
+        outputs = jnp.asarray(self.outputs, x.dtype).reshape(-1, *[1] * max(x.ndim, len(self.batch_shape)))
+        p = jnp.exp(self.log_prob(outputs, x))
+        mean = jnp.sum(p * outputs, axis=0)
+        return mean, jnp.sum(p * (outputs - mean) ** 2, axis=0)
+
     def implausible(self, values: np.ndarray) -> list[str]:
         counts = np.bincount(self.place(values), minlength=len(self.outputs))
         least, most = (np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0) for p in self.output_probabilities)
@@ -304,7 +275,7 @@ class FiniteOutputs(DiscreteMechanism):
             return values
         values = values if values.dtype.kind == "f" else values.astype(float)
         nearest = self.outputs[self.place(values)]
-        bad = (values != nearest) & (values != rounded(np, nearest, values.dtype))
+        bad = snapped(values, [nearest]) != nearest
         outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
         refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} of these values are none", values)
         return nearest
@@ -316,8 +287,11 @@ class PiecewiseConstant(Mechanism):
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Cuts (*z, m) in ascending order, of which two may be equal, and levels (*z, m + 1) between them:
-        p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i].
+        p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy in, NumPy out; JAX in, JAX out.
         """
+
+    def breakpoints(self, z: ArrayLike) -> Array:
+        return self.pieces(z)[0]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         dtype = jnp.result_type(array_of(z), array_of(x), float)
@@ -366,12 +340,7 @@ def increasing(name: str, value: Any, least: int) -> np.ndarray:
     value = np.atleast_1d(checked(name, value, *FINITE_NUMBERS))
     if value.ndim != 1 or len(value) < least:
         raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
-    wrong = np.flatnonzero(np.diff(value) <= 0)
-    if len(wrong):
-        i = wrong[0]
-        raise ValueError(
-            f"{name} must increase strictly, got {name}[{i}] = {value[i]:g} and {name}[{i + 1}] = {value[i + 1]:g}"
-        )
+    refuse(np.append(False, np.diff(value) <= 0), f"{name} must increase strictly; {{}} do not", value)
     return value
 
 
@@ -394,10 +363,6 @@ class _OneOf(constraints.Constraint):
 
     def tree_flatten(self) -> tuple:
         return (self.numbers,), (("numbers",), {})
-
-    def eq(self, other: object, static: bool = False) -> Array:
-        same = isinstance(other, _OneOf) and np.shape(self.numbers) == np.shape(other.numbers)
-        return same and (np if static else jnp).all(self.numbers == other.numbers)  # type: ignore[attr-defined]
 
 
 def statements(mechanisms: Iterable[Mechanism]) -> str:

@@ -28,14 +28,9 @@ def register(name: str) -> Callable[[_M], _M]:
         if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
             raise TypeError(f"mechanism {name!r} must be a subclass of ldpbayes.mechanisms.Mechanism, got {cls!r}")
         if not issubclass(cls, (NumericMechanism, DiscreteMechanism)):
-            raise TypeError(
-                f"mechanism {name!r} must say what it releases: derive {cls.__name__} from NumericMechanism (and give "
-                "linear_tails, resolution, released_range and breakpoints) or DiscreteMechanism (equivalence)"
-            )
+            raise TypeError(f"mechanism {name!r} must be a NumericMechanism or a DiscreteMechanism, got {cls!r}")
         if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
-            raise TypeError(
-                f"mechanism {name!r} must be a frozen dataclass: @dataclasses.dataclass(frozen=True), got {cls!r}"
-            )
+            raise TypeError(f"mechanism {name!r} must be a frozen dataclass (dataclasses.dataclass), got {cls!r}")
         if _registry.get(name) is cls:
             return cls
         if "name" in cls.__dict__:
@@ -70,23 +65,18 @@ def mechanism_class(name: str) -> type[Mechanism]:
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
 
-    A spec holds the name under ``"mechanism"``, and the constructor's arguments; arrays as (nested) lists. ValueError
-    for an unknown name, missing or unknown arguments, and values that the mechanism refuses.
+    It holds the name under ``"mechanism"``, and the constructor's arguments, arrays as nested lists; else ValueError.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
     params = dict(spec)
     name = params.pop("mechanism")
     cls = mechanism_class(name)
-    known = inspect.signature(cls).parameters
-    unknown = sorted(set(params) - set(known))
-    missing = [n for n, parameter in known.items() if parameter.default is parameter.empty and n not in params]
-    for problem, names in (("unknown", unknown), ("missing", missing)):
-        if names:
-            raise ValueError(
-                f"{problem} parameter{'s' * (len(names) > 1)} {', '.join(names)} for mechanism {name!r}, "
-                f"which takes {', '.join(known)}"
-            )
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**params)
+    except TypeError as error:
+        raise ValueError(f"mechanism {name!r} takes {', '.join(signature.parameters)}: {error}") from None
     return cls(**{key: from_json(value) for key, value in params.items()})
 
 

@@ -149,7 +149,7 @@ def test_a_statistic_has_a_sensitivity_and_the_guarantee_of_a_person_in_it():
     for make, message in (
         (lambda: ldp.LaplaceMechanism(1.0), "give both bounds, lower and upper"),
         (lambda: ldp.LaplaceMechanism(1.0, 0), "give both bounds, lower and upper"),
-        (lambda: ldp.LaplaceMechanism(1.0, 0, 1, sensitivity=1.0), "sensitivity is for a statistic without bounds"),
+        (lambda: ldp.LaplaceMechanism(1.0, 0, 1, sensitivity=1.0), "or, for a statistic of many records, sensitivity"),
         (lambda: ldp.LaplaceMechanism(1.0, sensitivity=-1.0), "sensitivity must be a positive number"),
         (lambda: ldp.DiscreteLaplaceMechanism(1.0, sensitivity=0.5), "sensitivity must be a whole number"),
         (lambda: ldp.mechanisms.AdditiveMechanism(noise.DiscreteLaplace(1.0), 0.5, 10), "lower must be a whole number"),

@@ -462,7 +462,7 @@ def test_specs_make_the_mechanism_again():
             lambda: mechanism_from_spec(
                 {"mechanism": "staircase", "epsilon": 1.0, "lower": 0, "upper": 1, "columns": 2}
             ),
-            "unknown parameter",
+            "unexpected keyword argument",
         ),
     ],
 )

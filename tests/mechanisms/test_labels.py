@@ -326,8 +326,11 @@ def test_many_bins_of_a_prior_are_merged():
     [
         (lambda: RROnBins(0.0, EDGES, OUTPUTS), "epsilon must be positive and finite, got 0.0"),
         (lambda: RROnBins(np.inf, EDGES, OUTPUTS), "epsilon must be positive and finite, got inf"),
-        (lambda: RROnBins(1.0, EDGES[[0, 2, 1, 3]], OUTPUTS), r"edges must increase strictly, got edges\[1\] = 2"),
-        (lambda: RROnBins(1.0, EDGES, [0.1, 0.1, 2.0]), r"outputs must increase strictly, got outputs\[0\] = 0.1"),
+        (
+            lambda: RROnBins(1.0, EDGES[[0, 2, 1, 3]], OUTPUTS),
+            r"edges must increase strictly; 1 do not, the first \(0.3\) at 2",
+        ),
+        (lambda: RROnBins(1.0, EDGES, [0.1, 0.1, 2.0]), r"outputs must increase strictly; 1 .* \(0.1\) at 1"),
         (lambda: RROnBins(1.0, [0.0, 1.0], [0.5]), r"edges must be an array of at least 3 numbers, got shape \(2,\)"),
         (lambda: RROnBins(1.0, EDGES, OUTPUTS[:2]), r"d bins have d \+ 1 edges and d outputs, got shapes \(4,\)"),
         (lambda: RROnBins(1.0, [0.0, np.nan, 1.0], [0.1, 0.2]), r"edges must be finite numbers, got edges\[1\] = nan"),
@@ -338,9 +341,9 @@ def test_many_bins_of_a_prior_are_merged():
         ),
         (lambda: RROnBins.optimal(FALLING, -1.0), "epsilon must be a positive and finite number, got -1.0"),
         (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: 1 of 2 values"),
-        (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "unsorted nodes"),
+        (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "nodes must increase strictly"),
         (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
-        (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be finite and not negative"),
+        (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be non-negative and finite"),
         (lambda: optimal_bins([0.0, 1.0], [1.0], 1.0), "probabilities must be one a value"),
     ],
 )
@@ -379,7 +382,7 @@ def test_every_label_between_the_nodes_is_the_mean_of_what_is_released_for_it():
     np.testing.assert_allclose(p @ np.asarray(MECHANISM.unbiased(outputs)), np.clip(labels, 0, 4), atol=1e-9 * 4)
     assert np.max(p.max(axis=0) / p.min(axis=0)) == pytest.approx(np.exp(1.3), rel=1e-12)
     mean, variance = MECHANISM.moments(labels)
-    np.testing.assert_allclose(mean, np.clip(labels, 0, 4), rtol=1e-14)
+    np.testing.assert_allclose(mean, np.clip(labels, 0, 4), atol=1e-14 * 4)
     np.testing.assert_allclose(variance, p @ outputs**2 - (p @ outputs) ** 2, rtol=1e-11)
     # linear between the nodes
     levels = np.asarray(MECHANISM.levels(outputs))
@@ -559,12 +562,12 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 0.0), "epsilon must be a positive and finite number, got 0.0"),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=1), "nodes must be an integer of at least 2, got 1"),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=[5.0, 6.0]), "degenerate: 1 of 2 values"),
-        (lambda: UnbiasedRandomizer.optimal(([1.0, 0.0], [1.0]), 1.0), "unsorted nodes"),
+        (lambda: UnbiasedRandomizer.optimal(([1.0, 0.0], [1.0]), 1.0), "nodes must increase strictly"),
         (
             lambda: optimal_unbiased([0.0, 1.0], [0.5, 0.5], 1.0, [0.0, 1.0]),
             "unbiased at epsilon = 1: let them reach from -0.58",
         ),
-        (lambda: optimal_unbiased([0.0, 1.0], [0.5, np.nan], 1.0), "probabilities must be finite and not negative"),
+        (lambda: optimal_unbiased([0.0, 1.0], [0.5, np.nan], 1.0), "probabilities must be non-negative and finite"),
     ],
 )
 def test_what_is_wrong_with_unbiased_laws_is_named(call, message):
