@@ -26,9 +26,7 @@ class RegressionMoments(NormalVector):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dimension < 2:
-            raise ValueError(
-                "regression needs bounds of at least two columns, the response's last; got those of one column"
-            )
+            raise ValueError("regression needs bounds of at least two columns, the response last; got those of one")
 
     @property
     def regressors(self) -> int:
@@ -89,7 +87,6 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         if is_concrete(self.weights):
             weights = np.broadcast_to(np.asarray(self.weights, float), len(self.family.columns)).copy()
             object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "intercept", bool(self.intercept))
         super().__post_init__()
 
     @property
@@ -113,18 +110,17 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
     def coefficients(self) -> int:
         return self.family.regressors + self.intercept
 
-    def _origin(self) -> tuple[jax.Array, jax.Array]:
-        """Centres of the bounds in units of their half distances, and these."""
-        half = jnp.asarray(self.family.half)
-        return jnp.asarray(self.family.centre) / half, half
+    @property
+    def origin(self) -> jax.Array:
+        """Centres of the bounds, in units of half their distances."""
+        return jnp.asarray(self.family.centre) / self.family.half
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        d, n = self.family.regressors, self.count
-        origin, half = self._origin()
+        d, n, half = self.family.regressors, self.count, self.family.half
         first, second = self.family.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
         central = second - jnp.outer(within, within)
-        mean = within + origin
+        mean = within + self.origin
         least = jnp.maximum(self.deviations[d + 1], LEAST_VARIANCE)  # the first of the squares
         covariance, raised = with_least_eigenvalue(central[:d, :d], least if self.intercept else LEAST_VARIANCE)
         gram, right, square = covariance, central[:d, d], central[d, d]
@@ -153,7 +149,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         """
         d, n, p = self.family.regressors, self.count, self.coefficients
         mean, root, slope, intercept, deviation = self._standardised(params)
-        origin, half = self._origin()
+        origin, half = self.origin, self.family.half
         second = root @ root.T
         # rows of the design in terms of (1, u): (1, u − mean) with an intercept, else x itself; and their moments
         if self.intercept:
@@ -187,8 +183,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def _standardised(self, params: Params) -> tuple[jax.Array, ...]:
         """Means of x, root of their covariance, slopes, intercept, error deviation; in half distances of the bounds."""
-        d = self.family.regressors
-        _, half = self._origin()
+        d, half = self.family.regressors, self.family.half
         root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
         intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
         slope = params["coef"] * half[:d] / half[d]
@@ -199,9 +194,8 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         That is Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X explains a part and the rest is σ² χ²: only there
         errors are taken to be normal. Then all statistics get fresh noise. That rows are clamped is not replicated.
         """
-        d, n = self.family.regressors, self.count
+        d, n, origin = self.family.regressors, self.count, self.origin
         mean, root, slope, intercept, deviation = self._standardised(params)
-        origin, _ = self._origin()
         keys = jax.random.split(key, 3)
         z = jax.random.normal(keys[0], (d + 1,), deviation.dtype)
         # means of e, (x − mean) e and e²

@@ -12,7 +12,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_vector, params_of_free
+from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_parameters
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -40,8 +40,8 @@ class FamilyEstimator(PrivateEstimator):
     def __post_init__(self) -> None:
         if self.count is None:
             raise ValueError(
-                "count is missing: the number of records is taken to be public, since estimates and replicates need "
-                "it. If it is private, release it with a share of the budget and give what was released"
+                "count is missing: estimates and replicates need the number of records, which is taken to be public. "
+                "If it is private, release it with a share of the budget and give what was released"
             )
         object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
 
@@ -51,10 +51,10 @@ class FamilyEstimator(PrivateEstimator):
         return self.family.constraints
 
     def unconstrained(self, params: Params) -> jax.Array:
-        return free_vector(self.constraints, params)
+        return free_parameters(self.constraints, params)[0]
 
     def constrained(self, vector: Array, like: Params) -> Params:
-        return params_of_free(self.constraints, vector, like)
+        return free_parameters(self.constraints, like)[1](vector)
 
     @abc.abstractmethod
     def perturbed(self, key: Key, total: Array) -> jax.Array:
@@ -95,20 +95,17 @@ class SufficientStatisticsEstimator(FamilyEstimator):
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Additive):
-            raise TypeError(
-                "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
-                f"sensitivity=...), got {self.mechanism!r}: its releases are not sums"
-            )
+            kind = "one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., sensitivity=...)"
+            raise TypeError(f"mechanism must be {kind}, got {self.mechanism!r}: its releases are not sums")
         super().__post_init__()
         noise = self.mechanism.noise
         if self.mechanism.bounded:
             raise ValueError(
-                "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
+                "the mechanism must have a sensitivity, and no bounds: the estimator clamps records"
             )
         if noise.discrete and self.family.lattice_step is None:
-            raise ValueError(
-                f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
-            )
+            problem = "the mechanism must have continuous noise: the statistics are real numbers"
+            raise ValueError(f"{problem}, got {self.mechanism!r}")
         if is_concrete(self.family, self.mechanism, self.weights):
             sensitivity = float(self.sensitivity(noise.norm))
             with jax.enable_x64(True):
@@ -118,7 +115,6 @@ class SufficientStatisticsEstimator(FamilyEstimator):
             if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
                 stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
                 raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
-        object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
         if self.account_for_clamping and not self.family.accounts_for_clamping:
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
@@ -135,9 +131,8 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return Release(np.asarray(super().release(data, seed=seed))[None], self.mechanism)
 
     def release_values(self, release: Release | Array) -> jax.Array:
-        values, shape = release, self.mechanism.event_shape
-        if isinstance(release, Release):
-            values = values_released_by(self.mechanism, release)
+        shape = self.mechanism.event_shape
+        values = values_released_by(self.mechanism, release) if isinstance(release, Release) else release
         values = np.asarray(values, float)
         values = values[0] if values.shape == (1, *shape) else values
         if values.shape != shape:
