@@ -260,8 +260,8 @@ class Matched:
         if np.abs(gap).max() > max(self.tolerance, 0.1):
             warn(
                 f"the bias correction has not settled: after up to {self.steps} steps the mean of the replicates is "
-                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a probability "
-                "of 0, that may be the nearest. Where nearly all records are clamped, take wider bounds",
+                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a "
+                "probability of 0, that may be the nearest. Where nearly all records are clamped, take wider bounds",
                 BootstrapWarning,
             )
         away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit

@@ -81,8 +81,8 @@ class FamilyEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Noise on the sums of a family's statistics, times ``weights``, and the parameters that fit them. The mechanism
-    has no bounds and at least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
+    """Noise on the sums of a family's statistics, and the parameters that fit them. The mechanism has no bounds and at
+    least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
     """
 
     family: ParametricFamily
@@ -90,7 +90,6 @@ class SufficientStatisticsEstimator(FamilyEstimator):
     count: int = static()
     account_for_clamping: bool = static(default=False)
 
-    weights = 1.0
     fewest = 2
 
     def __post_init__(self) -> None:
@@ -100,14 +99,12 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         super().__post_init__()
         noise = self.mechanism.noise
         if self.mechanism.bounded:
-            raise ValueError(
-                "the mechanism must have a sensitivity, and no bounds: the estimator clamps records"
-            )
+            raise ValueError("the mechanism must have a sensitivity, and no bounds: the estimator clamps records")
         if noise.discrete and self.family.lattice_step is None:
             problem = "the mechanism must have continuous noise: the statistics are real numbers"
             raise ValueError(f"{problem}, got {self.mechanism!r}")
-        if is_concrete(self.family, self.mechanism, self.weights):
-            sensitivity = float(self.sensitivity(noise.norm))
+        if is_concrete(self.family, self.mechanism):
+            sensitivity = float(self.family.sensitivity(noise.norm))
             with jax.enable_x64(True):
                 scales = np.asarray(noise.over_columns(noise.standard_deviation))
             if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
@@ -119,10 +116,10 @@ class SufficientStatisticsEstimator(FamilyEstimator):
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
-        return self.mechanism.simulate(key, self.weights * total)
+        return self.mechanism.simulate(key, total)
 
     def estimate(self, values: Array) -> Estimated:
-        params, outside = self.solve(values / (self.weights * self.count))
+        params, outside = self.solve(values / self.count)
         covariance = self.covariance(params, noise=True)
         error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
         return Estimated(params, error, outside)
@@ -147,10 +144,6 @@ class SufficientStatisticsEstimator(FamilyEstimator):
     @property
     def privacy(self) -> str:
         return self.mechanism.guarantee.statement()
-
-    def sensitivity(self, order: int) -> float:
-        """Largest L1 (order 1) or L2 (order 2) change of the weighted sums if one record is replaced."""
-        return self.family.sensitivity(order)
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
@@ -178,13 +171,11 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return dist.MultivariateNormal(self.count * center, self.count * spread)
 
 
-def statistics_mechanism(
-    epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
-) -> Additive:
-    """Laplace noise of an L1 sensitivity, or Gaussian noise of an L2 sensitivity where delta is given."""
+def statistics_mechanism(family: ParametricFamily, epsilon: float, delta: float | None) -> Additive:
+    """Laplace noise for the L1 sensitivity of sums of statistics, or Gaussian for the L2 where delta is given."""
     if delta is None:
-        return LaplaceMechanism(epsilon, columns=columns, sensitivity=sensitivity)
-    return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
+        return LaplaceMechanism(epsilon, columns=family.columns, sensitivity=family.sensitivity(1))
+    return GaussianMechanism(epsilon, delta, columns=family.columns, sensitivity=family.sensitivity(2))
 
 
 def sufficient_statistics(
@@ -212,6 +203,6 @@ def sufficient_statistics(
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
-    sensitivity = family.sensitivity(1 if delta is None else 2)
-    mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
-    return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
+    return SufficientStatisticsEstimator(
+        family, statistics_mechanism(family, epsilon, delta), count, account_for_clamping
+    )

@@ -168,14 +168,14 @@ def _bootstrap(args: argparse.Namespace) -> int:
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "PrivateEstimator":
-    from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
+    from ldpbayes.bootstrap.regression import LeastSquaresEstimator
     from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
     least_squares = args.family == "least_squares"
     if args.family not in FAMILIES and not least_squares:
         raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, least_squares, got {args.family!r}")
-    family: Any = RegressionMoments if least_squares else getattr(ldp.bootstrap, FAMILIES[args.family])
+    family: Any = getattr(ldp.bootstrap, "NormalVector" if least_squares else FAMILIES[args.family])
     parameters = inspect.signature(family).parameters
     beyond = [f"--{name}" for name in values if name not in parameters]
     if least_squares:
