@@ -287,14 +287,14 @@ def parametric_bootstrap(
 
     Data were read once, when the release was made; everything here is post-processing and costs no privacy. A
     `BootstrapWarning` says that the release, or over a tenth of the replicates, is outside the estimator's domain, or
-    that some replicates are not finite.
+    that some replicates are not finite. ValueError if estimator, release and simulator do not fit.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
         One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
-        bounds, perturbs and estimates all by itself. A function that holds an array as long as the data is refused,
-        unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
+        bounds, perturbs and estimates all by itself. It must depend on its data, and not hold an array as long as they
+        are, unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
     release : Release or pytree of arrays
         What was released of the data: of a function, the parameters that it returned.
     simulator : callable, optional
@@ -310,12 +310,6 @@ def parametric_bootstrap(
         Of the result's intervals; see `BootstrapEstimate.interval`.
     batch_size : int
         Number of replicates that run at once; fewer take less memory. It changes no replicate.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the release is not one of the estimator; or a function has no simulator, the two do not fit, or the function
-        reads other data than its argument.
     """
     draws = at_least(2, "draws", draws)
     batch_size = at_least(1, "batch_size", batch_size)
@@ -327,9 +321,9 @@ def parametric_bootstrap(
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
     with jax.enable_x64(True):
         values = private.release_values(release)
-        if simulator is not None:
-            _check_simulator(private, simulator, values, public=private is estimator)
         estimate, reported = estimate_with_target(private, values, target)
+        if simulator is not None:
+            check_simulator(private, simulator, values, estimate.params, public=private is estimator)
         reported = jax.tree.map(np.asarray, reported)
         vector, unravel = ravel_pytree(reported)
         uncorrected = np.asarray(vector, float)
@@ -362,19 +356,20 @@ def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
         warn("; ".join(problems), BootstrapWarning)
 
 
-def _check_simulator(estimator: PrivateEstimator, simulator: Simulator, values: PyTree, *, public: bool) -> None:
-    """ValueError where a simulator does not fit an estimator and released values; or a function reads other data than
+def check_simulator(
+    estimator: PrivateEstimator, simulator: Simulator, values: PyTree, params: PyTree, public: bool = True
+) -> None:
+    """ValueError where a simulator does not fit released values and their estimate; or a function reads other data than
     its argument: it has to depend on that, and unless ``public`` it must not hold arrays of as many rows as data have.
     """
     key = jax.random.key(0)
-    params = jax.eval_shape(lambda values: estimator.estimate(values).params, values)
     try:
         data = jax.eval_shape(simulator, key, params)
         traced, simulated = jax.make_jaxpr(estimator.randomize, return_shape=True)(key, data)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ValueError(
-            "simulator does not fit: the estimator cannot be run on what the simulator returns for the released "
-            f"parameters. {type(error).__name__}: {error}"
+            "simulator does not fit: the estimator cannot be run on what it returns for the estimated parameters. "
+            f"{type(error).__name__}: {error}"
         ) from error
     shapes, released_shapes, simulated_shapes = (jax.tree.map(np.shape, tree) for tree in (data, values, simulated))
     if released_shapes != simulated_shapes:

@@ -36,10 +36,8 @@ Constraints = Mapping[str, Constraint]
 
 
 def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
-    """Parameters as a vector (q,) in which any step is allowed, and the parameters of such vectors.
-
-    Bijections are NumPyro's, but for probabilities, which may be 0 and 1: a vector has their values, and the nearest
-    probabilities stand for it.
+    """Parameters as a vector (q,) in which any step is allowed, and the parameters of such vectors: by bijections of
+    NumPyro, but for probabilities, which may be 0 and 1. A vector has these themselves, and the nearest stand for it.
     """
 
     def bijection(constraint: Constraint) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
@@ -69,7 +67,6 @@ class ParametricFamily(abc.ABC):
     known: ClassVar[tuple[str, ...]] = ()  # arguments of that law that are fields; the others are parameters
     event_shape: tuple[int, ...] = ()  # of a record
     record_range: tuple[float, float] = (-math.inf, math.inf)  # that records have, and bounds are inside
-    record_name: ClassVar[str] = "finite numbers"  # what records are, in error messages
     lower: Array
     upper: Array
 
@@ -138,13 +135,14 @@ class ParametricFamily(abc.ABC):
 
     def checked(self, data: Array) -> np.ndarray:
         """Records as an array (n, *event), or ValueError."""
-        x, (low, high) = np.asarray(data), self.record_range
+        x, (low, high), lattice = np.asarray(data), self.record_range, self.lattice_step is not None
         if x.ndim == 0 or x.shape[1:] != self.event_shape or not x.size or x.dtype.kind not in "iufb":
             takes = f"rows (n, {self.event_shape[0]}) of numbers" if self.event_shape else "an array of numbers (n,)"
             got = f"shape {x.shape} of {x.dtype} (drop or impute missing records first)"
             raise ValueError(f"{type(self).__name__} takes {takes}, got {got}")
-        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
-        refuse(bad, f"records must be {self.record_name} from {low:g} to {high:g}; {{}} are not", x)
+        bad = ~np.isfinite(x) | (x < low) | (x > high) | (lattice & (x != np.round(x)))
+        kind = f"{'whole' if lattice else 'finite'} numbers from {low:g} to {high:g}"
+        refuse(bad, f"records of {type(self).__name__} are {kind}; {{}} are not", x)
         return x.astype(float)
 
 
@@ -155,6 +153,10 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
             bounds = "bounds, chosen without looking at the data"
             raise ValueError(f"{type(tree).__name__} needs {bounds}: {name} is missing")
         checked_field(tree, name, allowed, ok)
+    if np.shape(tree.lower) != np.shape(tree.upper):
+        raise ValueError(
+            f"lower has shape {np.shape(tree.lower)}, upper has {np.shape(tree.upper)}: they must be equal"
+        )
     check_order(tree.lower, tree.upper)
 
 
@@ -166,7 +168,6 @@ class Multinomial(ParametricFamily):
 
     base: ClassVar = dist.CategoricalProbs
     lattice_step: ClassVar[float] = 1.0
-    record_name: ClassVar[str] = "codes"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
@@ -220,9 +221,6 @@ class NormalVector(ParametricFamily):
 
     def __post_init__(self) -> None:
         check_bounds(self, "finite numbers, one a column", lambda a: np.isfinite(a) & (a.ndim == 1))
-        if np.shape(self.lower) != np.shape(self.upper):
-            shapes = f"{np.shape(self.lower)} and {np.shape(self.upper)}"
-            raise ValueError(f"lower and upper must be arrays, one a column; got shapes {shapes}")
 
     @property
     def event_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -352,9 +350,8 @@ class NumberFamily(ParametricFamily):
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Law of a clamped record: a rule for its density, and last the masses of the bounds.
-
-        The rule is Gauss's, in the `coordinate`. Its two panels meet near the mode: nodes are closest together there.
+        """Law of a clamped record: Gauss's rule for its density in the `coordinate`, and last the masses of the bounds.
+        Two panels meet near the mode: nodes are closest together there.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
         bounds = [jnp.asarray(bound, float) for bound in (self.lower, self.upper)]
@@ -445,10 +442,8 @@ class NumberFamily(ParametricFamily):
         return params_of(vector), at_edge | (error > SETTLED)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of a clamped record's statistics.
-
-        J is the derivative of the expectation that the estimate inverts. Where nothing is clamped and there is no noise
-        that is the inverse of the Fisher information.
+        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, with V the covariance of a clamped record's statistics and J the derivative of the
+        expectation that the estimate inverts: the inverse Fisher information without clamping and noise.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
@@ -473,13 +468,10 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     return right / jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
 
 
-# --- one parameter, whose statistic is the record itself -------------------------------------------------------------
-
-
 class OneParameterFamily(NumberFamily):
-    """A family whose statistic is the record, and whose parameter is a monotone function of its mean.
+    """A family whose statistic is the record, and whose parameter is a monotone function of its mean (`of_mean`).
 
-    A subclass has its NumPyro law (`base`), the `ranges` of the parameter, `of_mean` and `reach`.
+    A subclass also has its NumPyro law (`base`), the `ranges` of the parameter, and `reach`.
     """
 
     def statistics(self, x: Array) -> jax.Array:
@@ -506,7 +498,6 @@ class Counts(OneParameterFamily):
     """Whole numbers from 0 to ``upper``, to which larger ones are clamped."""
 
     record_range = (0.0, math.inf)
-    record_name: ClassVar[str] = "whole numbers"
     lattice_step: ClassVar[float] = 1.0
     lower = 0.0
 
@@ -523,16 +514,13 @@ class Binomial(Counts):
     trials: int = static()
 
     base: ClassVar = dist.BinomialProbs
-    known: ClassVar = ("total_count",)
-    record_name: ClassVar[str] = "numbers of successes"
     ranges = {"probs": (0.0, 1.0)}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
 
-    @property
-    def total_count(self) -> int:
-        return self.trials
+    def distribution(self, params: Params) -> dist.Distribution:
+        return dist.BinomialProbs(params["probs"], self.trials, validate_args=False)
 
     @property
     def upper(self) -> float:  # type: ignore[override]
@@ -671,9 +659,6 @@ class NormalMean(OneParameterFamily, NormalLaw):
     known: ClassVar = ("scale",)
 
 
-# --- two parameters -------------------------------------------------------------------------------------------------
-
-
 @pytree_dataclass
 class Normal(NormalLaw):
     """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``, as NumPyro's.
@@ -773,10 +758,8 @@ class Gamma(ScaledStatistics, GammaLaw):
         return jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate])
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation.
-
-        A mean of x outside the bounds is brought there. Where the logarithm of the mean is not above the mean of the
-        logarithm, there is no maximum: the largest concentration is taken.
+        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x outside the
+        bounds is brought there. Where this gap is not positive there is no maximum: the largest k is taken.
         """
         least, most = self._extremes()
         log_x, x = least + (most - least) * mean

@@ -16,7 +16,7 @@ from numpyro.infer import init_to_median
 
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
-from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, estimate_with_target
+from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimate_with_target
 from ldpbayes.bootstrap.statistics import values_released_by
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
@@ -125,18 +125,12 @@ def m_estimator(
         raise TypeError(f"simulator must be a function (key, parameters) -> records, got {simulator!r}")
     result = m_estimate(loss, release, method, seed=seed, **options)
     with jax.enable_x64(True):
-        solver = result._solver
+        solver, start = result._solver, jnp.asarray(result.params)
         unravel = jnp.asarray if solver.unravel is np.asarray else solver.unravel  # the first takes no tracer
-        shape = np.shape(release.values)
-        try:
-            records = jax.eval_shape(simulator, jax.random.key(0), unravel(jnp.asarray(result.params)))
-        except (TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"simulator does not fit the parameters of the loss: {error}") from error
-        if np.shape(records) != shape:
-            raise ValueError(f"simulator returns records of shape {np.shape(records)}, the release has {shape}")
         key = jax.random.split(jax.random.key(seed))[0]  # as `m_estimate` has it
-        start = jnp.asarray(result.params)
-        return LossEstimator(solver.estimator.settled, start, key, shape[0], simulator, unravel)
+        estimator = LossEstimator(solver.estimator.settled, start, key, release.count, simulator, unravel)
+        check_simulator(estimator, simulator, estimator.release_values(release), unravel(start))
+        return estimator
 
 
 @pytree_dataclass
@@ -266,7 +260,7 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments; a sketch, which holds no number of records, is refused.
+        NumPyro model and its arguments, but no sketch.
     site : str, optional
         The site whose values are the data; by default the model's only site that is observed or, if none is, the only
         one that is not a parameter.
@@ -291,15 +285,12 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
                 observed.append(name)
 
     jax.eval_shape(describe, jax.random.key(0))
-    listed = ", ".join(shapes)
     if site is not None and site not in shapes:
-        raise ValueError(f"the model has no sample site {site!r}; its sites are {listed}")
+        raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(shapes)}")
 
     def simulator(key: Key, params: Mapping[str, Array]) -> Array:
         if not isinstance(params, Mapping):
             raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
-        if stray := [repr(name) for name in params if name not in shapes]:
-            raise ValueError(f"parameters {', '.join(stray)} are no sample sites of the model; its sites are {listed}")
         candidates = [site] if site else observed or [name for name in shapes if name not in params]
         if len(candidates) != 1:
             kinds = "are observed" if observed else "are not among the parameters"
@@ -308,10 +299,9 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
                 "parameters that the model has, and site= where it has other sites"
             )
         (data,) = candidates
-        if data in params:
-            raise ValueError(f"site {data!r} is to be simulated, and is given as a parameter")
-        if missing := [repr(name) for name in shapes if name != data and name not in params]:
-            raise ValueError(f"parameters lack values of the model's sites {', '.join(missing)}")
+        needed = [name for name in shapes if name != data]
+        if set(params) != set(needed):
+            raise ValueError(f"site {data!r} is simulated, from values of {', '.join(needed)}; got {', '.join(params)}")
         for name, value in params.items():
             if np.shape(value) != shapes[name]:
                 raise ValueError(f"site {name!r} has shape {shapes[name]}, the parameter has {np.shape(value)}")

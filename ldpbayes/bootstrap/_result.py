@@ -145,17 +145,11 @@ class BootstrapEstimate(Estimate):
     def interval(
         self, level: float = 0.95, kind: str | Interval | None = None, *, side: str = "both"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of confidence intervals.
+        """Lower and upper ends (p,) of confidence intervals; level and side as for `Estimate.interval`.
 
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1; ValueError if there are fewer replicates than it needs.
-        kind : str or Interval, optional
-            ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are standard errors), ``"log"`` (pivotal on
-            the logarithmic scale), or one such as ``Transformed(forward, inverse)``. By default the result's.
-        side : {"both", "lower", "upper"}
-            Which ends the interval has; the other end is infinite.
+        The kind, by default the result's, is ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are
+        standard errors), ``"log"`` (pivotal on the logarithmic scale) or an `Interval` such as ``Transformed(forward,
+        inverse)``. ValueError if there are fewer replicates than the level needs.
         """
         if kind is not None:
             return dataclasses.replace(self, kind=kind).interval(level, side=side)

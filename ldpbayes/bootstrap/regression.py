@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from numpyro.distributions import constraints
 
+from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
@@ -37,23 +38,16 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         if self.regressors < 1:
             raise ValueError("regression needs bounds of at least two columns, the response last; got those of one")
         super().__post_init__()
+        at_least(self.regressors + 3, "count", self.count)
 
     @property
     def regressors(self) -> int:
         return self.family.dimension - 1
 
     @property
-    def fewest(self) -> int:  # type: ignore[override]
-        return self.family.dimension + 2
-
-    @property
     def deviations(self) -> jax.Array:
         """Standard deviations of the noise in the mean of each statistic."""
         return jnp.broadcast_to(jnp.sqrt(self.mechanism.noise.variance) / self.count, len(self.family.columns))
-
-    @property
-    def coefficients(self) -> int:
-        return self.regressors + self.intercept
 
     @property
     def origin(self) -> jax.Array:
@@ -75,7 +69,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
             covariance, raised = gram - square_of_mean[:d, :d], raised | gram_raised
             right, square = right + square_of_mean[:d, d], square + square_of_mean[d, d]
         slope = jnp.linalg.solve(gram, right)
-        variance = (square - slope @ right) * n / (n - self.coefficients)
+        variance = (square - slope @ right) * n / (n - d - self.intercept)
         raised_variance = jnp.maximum(variance, LEAST_VARIANCE)
         params = {
             "coef": slope * half[d] / half[:d],
@@ -92,7 +86,8 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
         equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
         """
-        d, n, p = self.regressors, self.count, self.coefficients
+        d, n = self.regressors, self.count
+        p = d + self.intercept
         mean, root, slope, intercept, deviation = self._standardised(params)
         origin, half = self.origin, self.family.half
         second = root @ root.T

@@ -39,10 +39,7 @@ class FamilyEstimator(PrivateEstimator):
 
     def __post_init__(self) -> None:
         if self.count is None:
-            raise ValueError(
-                "count is missing: estimates and replicates need the number of records, which is taken to be public. "
-                "If it is private, release it with a share of the budget and give what was released"
-            )
+            raise ValueError("count is missing: a public number, or one released with a share of the budget")
         object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
 
     @property

@@ -552,7 +552,7 @@ def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_informatio
         (lambda: bootstrap.Normal(0.0, 1.0).checked([[1.0]]), "array of numbers"),
         (lambda: bootstrap.Normal(0.0, 1.0).checked([1.0, np.nan]), "finite"),
         (lambda: bootstrap.Poisson(5).checked([1.5]), "whole"),
-        (lambda: bootstrap.Bernoulli().checked([2]), "successes"),
+        (lambda: bootstrap.Bernoulli().checked([2]), "from 0 to 1"),
         (lambda: bootstrap.Multinomial(3).checked([3]), "from 0 to 2"),
         (lambda: bootstrap.NormalVector([0.0], [1.0]).checked([[1.0, 2.0]]), "rows"),
     ],

@@ -178,9 +178,9 @@ def test_what_does_not_fit_is_named(warner, location):
         maximum_likelihood(discrete, release)
     with pytest.raises(ValueError, match="make the estimator with this release"):
         estimator.release_values(release)
-    with pytest.raises(ValueError, match="simulator returns records of shape \\(3,\\), the release has"):
+    with pytest.raises(ValueError, match="simulator or release does not fit"):
         m_estimator(distance, located(), "dr", simulator=lambda key, theta: jnp.zeros(3), start=0.9)
-    with pytest.raises(ValueError, match="simulator does not fit the parameters"):
+    with pytest.raises(ValueError, match="simulator does not fit"):
         m_estimator(distance, located(), "dr", simulator=lambda key, theta: theta["loc"], start=0.9)
     with pytest.raises(TypeError, match="simulator must be a function"):
         m_estimator(losses.squared(), located(), "dr", simulator=None)
