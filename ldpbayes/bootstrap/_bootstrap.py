@@ -120,16 +120,10 @@ class Replicates(NamedTuple):
     outside: Array  # whether the release was outside the domain (draws,)
 
 
-def _estimated(estimator: PrivateEstimator, values: PyTree, target: Target | None = None) -> tuple[Estimated, PyTree]:
-    """The estimate from released values, and its reported part, or a user's target of the parameters."""
-    estimate = estimator.estimate(values)
-    if target is None:
-        return estimate, estimator.target(estimate.params)
-    # standard errors by a formula are those of the estimator's own target
-    return estimate._replace(standard_error=None), target(estimate.params)
-
-
-estimate_with_target = jax.jit(_estimated, static_argnames="target")
+@jax.jit
+def estimated(estimator: PrivateEstimator, values: PyTree) -> Estimated:
+    """Parameters from released values, compiled once for all estimators of a kind."""
+    return estimator.estimate(values)
 
 
 @pytree_dataclass
@@ -157,9 +151,11 @@ class Replication:
             else:
                 keys = jax.random.split(key)
                 values = estimator.randomize(keys[1], self.simulator(keys[0], params))
-            estimate, reported = _estimated(estimator, values, self.target)
-            flat = ravel_pytree(reported)[0]
-            return Replicates(estimator.unconstrained(estimate.params), flat, estimate.standard_error, estimate.outside)
+            found, error, outside = estimator.estimate(values)
+            reported = ravel_pytree(self.report(found))[0]
+            # an error by a formula is that of the estimator's own target
+            error = error if self.target is None else None
+            return Replicates(estimator.unconstrained(found), reported, error, outside)
 
         draws = len(self.keys)
         batches = -(-draws // self.batch_size)
@@ -317,18 +313,16 @@ def parametric_bootstrap(
     if correction is not None and not isinstance(correction, OneStep | Matched):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
     private = estimator if isinstance(estimator, PrivateEstimator) else FunctionEstimator(estimator)
-    if simulator is None and isinstance(private, FunctionEstimator):
-        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
     with jax.enable_x64(True):
         values = private.release_values(release)
-        estimate, reported = estimate_with_target(private, values, target)
+        estimate = estimated(private, values)
         if simulator is not None:
             check_simulator(private, simulator, values, estimate.params, public=private is estimator)
-        reported = jax.tree.map(np.asarray, reported)
-        vector, unravel = ravel_pytree(reported)
-        uncorrected = np.asarray(vector, float)
         keys = jax.random.split(jax.random.key(seed), draws)
         replication = Replication(private, keys, simulator, target, batch_size)
+        reported = jax.tree.map(np.asarray, replication.report(estimate.params))
+        vector, unravel = ravel_pytree(reported)
+        uncorrected = np.asarray(vector, float)
         if correction is None:
             params, replicates = uncorrected, replication.replicates(estimate.params)
         else:
@@ -367,16 +361,12 @@ def check_simulator(
         data = jax.eval_shape(simulator, key, params)
         traced, simulated = jax.make_jaxpr(estimator.randomize, return_shape=True)(key, data)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(
-            "simulator does not fit: the estimator cannot be run on what it returns for the estimated parameters. "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    shapes, released_shapes, simulated_shapes = (jax.tree.map(np.shape, tree) for tree in (data, values, simulated))
-    if released_shapes != simulated_shapes:
-        raise ValueError(
-            "simulator or release does not fit: of simulated data the estimator makes values of shapes "
-            f"{simulated_shapes}, those released have {released_shapes}"
-        )
+        problem = "the estimator cannot be run on what it returns for the estimated parameters"
+        raise ValueError(f"simulator does not fit: {problem}. {type(error).__name__}: {error}") from error
+    shapes, released, again = (jax.tree.map(np.shape, tree) for tree in (data, values, simulated))
+    if released != again:
+        problem = f"of simulated data the estimator makes values of shapes {again}, those released have {released}"
+        raise ValueError(f"simulator or release does not fit: {problem}")
     rows = {leaf.shape[:1] for leaf in jax.tree.leaves(data)}
     if not isinstance(estimator, FunctionEstimator):
         count = getattr(estimator, "count", None)
@@ -385,16 +375,13 @@ def check_simulator(
             raise ValueError(f"simulator does not fit: {problem}")
         return
     if not _depends_on_data(traced.jaxpr):
-        raise ValueError(
-            "the estimator does not depend on the data it is given: it would read other data in every replicate. Write "
-            "it as a function of (key, data)"
-        )
+        raise ValueError("the estimator does not depend on its argument, data: every replicate would read other data")
     held = [np.shape(const) for const in _constants(traced) if np.shape(const)[:1] in rows - {(), (1,)}]
     if held and not public:
         raise ValueError(
-            f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
-            "every replicate: if that is data, it costs privacy anew each time. If all that the estimator holds is "
-            "public, such as a grid, say so by ldpbayes.bootstrap.FunctionEstimator(function)"
+            f"the estimator holds an array of shape {held[0]}, as many rows as there are records: data would be read "
+            "in every replicate, and cost privacy anew. If all that it holds is public, such as a grid, give "
+            "ldpbayes.bootstrap.FunctionEstimator(function)"
         )
 
 

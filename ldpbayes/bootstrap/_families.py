@@ -150,13 +150,10 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
     """ValueError unless the fields ``lower`` and ``upper`` are given, allowed and in order."""
     for name in ("lower", "upper"):
         if getattr(tree, name) is None:
-            bounds = "bounds, chosen without looking at the data"
-            raise ValueError(f"{type(tree).__name__} needs {bounds}: {name} is missing")
+            raise ValueError(f"{type(tree).__name__} needs bounds, chosen without the data: {name} is missing")
         checked_field(tree, name, allowed, ok)
     if np.shape(tree.lower) != np.shape(tree.upper):
-        raise ValueError(
-            f"lower has shape {np.shape(tree.lower)}, upper has {np.shape(tree.upper)}: they must be equal"
-        )
+        raise ValueError(f"lower and upper must have one shape, got {np.shape(tree.lower)} and {np.shape(tree.upper)}")
     check_order(tree.lower, tree.upper)
 
 
@@ -709,26 +706,20 @@ class ScaledStatistics(NumberFamily):
     def natural(self, x: Array) -> jax.Array:
         """The statistics (*batch, 2) in their own units."""
 
-    @abc.abstractmethod
-    def natural_mean(self, params: Params) -> jax.Array:
-        """Their expectation (2,) for a record that is not clamped."""
-
-    def _extremes(self) -> tuple[jax.Array, jax.Array]:
+    def extremes(self) -> tuple[jax.Array, jax.Array]:
+        """Their least and their largest values (2,) between the bounds."""
         ends = [self.natural(jnp.asarray(end, float)) for end in (self.lower, self.upper)]
         return jnp.minimum(*ends), jnp.maximum(*ends)
 
-    def _scaled(self, natural: jax.Array) -> jax.Array:
-        least, most = self._extremes()
+    def scaled(self, natural: jax.Array) -> jax.Array:
+        least, most = self.extremes()
         return (natural - least) / (most - least)
 
     def statistics(self, x: Array) -> jax.Array:
-        return self._scaled(self.natural(self.clamp(x)))
+        return self.scaled(self.natural(self.clamp(x)))
 
     def sensitivity(self, order: int) -> float:
         return {1: 2.0, 2: math.sqrt(2.0)}[order]  # between the bounds: both statistics move from 0 to 1 or back
-
-    def mean(self, params: Params) -> jax.Array:
-        return self._scaled(self.natural_mean(params))
 
 
 @pytree_dataclass
@@ -753,15 +744,15 @@ class Gamma(ScaledStatistics, GammaLaw):
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), x], axis=-1)
 
-    def natural_mean(self, params: Params) -> jax.Array:
+    def mean(self, params: Params) -> jax.Array:
         concentration, rate = params["concentration"], params["rate"]
-        return jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate])
+        return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x outside the
         bounds is brought there. Where this gap is not positive there is no maximum: the largest k is taken.
         """
-        least, most = self._extremes()
+        least, most = self.extremes()
         log_x, x = least + (most - least) * mean
         inside = jnp.clip(x, self.lower, self.upper)
         ks, rates = self.ranges["concentration"], self.ranges["rate"]
@@ -798,9 +789,9 @@ class Beta(ScaledStatistics):
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), jnp.log1p(-x)], axis=-1)
 
-    def natural_mean(self, params: Params) -> jax.Array:
+    def mean(self, params: Params) -> jax.Array:
         both = jnp.stack([params["concentration1"], params["concentration0"]])
-        return special.digamma(both) - special.digamma(jnp.sum(both))
+        return self.scaled(special.digamma(both) - special.digamma(jnp.sum(both)))
 
     def reach(self, record: dist.Beta) -> tuple[Array, Array, Array]:
         one, zero = record.concentration1, record.concentration0

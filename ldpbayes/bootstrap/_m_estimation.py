@@ -16,7 +16,7 @@ from numpyro.infer import init_to_median
 
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
-from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimate_with_target
+from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimated
 from ldpbayes.bootstrap.statistics import values_released_by
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
@@ -234,7 +234,7 @@ def maximum_likelihood(
         free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
         space = _search_space(free, first)
         estimator = MaximumLikelihoodEstimator(model, release.mechanism, first, space, release.count)
-        fit, _ = estimate_with_target(estimator, estimator.release_values(release))
+        fit = estimated(estimator, estimator.release_values(release))
         # at the end of the space the likelihood is flat, and no place to start from
         return estimator if fit.outside else dataclasses.replace(estimator, start=fit.params)
 
@@ -294,17 +294,13 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
         candidates = [site] if site else observed or [name for name in shapes if name not in params]
         if len(candidates) != 1:
             kinds = "are observed" if observed else "are not among the parameters"
-            raise ValueError(
-                f"which site has the data? {len(candidates)} {kinds}: {', '.join(candidates) or 'none'}; give all "
-                "parameters that the model has, and site= where it has other sites"
-            )
+            names = ", ".join(candidates) or "none"
+            raise ValueError(f"which site has the data? {len(candidates)} {kinds}: {names}; give site=")
         (data,) = candidates
-        needed = [name for name in shapes if name != data]
-        if set(params) != set(needed):
-            raise ValueError(f"site {data!r} is simulated, from values of {', '.join(needed)}; got {', '.join(params)}")
-        for name, value in params.items():
-            if np.shape(value) != shapes[name]:
-                raise ValueError(f"site {name!r} has shape {shapes[name]}, the parameter has {np.shape(value)}")
+        needed = {name: shape for name, shape in shapes.items() if name != data}
+        got = {name: np.shape(value) for name, value in params.items()}
+        if got != needed:
+            raise ValueError(f"site {data!r} is simulated from values of shapes {needed}, got {got}")
         return run(key, dict(params))[data]["value"]
 
     return simulator

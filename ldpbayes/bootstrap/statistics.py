@@ -20,11 +20,9 @@ from ldpbayes.mechanisms.additive import Additive
 
 def values_released_by(mechanism: Mechanism, release: Release) -> Array:
     """The values of a release; ValueError unless it has some, and they are of this mechanism."""
-    if not release.mechanism == mechanism:
-        raise ValueError(
-            f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: make the estimator "
-            "with this release, or with its bounds, budget and count"
-        )
+    if release.mechanism != mechanism:
+        advice = "make the estimator with this release, or with its bounds, budget and count"
+        raise ValueError(f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: {advice}")
     if release.values is None:
         raise ValueError("a release without values has nothing to estimate from")
     return release.values
@@ -130,10 +128,8 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         values = np.asarray(values, float)
         values = values[0] if values.shape == (1, *shape) else values
         if values.shape != shape:
-            raise ValueError(
-                f"a release of statistics is one value of shape {shape}, got {values.shape}: raw records are given to "
-                "the estimator's release(), and never to the bootstrap"
-            )
+            advice = "give raw records to the estimator's release(), and never to the bootstrap"
+            raise ValueError(f"a release of statistics is one value of shape {shape}, got {values.shape}: {advice}")
         if not np.isfinite(values).all():
             raise ValueError(f"released statistics must be finite, got {values}")
         return jnp.asarray(values)
@@ -200,6 +196,5 @@ def sufficient_statistics(
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
-    return SufficientStatisticsEstimator(
-        family, statistics_mechanism(family, epsilon, delta), count, account_for_clamping
-    )
+    mechanism = statistics_mechanism(family, epsilon, delta)
+    return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)
