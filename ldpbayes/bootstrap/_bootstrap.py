@@ -166,9 +166,6 @@ class Replication:
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
 
 
-Corrected = tuple[np.ndarray, Replicates]  # the corrected target (p,) of estimated parameters, with its replicates
-
-
 @jax.jit
 def _allowed(estimator: PrivateEstimator, vector: Array, like: PyTree) -> tuple[PyTree, jax.Array]:
     """Parameters of a vector, and the vector that they have, which is another one at an edge."""
@@ -187,7 +184,8 @@ class OneStep:
     Where that is no parameter, such as a negative scale, it is the nearest.
     """
 
-    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+    def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
+        """The corrected target (p,) of estimated parameters, with its replicates."""
         replicates, nearest = replication.replicates(params), replication.estimator.nearest
         flat, unravel = ravel_pytree(replication.report(params))
         bias = _mean(replicates.target) - np.asarray(flat)
@@ -216,7 +214,7 @@ class Matched:
         at_least(1, "steps", self.steps)
         checked("tolerance", self.tolerance, *ONE_ABOVE_0)
 
-    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+    def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
         estimator = replication.estimator
 
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
@@ -363,20 +361,16 @@ def check_simulator(
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         problem = "the estimator cannot be run on what it returns for the estimated parameters"
         raise ValueError(f"simulator does not fit: {problem}. {type(error).__name__}: {error}") from error
-    shapes, released, again = (jax.tree.map(np.shape, tree) for tree in (data, values, simulated))
+    released, again = (jax.tree.map(np.shape, tree) for tree in (values, simulated))
     if released != again:
         problem = f"of simulated data the estimator makes values of shapes {again}, those released have {released}"
         raise ValueError(f"simulator or release does not fit: {problem}")
-    rows = {leaf.shape[:1] for leaf in jax.tree.leaves(data)}
     if not isinstance(estimator, FunctionEstimator):
-        count = getattr(estimator, "count", None)
-        if count is not None and rows != {(count,)}:
-            problem = f"the estimator is for {count} records, those that it makes have shapes {shapes}"
-            raise ValueError(f"simulator does not fit: {problem}")
         return
     if not _depends_on_data(traced.jaxpr):
         raise ValueError("the estimator does not depend on its argument, data: every replicate would read other data")
-    held = [np.shape(const) for const in _constants(traced) if np.shape(const)[:1] in rows - {(), (1,)}]
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
+    held = [np.shape(const) for const in _constants(traced) if np.ndim(const) and len(const) in rows]
     if held and not public:
         raise ValueError(
             f"the estimator holds an array of shape {held[0]}, as many rows as there are records: data would be read "

@@ -119,11 +119,11 @@ class ParametricFamily(abc.ABC):
         """
         return self.solve(mean)
 
-    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array | None:
-        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`, None where it is not known;
-        with noise of this variance in the sum of each statistic.
+    @abc.abstractmethod
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Asymptotic covariance (p, p) of the flat estimate of `solve`, or if ``clamped`` of `solve_clamped`, with noise
+        of this variance in the sum of each statistic.
         """
-        return None
 
     @abc.abstractmethod
     def nearest(self, params: Params) -> Params:

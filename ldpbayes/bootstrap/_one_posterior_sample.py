@@ -170,10 +170,8 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     family : ParametricFamily
         `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
         are clamped.
-    count : int
-        Number of records, public; neighbouring data sets have the same number.
-    epsilon : float
-        Budget, for replacing one record.
+    count, epsilon
+        As for `sufficient_statistics`.
     lower, upper : float
         Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
     """

@@ -170,10 +170,8 @@ def least_squares(
     lower, upper : array_like (d + 1,)
         Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs. Those of the
         response should hold nearly all of it: replicates are not clamped, since nothing is known of the law of x.
-    count : int
-        Number of records, public; neighbouring data sets have the same number.
-    epsilon, delta : float
-        Budget, for replacing one record.
+    count, epsilon, delta
+        As for `sufficient_statistics`.
     intercept : bool
         Whether the model has an intercept.
     """

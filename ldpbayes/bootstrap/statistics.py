@@ -56,6 +56,8 @@ class FamilyEstimator(PrivateEstimator):
         """Values released of the sum of the statistics."""
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
+        if len(data) != self.count:
+            raise ValueError(f"the estimator is for {self.count} records, got {len(data)}")
         return self.perturbed(key, self.family.statistics(data).sum(axis=0))
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
@@ -67,11 +69,8 @@ class FamilyEstimator(PrivateEstimator):
         """Read records (n, *event), and release values of them; for simulation and studies. To release real data use a
         cryptographically secure source of random numbers.
         """
-        records = self.family.checked(data)
-        if len(records) != self.count:
-            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
         with jax.enable_x64(True):
-            return np.asarray(self.randomize(jax.random.key(seed), records))
+            return np.asarray(self.randomize(jax.random.key(seed), self.family.checked(data)))
 
 
 @pytree_dataclass
@@ -115,9 +114,8 @@ class SufficientStatisticsEstimator(FamilyEstimator):
 
     def estimate(self, values: Array) -> Estimated:
         params, outside = self.solve(values / self.count)
-        covariance = self.covariance(params, noise=True)
-        error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
-        return Estimated(params, error, outside)
+        variances = jnp.diagonal(self.covariance(params, noise=True))
+        return Estimated(params, jnp.sqrt(jnp.maximum(variances, 0.0)), outside)
 
     def release(self, data: Array, *, seed: int) -> Release:
         return Release(np.asarray(super().release(data, seed=seed))[None], self.mechanism)
@@ -142,7 +140,7 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
         return self.family.solve_clamped(mean) if self.account_for_clamping else self.family.solve(mean)
 
-    def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
+    def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
         variance = self.mechanism.noise.variance if noise else 0.0
         return self.family.covariance(params, variance, self.count, clamped=self.account_for_clamping)
