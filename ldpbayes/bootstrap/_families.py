@@ -121,8 +121,8 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Asymptotic covariance (p, p) of the flat estimate of `solve`, or if ``clamped`` of `solve_clamped`, with noise
-        of this variance in the sum of each statistic.
+        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`, with a variance ``noise`` in
+        the sum of each statistic.
         """
 
     @abc.abstractmethod
@@ -313,7 +313,7 @@ class NumberFamily(ParametricFamily):
     All else follows from nodes of the clamped law.
     """
 
-    open_range: ClassVar[str | None] = None  # how bounds are inside the range of records, if its ends are not allowed
+    open_range: ClassVar[str | None] = None  # what bounds are, and why, if an end of the range of records is none
     coordinate: ClassVar[tuple[Callable[[Array], Array], Callable[[Array], Array]]] = (lambda x: x, lambda y: y)
     """The coordinate in which the density and all statistics are smooth, as a function of the record; its inverse."""
 
@@ -327,7 +327,8 @@ class NumberFamily(ParametricFamily):
             inside = (bound > low) & (bound < high) if self.open_range else (bound >= low) & (bound <= high)
             return (bound.ndim == 0) & np.isfinite(bound) & inside & (not lattice or bound == np.round(bound))
 
-        check_bounds(self, f"a {'whole' if lattice else 'finite'} number{span}{self.open_range or ''}", ok)
+        reason = f", {self.open_range}" if self.open_range else ""
+        check_bounds(self, f"a {'whole' if lattice else 'finite'} number{span}{reason}", ok)
 
     @property
     @abc.abstractmethod
@@ -600,7 +601,7 @@ class GammaLaw(NumberFamily):
 
     base: ClassVar = dist.Gamma
     record_range = (0.0, math.inf)
-    open_range: ClassVar[str | None] = ", and positive: its logarithm is a statistic"
+    open_range: ClassVar[str | None] = "positive: its logarithm is a statistic"
     coordinate: ClassVar = (jnp.log, jnp.exp)
 
     def reach(self, record: dist.Gamma) -> tuple[Array, Array, Array]:
@@ -781,7 +782,7 @@ class Beta(ScaledStatistics):
 
     base: ClassVar = dist.Beta
     record_range = (0.0, 1.0)
-    open_range: ClassVar[str | None] = ", and inside: logarithms of x and 1 - x are the statistics"
+    open_range: ClassVar[str | None] = "inside: logarithms of x and 1 - x are the statistics"
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
     coordinate: ClassVar = (special.logit, special.expit)
     ranges = {"concentration0": (0.01, 1e3), "concentration1": (0.01, 1e3)}

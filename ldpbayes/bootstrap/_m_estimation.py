@@ -93,8 +93,7 @@ class LossEstimator(RecordsEstimator):
 
 
 def _rows(values: Array) -> jax.Array:
-    values = jnp.asarray(values, float)
-    return values if values.ndim == 2 else values[:, None]
+    return jnp.asarray(values, float).reshape(len(values), -1)
 
 
 def m_estimator(
