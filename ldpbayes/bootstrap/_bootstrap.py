@@ -161,9 +161,8 @@ class Replication:
         batches = -(-draws // self.batch_size)
         size = -(-draws // batches)
         # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
-        padded = self.keys[np.arange(batches * size) % draws].reshape(batches, size)
-        rows = lax.map(jax.vmap(replicate), padded)
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
+        rows = lax.map(replicate, self.keys[np.arange(batches * size) % draws], batch_size=size)
+        return jax.tree.map(lambda leaf: leaf[:draws], rows)
 
 
 @jax.jit
