@@ -29,15 +29,11 @@ Target = Callable[[PyTree], PyTree]  # of parameters
 
 
 class Estimated(NamedTuple):
-    """Parameters estimated from a release: all that a simulator needs, a pytree of arrays.
+    """Parameters estimated from a release."""
 
-    The ``standard_error`` (p,) is that of the flat `PrivateEstimator.target` by a formula; None where there is none.
-    ``outside`` () says whether the release was outside the domain of the estimator, which then did as it documents.
-    """
-
-    params: PyTree
-    standard_error: Array | None
-    outside: Array
+    params: PyTree  # of arrays: all that a simulator needs
+    standard_error: Array | None  # (p,) of the flat `PrivateEstimator.target`, by a formula; None where there is none
+    outside: Array  # (), whether the release was outside the estimator's domain, so that it did as it documents
 
 
 class PrivateEstimator(abc.ABC):
@@ -87,19 +83,19 @@ class PrivateEstimator(abc.ABC):
 
 @pytree_dataclass
 class FunctionEstimator(PrivateEstimator):
-    """A function of a key and data that returns private parameters: the returned parameters are the release.
+    """A JAX ``function`` (key, data) → private parameters, a pytree of arrays, which are the release.
 
-    Parameters
-    ----------
-    function : callable
-        From (key, data) to parameters, a pytree of arrays, in JAX. It bounds what it takes from each record and adds
-        the noise itself. Arrays that it holds, such as a grid, are public.
-    statement : str
-        Its guarantee, for the result's privacy statement.
+    It bounds what it takes from each record and adds the noise itself. Arrays that it holds, such as a grid, are
+    public. The ``statement`` is its guarantee, in words.
     """
 
     function: Callable[[Key, PyTree], PyTree] = static()
     statement: str = static(default="privacy: as promised by the estimator that was given")
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
+            raise TypeError(f"estimator must be {kinds}, got {self.function!r}")
 
     def randomize(self, key: Key, data: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.function(key, data))
@@ -108,7 +104,7 @@ class FunctionEstimator(PrivateEstimator):
         return Estimated(values, None, jnp.zeros((), bool))
 
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        raise ValueError("an estimator that is a function needs simulator=, a function (key, params) -> data")
+        raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
 
     @property
     def privacy(self) -> str:
@@ -124,16 +120,10 @@ class Replicates(NamedTuple):
     outside: Array  # whether the release was outside the domain (draws,)
 
 
-def _estimated(estimator: PrivateEstimator, values: PyTree, target: Target | None = None) -> tuple[Estimated, PyTree]:
-    """The estimate from released values, and its reported part, or a user's target of the parameters."""
-    estimate = estimator.estimate(values)
-    if target is None:
-        return estimate, estimator.target(estimate.params)
-    # standard errors by a formula are those of the estimator's own target
-    return estimate._replace(standard_error=None), target(estimate.params)
-
-
-estimate_with_target = jax.jit(_estimated, static_argnames="target")
+@jax.jit
+def estimated(estimator: PrivateEstimator, values: PyTree) -> Estimated:
+    """Parameters from released values, compiled once for all estimators of a kind."""
+    return estimator.estimate(values)
 
 
 @pytree_dataclass
@@ -161,20 +151,18 @@ class Replication:
             else:
                 keys = jax.random.split(key)
                 values = estimator.randomize(keys[1], self.simulator(keys[0], params))
-            estimate, reported = _estimated(estimator, values, self.target)
-            flat = ravel_pytree(reported)[0]
-            return Replicates(estimator.unconstrained(estimate.params), flat, estimate.standard_error, estimate.outside)
+            found, error, outside = estimator.estimate(values)
+            reported = ravel_pytree(self.report(found))[0]
+            # an error by a formula is that of the estimator's own target
+            error = error if self.target is None else None
+            return Replicates(estimator.unconstrained(found), reported, error, outside)
 
         draws = len(self.keys)
         batches = -(-draws // self.batch_size)
         size = -(-draws // batches)
         # the last batch is padded with the first keys, so that all have one size, for which the replicate is compiled
-        padded = self.keys[np.arange(batches * size) % draws].reshape(batches, size)
-        rows = lax.map(jax.vmap(replicate), padded)
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:draws], rows)
-
-
-Corrected = tuple[np.ndarray, Replicates]  # the corrected target (p,) of estimated parameters, with its replicates
+        rows = lax.map(replicate, self.keys[np.arange(batches * size) % draws], batch_size=size)
+        return jax.tree.map(lambda leaf: leaf[:draws], rows)
 
 
 @jax.jit
@@ -195,7 +183,8 @@ class OneStep:
     Where that is no parameter, such as a negative scale, it is the nearest.
     """
 
-    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+    def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
+        """The corrected target (p,) of estimated parameters, with its replicates."""
         replicates, nearest = replication.replicates(params), replication.estimator.nearest
         flat, unravel = ravel_pytree(replication.report(params))
         bias = _mean(replicates.target) - np.asarray(flat)
@@ -213,14 +202,8 @@ class Matched:
     That is the simulated method of moments with the private estimate as the moment ([GMR]). Differences give the
     response of the replicates' mean to the parameters; its inverse turns the replicates into those of the corrected
     estimate. So intervals are wide enough where clamping makes an estimator insensitive; those of `OneStep` and of
-    the biased estimate are not. Parameters stay in their space; those of a function may become any numbers.
-
-    Parameters
-    ----------
-    steps : int
-        Largest number of steps.
-    tolerance : float
-        Accepted distance between the mean and the estimate, in standard deviations of the replicates.
+    the biased estimate are not. Parameters stay in their space; those of a function may become any numbers. There are
+    at most ``steps`` steps, until mean and estimate are within ``tolerance`` standard deviations of the replicates.
     """
 
     steps: int = 12
@@ -230,7 +213,7 @@ class Matched:
         at_least(1, "steps", self.steps)
         checked("tolerance", self.tolerance, *ONE_ABOVE_0)
 
-    def corrected(self, replication: Replication, params: PyTree) -> Corrected:
+    def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
         estimator = replication.estimator
 
         def evaluate(vector: np.ndarray) -> tuple[np.ndarray, Replicates]:
@@ -246,19 +229,18 @@ class Matched:
         def distance(replicates: Replicates) -> np.ndarray:
             return (_mean(replicates.unconstrained) - aim) / unit
 
-        def response(vector: np.ndarray) -> np.ndarray:
+        def inverse_response(vector: np.ndarray) -> np.ndarray:
             ends = [[evaluate(vector + step), evaluate(vector - step)] for step in np.diag(unit)]
             # at an edge, and on a simplex, parameters move by less or in another direction than the step
             moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
-            means = [[_mean(end[1].unconstrained) for end in pair] for pair in ends]
-            slopes = np.stack([(up - down) / unit for up, down in means], axis=1)
-            return slopes @ np.linalg.pinv(moved, rcond=1e-9)
+            slopes = np.stack([distance(up[1]) - distance(down[1]) for up, down in ends], axis=1)
+            return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT)
 
         gap = distance(replicates)
         for _ in range(self.steps):
             if np.abs(gap).max() <= self.tolerance:
                 break
-            step = np.clip(np.linalg.pinv(response(here), rcond=FLAT) @ gap, -MAX_STEP, MAX_STEP)
+            step = np.clip(inverse_response(here) @ gap, -MAX_STEP, MAX_STEP)
             for share in STEP_SHARES:
                 ahead, ahead_replicates = evaluate(here - share * unit * step)
                 ahead_gap = distance(ahead_replicates)
@@ -271,13 +253,12 @@ class Matched:
         if np.abs(gap).max() > max(self.tolerance, 0.1):
             warn(
                 f"the bias correction has not settled: after up to {self.steps} steps the mean of the replicates is "
-                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. Where the estimate is at an "
-                "edge, such as a probability of 0, no parameters may have it as their mean, and the nearest are taken. "
-                "Where nearly all records are clamped the release says little of the parameters; take wider bounds",
+                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a "
+                "probability of 0, that may be the nearest. Where nearly all records are clamped, take wider bounds",
                 BootstrapWarning,
             )
         away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit
-        moved = here + unit * (np.linalg.pinv(response(here), rcond=FLAT) @ away.T).T
+        moved = here + unit * (away @ inverse_response(here).T)
         report = jax.vmap(lambda vector: ravel_pytree(replication.report(estimator.constrained(vector, params)))[0])
         targets = np.asarray(report(jnp.concatenate([here[None], moved])))
         return targets[0], replicates._replace(target=targets[1:], standard_error=None)
@@ -299,14 +280,14 @@ def parametric_bootstrap(
 
     Data were read once, when the release was made; everything here is post-processing and costs no privacy. A
     `BootstrapWarning` says that the release, or over a tenth of the replicates, is outside the estimator's domain, or
-    that some replicates are not finite.
+    that some replicates are not finite. ValueError if estimator, release and simulator do not fit.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
         One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
-        bounds, perturbs and estimates all by itself. A function that holds an array as long as the data is refused,
-        unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
+        bounds, perturbs and estimates all by itself. It must depend on its data, and not hold an array as long as they
+        are, unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
     release : Release or pytree of arrays
         What was released of the data: of a function, the parameters that it returned.
     simulator : callable, optional
@@ -322,34 +303,30 @@ def parametric_bootstrap(
         Of the result's intervals; see `BootstrapEstimate.interval`.
     batch_size : int
         Number of replicates that run at once; fewer take less memory. It changes no replicate.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the release is not one of the estimator; or a function has no simulator, the two do not fit, or the function
-        reads other data than its argument.
     """
     draws = at_least(2, "draws", draws)
     batch_size = at_least(1, "batch_size", batch_size)
     interval_kind(kind)
     if correction is not None and not isinstance(correction, OneStep | Matched):
         raise TypeError(f"correction must be OneStep() or Matched(), got {correction!r}")
+    private = estimator if isinstance(estimator, PrivateEstimator) else FunctionEstimator(estimator)
     with jax.enable_x64(True):
-        private = checked_estimator(estimator, simulator, release)
-        estimate, reported = estimate_with_target(private, private.release_values(release), target)
-        reported = jax.tree.map(np.asarray, reported)
-        vector, unravel = ravel_pytree(reported)
-        uncorrected = np.asarray(vector, float)
+        values = private.release_values(release)
+        estimate = estimated(private, values)
+        if simulator is not None:
+            check_simulator(private, simulator, values, estimate.params, public=private is estimator)
         keys = jax.random.split(jax.random.key(seed), draws)
         replication = Replication(private, keys, simulator, target, batch_size)
+        reported = jax.tree.map(np.asarray, replication.report(estimate.params))
+        vector, unravel = ravel_pytree(reported)
+        uncorrected = np.asarray(vector, float)
         if correction is None:
             params, replicates = uncorrected, replication.replicates(estimate.params)
         else:
             params, replicates = correction.corrected(replication, estimate.params)
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
-        replicates = jax.tree.map(np.asarray, replicates)
-    _warn(bool(estimate.outside), replicates)
-    _, targets, errors, outside = replicates
+        _, targets, errors, outside = jax.tree.map(np.asarray, replicates)
+    _warn(bool(estimate.outside), outside.mean(), targets)
     error = None if errors is None else np.asarray(estimate.standard_error)
     outsiders = bool(estimate.outside), int(outside.sum())
     return BootstrapEstimate(
@@ -357,9 +334,9 @@ def parametric_bootstrap(
     )
 
 
-def _warn(outside: bool, replicates: Replicates) -> None:
-    share, lost = replicates.outside.mean(), int((~np.isfinite(replicates.target)).any(axis=1).sum())
-    problems = []
+def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
+    """Warn of a release, or of too large a share of the replicates, outside the domain, and of infinite targets."""
+    problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
         problems.append("the release is outside the domain of the estimator: the noise outweighs what the records say")
     elif share > OUTSIDE_SHARE:
@@ -370,73 +347,40 @@ def _warn(outside: bool, replicates: Replicates) -> None:
         warn("; ".join(problems), BootstrapWarning)
 
 
-def checked_estimator(
-    estimator: PrivateEstimator | Callable, simulator: Simulator | None, release: Release | PyTree
-) -> PrivateEstimator:
-    """A user's estimator, after a check that it, the simulator and the release fit."""
-    private = estimator if isinstance(estimator, PrivateEstimator) else FunctionEstimator(estimator)
-    if isinstance(private, FunctionEstimator):
-        if not callable(private.function):
-            kinds = "one of ldpbayes.bootstrap, or a function (key, data) -> parameters"
-            raise TypeError(f"estimator must be {kinds}, got {estimator!r}")
-        if simulator is None:
-            raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
-        _check_function(private.function, simulator, private.release_values(release), public=private is estimator)
-    elif simulator is not None:
-        _check_count(private, simulator, release)
-    return private
-
-
-def _check_count(estimator: PrivateEstimator, simulator: Simulator, release: PyTree) -> None:
-    """ValueError where a simulator makes another number of records than its estimator is for."""
-    if (count := getattr(estimator, "count", None)) is None:
-        return
-    params = jax.eval_shape(lambda values: estimator.estimate(values).params, estimator.release_values(release))
-    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(simulator, jax.random.key(0), params))]
-    if any(shape[:1] != (count,) for shape in shapes):
-        raise ValueError(
-            f"simulator does not fit: the estimator is for {count} records, those that it makes have shapes {shapes}"
-        )
-
-
-def _check_function(function: Callable, simulator: Simulator, params: PyTree, *, public: bool) -> None:
-    """ValueError where a simulator does not fit a function, or the function reads other data than its argument: its
-    value has to depend on that, and unless ``public`` it must not hold arrays of as many rows as there are records.
+def check_simulator(
+    estimator: PrivateEstimator, simulator: Simulator, values: PyTree, params: PyTree, public: bool = True
+) -> None:
+    """ValueError where a simulator does not fit released values and their estimate; or a function reads other data than
+    its argument: it has to depend on that, and unless ``public`` it must not hold arrays of as many rows as data have.
     """
     key = jax.random.key(0)
     try:
         data = jax.eval_shape(simulator, key, params)
-        value = jax.eval_shape(function, key, data)
+        traced, simulated = jax.make_jaxpr(estimator.randomize, return_shape=True)(key, data)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(
-            "simulator does not fit: the estimator cannot be run on what the simulator returns for the released "
-            f"parameters. {type(error).__name__}: {error}"
-        ) from error
-    released_shapes, simulated_shapes = (jax.tree.map(np.shape, tree) for tree in (params, value))
-    if released_shapes != simulated_shapes:
-        raise ValueError(
-            "simulator or release does not fit: of simulated data the estimator makes parameters of shapes "
-            f"{simulated_shapes}, those released have {released_shapes}"
-        )
-    closed = jax.make_jaxpr(function)(key, data)
-    if not _depends_on_inputs(closed.jaxpr, len(jax.tree.leaves(key))):
-        raise ValueError(
-            "the estimator does not depend on the data it is given: it would read other data in every replicate. Write "
-            "it as a function of (key, data)"
-        )
+        problem = "the estimator cannot be run on what it returns for the estimated parameters"
+        raise ValueError(f"simulator does not fit: {problem}. {type(error).__name__}: {error}") from error
+    released, again = (jax.tree.map(np.shape, tree) for tree in (values, simulated))
+    if released != again:
+        problem = f"of simulated data the estimator makes values of shapes {again}, those released have {released}"
+        raise ValueError(f"simulator or release does not fit: {problem}")
+    if not isinstance(estimator, FunctionEstimator):
+        return
+    if not _depends_on_data(traced.jaxpr):
+        raise ValueError("the estimator does not depend on its argument, data: every replicate would read other data")
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
-    held = [const.shape for const in _constants(closed) if np.ndim(const) and np.shape(const)[0] in rows]
+    held = [np.shape(const) for const in _constants(traced) if np.ndim(const) and len(const) in rows]
     if held and not public:
         raise ValueError(
-            f"the estimator holds an array of shape {held[0]}, as many rows as there are records, and would read it in "
-            "every replicate: if that is data, it costs privacy anew each time. If all that the estimator holds is "
-            "public, such as a grid, say so by ldpbayes.bootstrap.FunctionEstimator(function)"
+            f"the estimator holds an array of shape {held[0]}, as many rows as there are records: data would be read "
+            "in every replicate, and cost privacy anew. If all that it holds is public, such as a grid, give "
+            "ldpbayes.bootstrap.FunctionEstimator(function)"
         )
 
 
-def _depends_on_inputs(jaxpr: core.Jaxpr, first: int) -> bool:
-    """Whether every output depends on an input from position ``first`` on."""
-    reached = set(jaxpr.invars[first:])
+def _depends_on_data(jaxpr: core.Jaxpr) -> bool:
+    """Whether every output of a function of (key, data) depends on the data."""
+    reached = set(jaxpr.invars[1:])
     for eqn in jaxpr.eqns:
         if any(not isinstance(v, core.Literal) and v in reached for v in eqn.invars):
             reached.update(eqn.outvars)

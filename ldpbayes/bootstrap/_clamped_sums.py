@@ -77,7 +77,7 @@ class PointMasses(NamedTuple):
             number = jnp.where(chance < 1, number, remaining)
             return remaining - number, number
 
-        keys = jax.random.split(key, len(weights) - 1) if len(weights) > 1 else jax.random.split(key, 1)[:0]
+        keys = jax.random.split(key, len(weights) - 1)
         last, numbers = lax.scan(draw, jnp.asarray(count, dtype), (keys, chances[:-1]))
         return jnp.zeros_like(weights).at[order].set(jnp.append(numbers, last))
 

@@ -14,9 +14,8 @@ from jax.scipy import special
 from numpy.polynomial.legendre import leggauss
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
-from numpyro.distributions.transforms import IdentityTransform, Transform
 
-from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least, check_order
+from ldpbayes._core.checks import LARGEST_CODE, ONE_POSITIVE, at_least, check_order, refuse
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
@@ -36,27 +35,22 @@ Range = tuple[Array, Array]  # the interval in which a parameter is looked for
 Constraints = Mapping[str, Constraint]
 
 
-def _bijection(constraint: Constraint) -> Transform:
-    """NumPyro's, but for probabilities, which may be 0 and 1: there a logit would be infinite."""
-    edges = constraint is constraints.unit_interval or constraint is constraints.simplex
-    return IdentityTransform() if edges else biject_to(constraint)
+def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
+    """Parameters as a vector (q,) in which any step is allowed, and the parameters of such vectors: by bijections of
+    NumPyro, but for probabilities, which may be 0 and 1. A vector has these themselves, and the nearest stand for it.
+    """
 
+    def bijection(constraint: Constraint) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        if constraint is constraints.unit_interval:
+            return (lambda p: p), (lambda p: jnp.clip(p, 0.0, 1.0))
+        if constraint is constraints.simplex:
+            return (lambda p: p), nearest_probabilities
+        transform = biject_to(constraint)
+        return transform.inv, transform
 
-def free_vector(allowed: Constraints, params: Params) -> jax.Array:
-    """Parameters, a dict, as a vector (q,) in which any step is allowed."""
-    return ravel_pytree({k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in params.items()})[0]
-
-
-def params_of_free(allowed: Constraints, vector: Array, like: Params) -> Params:
-    """Inverse of `free_vector`, for parameters of the shapes of ``like``; probabilities are the nearest."""
-    free = {k: _bijection(allowed[k]).inv(jnp.asarray(value, float)) for k, value in like.items()}
-    params = {k: _bijection(allowed[k])(part) for k, part in ravel_pytree(free)[1](vector).items()}
-    for name, value in params.items():
-        if allowed[name] is constraints.unit_interval:
-            params[name] = jnp.clip(value, 0.0, 1.0)
-        if allowed[name] is constraints.simplex:
-            params[name] = nearest_probabilities(value)
-    return params
+    ways = {name: bijection(allowed[name]) for name in params}
+    vector, unravel = ravel_pytree({name: ways[name][0](jnp.asarray(value, float)) for name, value in params.items()})
+    return vector, lambda vector: {name: ways[name][1](part) for name, part in unravel(vector).items()}
 
 
 class ParametricFamily(abc.ABC):
@@ -66,28 +60,19 @@ class ParametricFamily(abc.ABC):
     size one, or the record itself where it is the only one, so that the noise does not depend on the data's unit.
     """
 
-    columns: ClassVar[tuple[str, ...] | None] = None
-    """Names of the statistics; None for a single one, which is then released as a number. May be a property."""
-    lattice_step: ClassVar[float | None] = None
-    """Step of the lattice on which records and their statistics are, 1 for whole numbers; None for densities."""
-    accounts_for_clamping: ClassVar[bool] = True
-    """Whether there is a `solve_clamped`."""
-    base: ClassVar[type[dist.Distribution]]
-    """NumPyro's law of a record before it is clamped, whose arguments are the `known` and the other parameters."""
-    known: ClassVar[dict[str, str]] = {}
-    """Known parameters, by NumPyro's names: the family's fields."""
-    event_shape: tuple[int, ...] = ()
-    """Shape of a record."""
-    record_range: tuple[float, float] = (-math.inf, math.inf)
-    """Interval in which the numbers of records are, whatever the parameters; bounds are inside it."""
-    record_name: ClassVar[str] = "finite numbers"
-    """What these numbers are, for error messages."""
+    columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
+    lattice_step: ClassVar[float | None] = None  # of records and statistics, 1 for whole numbers; None for densities
+    accounts_for_clamping: ClassVar[bool] = True  # whether there is a `solve_clamped`
+    base: ClassVar[type[dist.Distribution]]  # NumPyro's law of a record before it is clamped
+    known: ClassVar[tuple[str, ...]] = ()  # arguments of that law that are fields; the others are parameters
+    event_shape: tuple[int, ...] = ()  # of a record
+    record_range: tuple[float, float] = (-math.inf, math.inf)  # that records have, and bounds are inside
     lower: Array
     upper: Array
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Law of a record before it is clamped."""
-        known = {name: getattr(self, field) for name, field in self.known.items()}
+        known = {name: getattr(self, name) for name in self.known}
         return self.base(**known, **params, validate_args=False)  # nodes may be at the end of the support
 
     @property
@@ -110,6 +95,10 @@ class ParametricFamily(abc.ABC):
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
+    def standardised(self, x: Array) -> jax.Array:
+        """Numbers in the unit in which the bounds are −1 and 1."""
+        return (x - self.centre) / self.half
+
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
         """Statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
@@ -120,24 +109,21 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Maximum likelihood from a noisy mean of statistics, as if no record had been clamped.
-
-        Second, whether there is no such maximum inside the ranges, so that the nearest was taken.
+        """Maximum likelihood from a noisy mean of statistics, as if no record had been clamped; and whether there is
+        no such maximum inside the ranges, so that the nearest was taken.
         """
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Parameters under which *clamped* records have these expected statistics: the method of moments.
-
-        Second, whether there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
+        """Parameters under which *clamped* records have these expected statistics, the method of moments; and whether
+        there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
         """
         return self.solve(mean)
 
-    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array | None:
-        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`; None where it is not known.
-
-        ``noise`` is the variance of the noise in each statistic's sum, 0 for estimates that are not private.
+    @abc.abstractmethod
+    def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
+        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`, with a variance ``noise`` in
+        the sum of each statistic.
         """
-        return None
 
     @abc.abstractmethod
     def nearest(self, params: Params) -> Params:
@@ -149,29 +135,26 @@ class ParametricFamily(abc.ABC):
 
     def checked(self, data: Array) -> np.ndarray:
         """Records as an array (n, *event), or ValueError."""
-        x, (low, high) = np.asarray(data), self.record_range
+        x, (low, high), lattice = np.asarray(data), self.record_range, self.lattice_step is not None
         if x.ndim == 0 or x.shape[1:] != self.event_shape or not x.size or x.dtype.kind not in "iufb":
             takes = f"rows (n, {self.event_shape[0]}) of numbers" if self.event_shape else "an array of numbers (n,)"
             got = f"shape {x.shape} of {x.dtype} (drop or impute missing records first)"
             raise ValueError(f"{type(self).__name__} takes {takes}, got {got}")
-        bad = ~np.isfinite(x) | (x < low) | (x > high) | (self.lattice_step is not None and x != np.round(x))
-        if bad.any():
-            raise ValueError(
-                f"records must be {self.record_name} from {low:g} to {high:g}; {bad.sum()} are not, the first "
-                f"({x[bad][0]!r}) at {np.argwhere(bad)[0].tolist()}"
-            )
+        bad = ~np.isfinite(x) | (x < low) | (x > high) | (lattice & (x != np.round(x)))
+        kind = f"{'whole' if lattice else 'finite'} numbers from {low:g} to {high:g}"
+        refuse(bad, f"records of {type(self).__name__} are {kind}; {{}} are not", x)
         return x.astype(float)
 
-    def check_bounds(self, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
-        """ValueError unless there are fields ``lower`` and ``upper`` in order, as `checked_field` allows them."""
-        for name in ("lower", "upper"):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"{type(self).__name__} needs bounds to which records are clamped, chosen without looking at them: "
-                    f"{name} is missing, and without it one record could move the statistics by any amount"
-                )
-            checked_field(self, name, allowed, ok)
-        check_order(self.lower, self.upper)
+
+def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> None:
+    """ValueError unless the fields ``lower`` and ``upper`` are given, allowed and in order."""
+    for name in ("lower", "upper"):
+        if getattr(tree, name) is None:
+            raise ValueError(f"{type(tree).__name__} needs bounds, chosen without the data: {name} is missing")
+        checked_field(tree, name, allowed, ok)
+    if np.shape(tree.lower) != np.shape(tree.upper):
+        raise ValueError(f"lower and upper must have one shape, got {np.shape(tree.lower)} and {np.shape(tree.upper)}")
+    check_order(tree.lower, tree.upper)
 
 
 @pytree_dataclass
@@ -182,7 +165,6 @@ class Multinomial(ParametricFamily):
 
     base: ClassVar = dist.CategoricalProbs
     lattice_step: ClassVar[float] = 1.0
-    record_name: ClassVar[str] = "codes"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
@@ -225,10 +207,7 @@ class NormalVector(ParametricFamily):
     The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds. A mean is brought between the
     bounds; variances in any direction are at least a thousandth of their distance, squared.
 
-    Parameters
-    ----------
-    lower, upper : array_like (d,)
-        Bounds to which the columns are clamped, in their units, finite and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` (d,) of the columns are in their units, finite and in order, else ValueError.
     """
 
     lower: Array = None
@@ -238,10 +217,7 @@ class NormalVector(ParametricFamily):
     accounts_for_clamping: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.check_bounds("finite numbers, one a column", lambda a: np.isfinite(a) & (a.ndim == 1))
-        if np.shape(self.lower) != np.shape(self.upper):
-            shapes = f"{np.shape(self.lower)} and {np.shape(self.upper)}"
-            raise ValueError(f"lower and upper must be arrays, one a column; got shapes {shapes}")
+        check_bounds(self, "finite numbers, one a column", lambda a: np.isfinite(a) & (a.ndim == 1))
 
     @property
     def event_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -258,7 +234,7 @@ class NormalVector(ParametricFamily):
         return first + tuple(f"u{j}*u{k}" for j, k in zip(*diagonal_first_pairs(d), strict=True))
 
     def statistics(self, x: Array) -> jax.Array:
-        u = (self.clamp(x) - self.centre) / self.half
+        u = self.standardised(self.clamp(x))
         return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
 
     def sensitivity(self, order: int) -> float:
@@ -297,7 +273,7 @@ class NormalVector(ParametricFamily):
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
-        first = (params["loc"] - self.centre) / self.half
+        first = self.standardised(params["loc"])
         second = covariance / jnp.outer(self.half, self.half) + jnp.outer(first, first)
 
         def flat_params(mean: jax.Array) -> jax.Array:
@@ -337,20 +313,22 @@ class NumberFamily(ParametricFamily):
     All else follows from nodes of the clamped law.
     """
 
-    open_range: ClassVar[str | None] = None
-    """In words, which bounds are allowed, if an end of the range of records is not; None if it is."""
+    open_range: ClassVar[str | None] = None  # what bounds are, and why, if an end of the range of records is none
     coordinate: ClassVar[tuple[Callable[[Array], Array], Callable[[Array], Array]]] = (lambda x: x, lambda y: y)
     """The coordinate in which the density and all statistics are smooth, as a function of the record; its inverse."""
 
     def __post_init__(self) -> None:
-        low, high = self.record_range
-        for name in self.known.values():  # scales and shapes
+        for name in self.known:  # scales and shapes
             checked_field(self, name, *ONE_POSITIVE)
-        allowed = "a finite number" + ("" if math.isinf(low) else f" from {low:g} to {high:g}")
-        self.check_bounds(allowed, lambda a: (a.ndim == 0) & np.isfinite(a) & (a >= low) & (a <= high))
-        if self.open_range is not None:
-            for name in ("lower", "upper"):
-                checked_field(self, name, self.open_range, lambda a: (a > low) & (a < high))
+        (low, high), lattice = self.record_range, self.lattice_step is not None
+        span = "" if math.isinf(low) else f" from {low:g} to {high:g}"
+
+        def ok(bound: np.ndarray) -> np.ndarray:
+            inside = (bound > low) & (bound < high) if self.open_range else (bound >= low) & (bound <= high)
+            return (bound.ndim == 0) & np.isfinite(bound) & inside & (not lattice or bound == np.round(bound))
+
+        reason = f", {self.open_range}" if self.open_range else ""
+        check_bounds(self, f"a {'whole' if lattice else 'finite'} number{span}{reason}", ok)
 
     @property
     @abc.abstractmethod
@@ -370,9 +348,8 @@ class NumberFamily(ParametricFamily):
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Law of a clamped record: a rule for its density, and last the masses of the bounds.
-
-        The rule is Gauss's, in the `coordinate`. Its two panels meet near the mode: nodes are closest together there.
+        """Law of a clamped record: Gauss's rule for its density in the `coordinate`, and last the masses of the bounds.
+        Two panels meet near the mode: nodes are closest together there.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
         bounds = [jnp.asarray(bound, float) for bound in (self.lower, self.upper)]
@@ -438,15 +415,15 @@ class NumberFamily(ParametricFamily):
         """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them.
         (`minimise` gives the same from squares of the gap, in 2.5 to 4 times the time and half as much code again.)
         """
-        low, high = (
-            free_vector(self.constraints, {name: self.ranges[name][end] for name in self.ranges}) for end in (0, 1)
-        )
+        first, params_of = free_parameters(self.constraints, start)
+        ends = [{name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1)]
+        low, high = (free_parameters(self.constraints, end)[0] for end in ends)
         positive = [self.constraints[name] is constraints.positive for name in sorted(self.ranges)]
         most = jnp.where(jnp.array(positive), 1.0, (high - low) / 8)
         target = jnp.atleast_1d(mean)
 
         def gap(vector: jax.Array) -> tuple[jax.Array, jax.Array]:
-            away = jnp.atleast_1d(expectation(params_of_free(self.constraints, vector, start))) - target
+            away = jnp.atleast_1d(expectation(params_of(vector))) - target
             return away, away
 
         def step(state: tuple) -> tuple:
@@ -455,18 +432,16 @@ class NumberFamily(ParametricFamily):
             ahead = jnp.clip(vector - jnp.clip(_solve(slope, away), -most, most), low, high)
             return ahead, jnp.max(jnp.abs(ahead - vector) / (high - low)), number + 1
 
-        first = jnp.clip(free_vector(self.constraints, start), low, high), jnp.ones(()), 0
-        vector, *_ = jax.lax.while_loop(lambda s: (s[1] > SETTLED) & (s[2] < NEWTON_STEPS), step, first)
+        state = jnp.clip(first, low, high), jnp.ones(()), 0
+        vector, *_ = jax.lax.while_loop(lambda s: (s[1] > SETTLED) & (s[2] < NEWTON_STEPS), step, state)
         edge = EDGE * (high - low)
         at_edge = jnp.any((vector <= low + edge) | (vector >= high - edge))
         error = jnp.max(jnp.abs(gap(vector)[0]) / (1 + jnp.abs(target)))
-        return params_of_free(self.constraints, vector, start), at_edge | (error > SETTLED)
+        return params_of(vector), at_edge | (error > SETTLED)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of a clamped record's statistics.
-
-        J is the derivative of the expectation that the estimate inverts. Where nothing is clamped and there is no noise
-        that is the inverse of the Fisher information.
+        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, with V the covariance of a clamped record's statistics and J the derivative of the
+        expectation that the estimate inverts: the inverse Fisher information without clamping and noise.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
@@ -491,13 +466,10 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     return right / jnp.where(jnp.abs(determinant) > 1e-200, determinant, 1e-200)
 
 
-# --- one parameter, whose statistic is the record itself -------------------------------------------------------------
-
-
 class OneParameterFamily(NumberFamily):
-    """A family whose statistic is the record, and whose parameter is a monotone function of its mean.
+    """A family whose statistic is the record, and whose parameter is a monotone function of its mean (`of_mean`).
 
-    A subclass has its NumPyro law (`base`), the `ranges` of the parameter, `of_mean` and `reach`.
+    A subclass also has its NumPyro law (`base`), the `ranges` of the parameter, and `reach`.
     """
 
     def statistics(self, x: Array) -> jax.Array:
@@ -524,7 +496,6 @@ class Counts(OneParameterFamily):
     """Whole numbers from 0 to ``upper``, to which larger ones are clamped."""
 
     record_range = (0.0, math.inf)
-    record_name: ClassVar[str] = "whole numbers"
     lattice_step: ClassVar[float] = 1.0
     lower = 0.0
 
@@ -541,12 +512,13 @@ class Binomial(Counts):
     trials: int = static()
 
     base: ClassVar = dist.BinomialProbs
-    known: ClassVar = {"total_count": "trials"}
-    record_name: ClassVar[str] = "numbers of successes"
     ranges = {"probs": (0.0, 1.0)}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", at_least(1, "trials", self.trials, LARGEST_CODE))
+
+    def distribution(self, params: Params) -> dist.Distribution:
+        return dist.BinomialProbs(params["probs"], self.trials, validate_args=False)
 
     @property
     def upper(self) -> float:  # type: ignore[override]
@@ -575,13 +547,10 @@ class Bernoulli(Binomial):
 
     trials: int = static(default=1, init=False)
 
-    base: ClassVar = dist.BernoulliProbs
-    known: ClassVar = {}
-
 
 @pytree_dataclass
 class Poisson(Counts):
-    """Poisson counts, those above ``upper`` clamped to it; parameter ``rate``.
+    """Poisson counts, those above ``upper``, a whole number, clamped to it; parameter ``rate``.
 
     The rate is looked for from a thousandth of the bound to three times as much.
     """
@@ -589,10 +558,6 @@ class Poisson(Counts):
     upper: Array = static(default=None)
 
     base: ClassVar = dist.Poisson
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_field(self, "upper", "a whole number of at least 1", lambda a: (a >= 1) & (a == np.round(a)))
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -636,7 +601,7 @@ class GammaLaw(NumberFamily):
 
     base: ClassVar = dist.Gamma
     record_range = (0.0, math.inf)
-    open_range: ClassVar[str | None] = "a positive number: its logarithm is a statistic"
+    open_range: ClassVar[str | None] = "positive: its logarithm is a statistic"
     coordinate: ClassVar = (jnp.log, jnp.exp)
 
     def reach(self, record: dist.Gamma) -> tuple[Array, Array, Array]:
@@ -653,23 +618,16 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Gamma records of known concentration; parameter ``rate``.
+    """Gamma records of a known shape ``concentration``, positive; parameter ``rate``. Bounds are as for `Gamma`.
 
     Their mean is looked for from a thousandth of the upper bound to ten times as much.
-
-    Parameters
-    ----------
-    concentration : float
-        The shape, known, positive and finite, else ValueError.
-    lower, upper : float
-        Bounds to which records are clamped, as for `Gamma`.
     """
 
     concentration: Array
     lower: Array = None
     upper: Array = None
 
-    known: ClassVar = {"concentration": "concentration"}
+    known: ClassVar = ("concentration",)
 
 
 class NormalLaw(NumberFamily):
@@ -687,26 +645,16 @@ class NormalLaw(NumberFamily):
 
 @pytree_dataclass
 class NormalMean(OneParameterFamily, NormalLaw):
-    """Normal records of known standard deviation; parameter ``loc``.
+    """Normal records of a known standard deviation ``scale``, positive; parameter ``loc``. Bounds are as for `Normal`.
 
     The mean is looked for up to the distance of the bounds beyond them.
-
-    Parameters
-    ----------
-    scale : float
-        The standard deviation, known, positive and finite, else ValueError.
-    lower, upper : float
-        Bounds to which records are clamped, as for `Normal`.
     """
 
     scale: Array
     lower: Array = None
     upper: Array = None
 
-    known: ClassVar = {"scale": "scale"}
-
-
-# --- two parameters -------------------------------------------------------------------------------------------------
+    known: ClassVar = ("scale",)
 
 
 @pytree_dataclass
@@ -716,10 +664,7 @@ class Normal(NormalLaw):
     The statistics are u and u², with u = −1 and 1 at the bounds. The mean is looked for up to the bounds' distance
     beyond them, the standard deviation from a thousandth of it to ten times as much.
 
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, in their unit, finite and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` are in the records' unit, finite and in order, else ValueError.
     """
 
     lower: Array = None
@@ -732,7 +677,7 @@ class Normal(NormalLaw):
         return super().ranges | {"scale": (1e-3 * self.width, 10 * self.width)}
 
     def statistics(self, x: Array) -> jax.Array:
-        u = (self.clamp(x) - self.centre) / self.half
+        u = self.standardised(self.clamp(x))
         return jnp.stack([u, u**2], axis=-1)
 
     def sensitivity(self, order: int) -> float:
@@ -744,8 +689,8 @@ class Normal(NormalLaw):
         return {1: 2.25, 2: 2.0}[order]
 
     def mean(self, params: Params) -> jax.Array:
-        loc, deviation = (params["loc"] - self.centre) / self.half, params["scale"] / self.half
-        return jnp.stack([loc, loc**2 + deviation**2])
+        loc = self.standardised(params["loc"])
+        return jnp.stack([loc, loc**2 + (params["scale"] / self.half) ** 2])
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         (narrowest, widest), loc = self.ranges["scale"], self.centre + self.half * mean[0]
@@ -762,26 +707,20 @@ class ScaledStatistics(NumberFamily):
     def natural(self, x: Array) -> jax.Array:
         """The statistics (*batch, 2) in their own units."""
 
-    @abc.abstractmethod
-    def natural_mean(self, params: Params) -> jax.Array:
-        """Their expectation (2,) for a record that is not clamped."""
-
-    def _extremes(self) -> tuple[jax.Array, jax.Array]:
+    def extremes(self) -> tuple[jax.Array, jax.Array]:
+        """Their least and their largest values (2,) between the bounds."""
         ends = [self.natural(jnp.asarray(end, float)) for end in (self.lower, self.upper)]
         return jnp.minimum(*ends), jnp.maximum(*ends)
 
-    def _scaled(self, natural: jax.Array) -> jax.Array:
-        least, most = self._extremes()
+    def scaled(self, natural: jax.Array) -> jax.Array:
+        least, most = self.extremes()
         return (natural - least) / (most - least)
 
     def statistics(self, x: Array) -> jax.Array:
-        return self._scaled(self.natural(self.clamp(x)))
+        return self.scaled(self.natural(self.clamp(x)))
 
     def sensitivity(self, order: int) -> float:
         return {1: 2.0, 2: math.sqrt(2.0)}[order]  # between the bounds: both statistics move from 0 to 1 or back
-
-    def mean(self, params: Params) -> jax.Array:
-        return self._scaled(self.natural_mean(params))
 
 
 @pytree_dataclass
@@ -791,10 +730,7 @@ class Gamma(ScaledStatistics, GammaLaw):
     The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds. The
     concentration is looked for from 0.01 to 1000, the rate so that both bounds can be means.
 
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, in their unit, positive and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` are in the records' unit, positive and in order, else ValueError.
     """
 
     lower: Array = None
@@ -809,17 +745,15 @@ class Gamma(ScaledStatistics, GammaLaw):
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), x], axis=-1)
 
-    def natural_mean(self, params: Params) -> jax.Array:
+    def mean(self, params: Params) -> jax.Array:
         concentration, rate = params["concentration"], params["rate"]
-        return jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate])
+        return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation.
-
-        A mean of x outside the bounds is brought there. Where the logarithm of the mean is not above the mean of the
-        logarithm, there is no maximum: the largest concentration is taken.
+        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x outside the
+        bounds is brought there. Where this gap is not positive there is no maximum: the largest k is taken.
         """
-        least, most = self._extremes()
+        least, most = self.extremes()
         log_x, x = least + (most - least) * mean
         inside = jnp.clip(x, self.lower, self.upper)
         ks, rates = self.ranges["concentration"], self.ranges["rate"]
@@ -840,10 +774,7 @@ class Beta(ScaledStatistics):
     The statistics are log x and log(1 − x), each from 0 to 1 between the bounds. Both concentrations are looked for
     from 0.01 to 1000.
 
-    Parameters
-    ----------
-    lower, upper : float
-        Bounds to which records are clamped, inside (0, 1) and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` are inside (0, 1) and in order, else ValueError.
     """
 
     lower: Array = None
@@ -851,7 +782,7 @@ class Beta(ScaledStatistics):
 
     base: ClassVar = dist.Beta
     record_range = (0.0, 1.0)
-    open_range: ClassVar[str | None] = "inside (0, 1): logarithms of x and 1 - x are the statistics"
+    open_range: ClassVar[str | None] = "inside: logarithms of x and 1 - x are the statistics"
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
     coordinate: ClassVar = (special.logit, special.expit)
     ranges = {"concentration0": (0.01, 1e3), "concentration1": (0.01, 1e3)}
@@ -859,9 +790,9 @@ class Beta(ScaledStatistics):
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), jnp.log1p(-x)], axis=-1)
 
-    def natural_mean(self, params: Params) -> jax.Array:
+    def mean(self, params: Params) -> jax.Array:
         both = jnp.stack([params["concentration1"], params["concentration0"]])
-        return special.digamma(both) - special.digamma(jnp.sum(both))
+        return self.scaled(special.digamma(both) - special.digamma(jnp.sum(both)))
 
     def reach(self, record: dist.Beta) -> tuple[Array, Array, Array]:
         one, zero = record.concentration1, record.concentration0

@@ -16,24 +16,19 @@ from numpyro.infer import init_to_median
 
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
-from ldpbayes.bootstrap._bootstrap import (
-    Estimated,
-    PrivateEstimator,
-    Simulator,
-    estimate_with_target,
-)
+from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimated
 from ldpbayes.bootstrap.statistics import values_released_by
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.inference.density import Density, given, sites_of
+from ldpbayes.likelihood.families import ends_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
 LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
-Sites = dict[str, tuple[tuple[int, ...], bool]]  # shape of each sample site of a model, and whether it is observed
 TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
 
 
@@ -98,8 +93,7 @@ class LossEstimator(RecordsEstimator):
 
 
 def _rows(values: Array) -> jax.Array:
-    values = jnp.asarray(values, float)
-    return values if values.ndim == 2 else values[:, None]
+    return jnp.asarray(values, float).reshape(len(values), -1)
 
 
 def m_estimator(
@@ -130,18 +124,12 @@ def m_estimator(
         raise TypeError(f"simulator must be a function (key, parameters) -> records, got {simulator!r}")
     result = m_estimate(loss, release, method, seed=seed, **options)
     with jax.enable_x64(True):
-        solver = result._solver
+        solver, start = result._solver, jnp.asarray(result.params)
         unravel = jnp.asarray if solver.unravel is np.asarray else solver.unravel  # the first takes no tracer
-        shape = np.shape(release.values)
-        try:
-            records = jax.eval_shape(simulator, jax.random.key(0), unravel(jnp.asarray(result.params)))
-        except (TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"simulator does not fit the parameters of the loss: {error}") from error
-        if np.shape(records) != shape:
-            raise ValueError(f"simulator returns records of shape {np.shape(records)}, the release has {shape}")
         key = jax.random.split(jax.random.key(seed))[0]  # as `m_estimate` has it
-        start = jnp.asarray(result.params)
-        return LossEstimator(solver.estimator, start, key, shape[0], simulator, unravel)
+        estimator = LossEstimator(solver.estimator, start, key, release.count, simulator, unravel)
+        check_simulator(estimator, simulator, estimator.release_values(release), unravel(start))
+        return estimator
 
 
 @pytree_dataclass
@@ -158,8 +146,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
 
     def density(self, values: Array = None) -> Density:
         """The model of released values; by default for questions that do not depend on them."""
-        if values is None:
-            values = jnp.zeros((self.count, *self.mechanism.event_shape))
+        values = jnp.zeros((self.count, *self.mechanism.event_shape)) if values is None else values
         # the values were checked when the user made the release
         release = unchecked(Release, values, self.mechanism, self.count, ())
         return Density(seeded(self.model, jax.random.key(0)), (release,), {})
@@ -188,17 +175,15 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         return Estimated(params, error, ~settled | jnp.any(space.boundary(minimum.theta)))
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        return ModelSimulator(Density(self.model, (Release(None, self.mechanism, self.count),), {}))(key, params)
+        return simulator_of(self.model, Release(None, self.mechanism, self.count))(key, params)
 
     def nearest(self, target: Params) -> Params:
         """Values between the bounds of the sites' supports, where these are intervals."""
-        density, near = self.density(), {}
+        density = self.density()
         sites = density.trace(given(density.model, self.start))
-        for name, value in target.items():
-            support = sites[name]["fn"].support
-            support = getattr(support, "base_constraint", support)
-            near[name] = jnp.clip(value, *(getattr(support, end, None) for end in ("lower_bound", "upper_bound")))
-        return near
+        supports = {name: sites[name]["fn"].support for name in target}
+        ends = {name: ends_of(getattr(each, "base_constraint", each)) for name, each in supports.items()}
+        return {name: jnp.clip(value, *ends[name]) for name, value in target.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:
         return ravel_pytree(self.density().unconstrained(dict(params)))[0]
@@ -230,8 +215,8 @@ def maximum_likelihood(
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
     if not isinstance(release, Release):
-        kind = "a sketch holds no values that could be replicated" if isinstance(release, Sketch) else "got"
-        raise TypeError(f"release must be a Release: {kind} ({type(release).__name__})")
+        reason = ": a sketch holds no values that could be replicated" if isinstance(release, Sketch) else ""
+        raise TypeError(f"release must be a Release, got {type(release).__name__}{reason}")
     if release.values is None:
         raise ValueError("a release without values has nothing to estimate from")
     with jax.enable_x64(True):
@@ -250,7 +235,7 @@ def maximum_likelihood(
         free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
         space = _search_space(free, first)
         estimator = MaximumLikelihoodEstimator(model, release.mechanism, first, space, release.count)
-        fit, _ = estimate_with_target(estimator, estimator.release_values(release))
+        fit = estimated(estimator, estimator.release_values(release))
         # at the end of the space the likelihood is flat, and no place to start from
         return estimator if fit.outside else dataclasses.replace(estimator, start=fit.params)
 
@@ -259,8 +244,8 @@ def _search_space(free: Params, start: Params) -> Box:
     """The space of unconstrained values: wide where they are the parameters themselves, which may have any unit."""
     reach = {}
     for name, leaf in free.items():
-        on_line = np.shape(leaf) == np.shape(start[name]) and bool(jnp.all(leaf == start[name]))
-        reach[name] = jnp.where(on_line, LINE_REACH * (1 + jnp.abs(leaf)), FREE_REACH) + 0 * leaf
+        on_line = np.array_equal(leaf, start[name])
+        reach[name] = LINE_REACH * (1 + jnp.abs(leaf)) if on_line else jnp.full_like(leaf, FREE_REACH)
     centre, around = ravel_pytree(free)[0], ravel_pytree(reach)[0]
     return Box(np.asarray(centre - around), np.asarray(centre + around))
 
@@ -276,16 +261,49 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments; a sketch, which holds no number of records, is refused.
+        NumPyro model and its arguments, but no sketch.
     site : str, optional
         The site whose values are the data; by default the model's only site that is observed or, if none is, the only
         one that is not a parameter.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")
-    simulator = ModelSimulator(Density(model, args, kwargs).replace_data(_without_values), site)
-    if site is not None and site not in (sites := simulator.sites()):
-        raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(sites)}")
+    density = Density(model, args, kwargs).replace_data(_without_values)
+
+    def run(key: Key, params: Params) -> dict[str, Message]:
+        """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
+        trace = density.trace(given(uncondition(seeded(model, key)), params))
+        # factors are sites of a unit law
+        return {k: m for k, m in trace.items() if m["type"] == "sample" and not isinstance(m["fn"], dist.Unit)}
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    observed = []
+
+    def describe(key: Key) -> None:
+        for name, message in run(key, {}).items():
+            shapes[name] = np.shape(message["value"])
+            if message["infer"].get("was_observed", False):
+                observed.append(name)
+
+    jax.eval_shape(describe, jax.random.key(0))
+    if site is not None and site not in shapes:
+        raise ValueError(f"the model has no sample site {site!r}; its sites are {', '.join(shapes)}")
+
+    def simulator(key: Key, params: Mapping[str, Array]) -> Array:
+        if not isinstance(params, Mapping):
+            raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
+        candidates = [site] if site else observed or [name for name in shapes if name not in params]
+        if len(candidates) != 1:
+            kinds = "are observed" if observed else "are not among the parameters"
+            names = ", ".join(candidates) or "none"
+            raise ValueError(f"which site has the data? {len(candidates)} {kinds}: {names}; give site=")
+        (data,) = candidates
+        needed = {name: shape for name, shape in shapes.items() if name != data}
+        got = {name: np.shape(value) for name, value in params.items()}
+        if got != needed:
+            raise ValueError(f"site {data!r} is simulated from values of shapes {needed}, got {got}")
+        return run(key, dict(params))[data]["value"]
+
     return simulator
 
 
@@ -293,60 +311,3 @@ def _without_values(data: Release | Sketch) -> Release:
     if isinstance(data, Sketch):
         raise ValueError("a sketch cannot be simulated: give the model Release(None, mechanism, count)")
     return Release(None, data.mechanism, data.count)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ModelSimulator:
-    """Values of one site (None: the only one that can be meant), given those of a model's other sites; traceable."""
-
-    density: Density
-    site: str | None = None
-
-    def __call__(self, key: Key, params: Mapping[str, Array]) -> Array:
-        name = self._data_site(params)
-        return self._messages(key, params)[name]["value"]
-
-    def _messages(self, key: Key, params: Mapping[str, Array]) -> dict[str, Message]:
-        """Sample sites of a run with these parameters in which all other sites are drawn, observed ones included."""
-        sites = self.density.trace(given(uncondition(seeded(self.density.model, key)), dict(params)))
-        # factors are sites of a unit law
-        return {k: m for k, m in sites.items() if m["type"] == "sample" and not isinstance(m["fn"], dist.Unit)}
-
-    def sites(self) -> Sites:
-        """The model's sample sites, by abstract evaluation."""
-        sites: Sites = {}
-
-        def collect(key: Key) -> None:
-            for name, message in self._messages(key, {}).items():
-                sites[name] = np.shape(message["value"]), bool(message["infer"].get("was_observed", False))
-
-        jax.eval_shape(collect, jax.random.key(0))
-        return sites
-
-    def _data_site(self, params: Mapping[str, Array]) -> str:
-        """The name of the site of the data; ValueError unless the parameters are those of all other sites."""
-        if not isinstance(params, Mapping):
-            raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
-        sites, site = self.sites(), self.site
-        if stray := [repr(name) for name in params if name not in sites]:
-            raise ValueError(
-                f"parameters {', '.join(stray)} are no sample sites of the model; its sites are {', '.join(sites)}"
-            )
-        if site is None:
-            observed = [name for name in sites if sites[name][1]]
-            candidates = observed or [name for name in sites if name not in params]
-            if len(candidates) != 1:
-                what = "are observed" if observed else "are not among the parameters"
-                raise ValueError(
-                    f"which site has the data? {len(candidates)} {what}: {', '.join(candidates) or 'none'}; give all "
-                    "parameters that the model has, and site= where it has other sites"
-                )
-            site = candidates[0]
-        if site in params:
-            raise ValueError(f"site {site!r} is to be simulated, and is given as a parameter")
-        if missing := [repr(name) for name in sites if name != site and name not in params]:
-            raise ValueError(f"parameters lack values of the model's sites {', '.join(missing)}")
-        for name, value in params.items():
-            if np.shape(value) != sites[name][0]:
-                raise ValueError(f"site {name!r} has shape {sites[name][0]}, the parameter has {np.shape(value)}")
-        return site

@@ -13,7 +13,7 @@ from jax.scipy import special
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
-from ldpbayes._core.checks import ONE_POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_POSITIVE, Rule, checked
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated
@@ -25,6 +25,7 @@ from ldpbayes.bootstrap._families import (
     NormalMean,
     ParametricFamily,
     Poisson,
+    check_bounds,
 )
 from ldpbayes.bootstrap.statistics import FamilyEstimator
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
@@ -43,13 +44,12 @@ class Conjugate:
     """
 
     parameter: str
-    uniform: tuple[float, float]  # the pair of the uniform law, the prior
-    allowed_range: str
-    support: Constraint  # where the natural parameter is finite
+    allowed: Rule  # where the natural parameter is finite
+    support: Constraint
     natural: Callable[[Array, Any], Array]
     """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
-    posterior: Callable[[Pair, Array, Array, Array, Any], Pair]
-    """The law after records with weighted log likelihoods, from (pair, weight, sum, count, family)."""
+    posterior: Callable[[Array, Array, Array, Any], Pair]
+    """The law after records with weighted log likelihoods, from (weight, sum, count, family); the prior is uniform."""
     mode: Callable[[Pair], jax.Array]  # where the density of u is largest, possibly at infinity
     excess: Callable[[Pair, Array, Array], jax.Array]
     """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
@@ -64,48 +64,39 @@ def _beta_excess(pair: Pair, at: Array, step: Array) -> jax.Array:
     return pair[0] * jnp.log1p(down) + pair[1] * jnp.log1p(up)
 
 
-def _normal_posterior(pair: Pair, weight: Array, total: Array, count: Array, family: NormalMean) -> Pair:
-    gain = weight / family.scale**2
-    precision = pair[1] + gain * count
-    return (pair[0] * pair[1] + gain * total) / precision, precision
-
-
 BETA = Conjugate(
     parameter="probs",
-    uniform=(1.0, 1.0),
-    allowed_range="between 0 and 1, exclusive",
-    support=constraints.open_interval(0.0, 1.0),
+    allowed=INSIDE_0_1,
+    support=constraints.unit_interval,
     natural=lambda theta, family: special.logit(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * (count * family.trials - total)),
+    posterior=lambda w, total, count, family: (1 + w * total, 1 + w * (count * family.trials - total)),
     mode=_log_ratio,
     excess=_beta_excess,
 )
 GAMMA = Conjugate(
     parameter="rate",
-    uniform=(1.0, 0.0),
-    allowed_range="a positive and finite number",
+    allowed=ONE_POSITIVE,
     support=constraints.positive,
     natural=lambda theta, family: -jnp.asarray(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * count * family.concentration, p[1] + w * total),
+    posterior=lambda w, total, count, family: (1 + w * count * family.concentration, w * total),
     mode=_log_ratio,
     excess=lambda pair, at, step: pair[1] * jnp.exp(at) * jnp.expm1(step) - pair[0] * step,
 )
 GAMMA_OF_POISSON = dataclasses.replace(
     GAMMA,
     natural=lambda theta, family: jnp.log(theta),
-    posterior=lambda p, w, total, count, family: (p[0] + w * total, p[1] + w * count),
+    posterior=lambda w, total, count, family: (1 + w * total, w * count),
 )
 NORMAL = Conjugate(
     parameter="loc",
-    uniform=(0.0, 0.0),
-    allowed_range="a finite number",
+    allowed=FINITE,
     support=constraints.real,
     natural=lambda theta, family: theta / family.scale**2,
-    posterior=_normal_posterior,
+    posterior=lambda w, total, count, family: (total / count, w * count / family.scale**2),
     mode=lambda pair: jnp.asarray(pair[0]),
     excess=lambda pair, at, step: pair[1] * step * (at - pair[0] + step / 2),
 )
-CONJUGATES: dict[type[ParametricFamily], Conjugate] = {
+CONJUGATES = {
     Bernoulli: BETA,
     Binomial: BETA,
     Exponential: GAMMA,
@@ -179,10 +170,8 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     family : ParametricFamily
         `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
         are clamped.
-    count : int
-        Number of records, public; neighbouring data sets have the same number.
-    epsilon : float
-        Budget, for replacing one record.
+    count, epsilon
+        As for `sufficient_statistics`.
     lower, upper : float
         Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
     """
@@ -197,20 +186,11 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     def __post_init__(self) -> None:
         if type(self.family) not in CONJUGATES:
             names = ", ".join(kind.__name__ for kind in CONJUGATES)
-            raise ValueError(
-                f"family must be one with a conjugate prior of one parameter: {names}; got {self.family!r}"
-            )
+            raise ValueError(f"family must have a conjugate prior of one parameter: {names}; got {self.family!r}")
         super().__post_init__()
         checked_field(self, "epsilon", *ONE_POSITIVE)
-        law = self._law
-        for name in ("lower", "upper"):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"{name} is missing: the range of {law.parameter} must be bounded, and chosen without looking at "
-                    "the data, or the log likelihood of one record has no bound"
-                )
-            checked_field(self, name, law.allowed_range, lambda a: (a.ndim == 0) & law.support(a) & np.isfinite(a))
-        check_order(self.lower, self.upper)
+        allowed, inside = self._law.allowed
+        check_bounds(self, allowed, lambda a: (a.ndim == 0) & inside(a))
 
     @property
     def _law(self) -> Conjugate:
@@ -229,7 +209,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     def posterior(self, total: Array) -> Pair:
         """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
-        return self._law.posterior(self._law.uniform, self.temper, total, self.count, self.family)
+        return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
         return draw(key, self._law, self.posterior(total), self.lower, self.upper)

@@ -59,10 +59,8 @@ class Studentised(Interval):
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         error, errors = result.formula_error, result.draws_error
         if error is None or errors is None:
-            raise ValueError(
-                "a studentised interval needs standard errors by a formula, which this estimator has not; take "
-                "kind='pivotal' or 'percentile'"
-            )
+            need = "a studentised interval needs standard errors by a formula, which this estimator has not"
+            raise ValueError(f"{need}; take kind='pivotal' or 'percentile'")
         with np.errstate(divide="ignore", invalid="ignore"):
             t = (result.draws - result.params) / errors
         return result.params - error * quantile(t, 1 - probability)
@@ -103,12 +101,11 @@ def interval_kind(kind: str | Interval) -> Interval:
 class BootstrapEstimate(Estimate):
     """A private estimate with its parametric bootstrap.
 
-    ``estimate`` has the reported parameters in the estimator's form, ``params`` (p,) as a flat array with ``names``.
     ``draws`` (draws, p) are replicates of the estimate, after a bias correction those of the corrected one, and
     ``uncorrected`` (p,) is the estimate before it. Standard errors by the estimator's own formula, for studentised
     intervals, are ``formula_error`` (p,) and, of each replicate, ``draws_error`` (draws, p). ``outside`` says whether
     the release was outside the domain of the estimator, ``outside_draws`` how many replicates were. ``kind`` is the
-    default kind of the intervals, ``privacy`` states the guarantee for those whose records were read.
+    default kind of the intervals. All else is as in `Estimate`.
     """
 
     estimate: PyTree
@@ -148,26 +145,19 @@ class BootstrapEstimate(Estimate):
     def interval(
         self, level: float = 0.95, kind: str | Interval | None = None, *, side: str = "both"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of confidence intervals.
+        """Lower and upper ends (p,) of confidence intervals; level and side as for `Estimate.interval`.
 
-        Parameters
-        ----------
-        level : float
-            Coverage, between 0 and 1; ValueError if there are fewer replicates than it needs.
-        kind : str or Interval, optional
-            ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are standard errors), ``"log"`` (pivotal on
-            the logarithmic scale), or one such as ``Transformed(forward, inverse)``. By default the result's.
-        side : {"both", "lower", "upper"}
-            Which ends the interval has; the other end is infinite.
+        The kind, by default the result's, is ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are
+        standard errors), ``"log"`` (pivotal on the logarithmic scale) or an `Interval` such as ``Transformed(forward,
+        inverse)``. ValueError if there are fewer replicates than the level needs.
         """
         if kind is not None:
             return dataclasses.replace(self, kind=kind).interval(level, side=side)
         below, above = tail_probabilities(level, side)
         needed = math.ceil(1 / min(p for p in (below, 1 - above) if p > 0) - 1e-9) - 1
         if len(self.draws) < needed:
-            advice = f"give parametric_bootstrap draws={needed} or, better, ten times as many"
-            count = f"at least {needed} replicates, there are {len(self.draws)}"
-            raise ValueError(f"an interval of level {level:g} needs {count}; {advice}")
+            count = f"at least {needed} replicates, better ten times as many; there are {len(self.draws)}"
+            raise ValueError(f"an interval of level {level:g} needs {count}")
         return super().interval(level, side=side)
 
     def _quantile(self, probability: float) -> np.ndarray:

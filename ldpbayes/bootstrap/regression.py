@@ -1,65 +1,15 @@
 """Private least squares from perturbed moments."""
 
-import math
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
-from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator, statistics_mechanism
-from ldpbayes.numerics.arrays import diagonal_first_pairs, packed
-
-
-@pytree_dataclass
-class RegressionMoments(NormalVector):
-    """Rows of regressors with the response in the last column, clamped to bounds (d + 1,). The statistics are in three
-    blocks: of the regressors (u_j, u_j² and √2 u_j u_k), with the response v once (v and √2 u_j v), and v².
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dimension < 2:
-            raise ValueError(
-                "regression needs bounds of at least two columns, the response's last; got those of one column"
-            )
-
-    @property
-    def regressors(self) -> int:
-        return self.dimension - 1
-
-    @property
-    def blocks(self) -> np.ndarray:
-        """The block of each statistic, 0, 1 or 2: how many of its factors are the response."""
-        last = self.regressors
-        rows, columns = diagonal_first_pairs(self.dimension)
-        return np.concatenate([np.arange(self.dimension) == last, (rows == last) * 1 + (columns == last)]).astype(int)
-
-    def block_sensitivities(self, order: int) -> tuple[float, float, float]:
-        """Largest L1 (order 1) or L2 (order 2) change of the sums of each block, exactly, if one row is replaced.
-        The first block has the statistics of a row without response. In the second, with m = |u − u'|/2 in each column
-        and its p = |u + u'|/2 ≤ 1 − m, |v − v'| = 2m_v and |u_j v − u'_j v'| ≤ 2 (p_j m_v + m_j p_v) ≤
-        2 (m_v + m_j − 2 m_v m_j). The sum of absolute differences is thus at most
-        2m_v + 2√2 (d m_v + M − 2 m_v M) with M = Σm_j from 0 to d, linear in each of m_v and M and so largest at an
-        end of both: 2 + 2√2 d, where v is 1 and −1 and all u are 1. There every difference is as large as it can be,
-        so that the Euclidean distance is largest as well. v² is between 0 and 1.
-        """
-        d = self.regressors
-        without = NormalVector(self.lower[:-1], self.upper[:-1]).sensitivity(order)
-        return without, {1: 2 + 2 * math.sqrt(2.0) * d, 2: math.sqrt(4.0 + 8 * d)}[order], 1.0
-
-    def weights(self, split: Sequence[float] | np.ndarray, order: int) -> np.ndarray:
-        """Factors of the statistics, so that each block has its share of a sensitivity of one (order 2: its square)."""
-        shares = np.asarray(checked("split", split, "three positive shares that sum to one", lambda a: a > 0))
-        if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-9:
-            raise ValueError(f"split must be three positive shares that sum to one, got {split!r}")
-        return (shares ** (1 / order) / np.array(self.block_sensitivities(order)))[self.blocks]
+from ldpbayes.numerics.arrays import packed
 
 
 @pytree_dataclass
@@ -73,8 +23,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
     to 4e-6; each of these repairs is flagged as outside the domain.
     """
 
-    family: RegressionMoments
-    weights: Array = 1.0
+    family: NormalVector
     intercept: bool = static(default=True)
 
     constraints = {
@@ -86,45 +35,31 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
     }
 
     def __post_init__(self) -> None:
-        if is_concrete(self.weights):
-            weights = np.broadcast_to(np.asarray(self.weights, float), len(self.family.columns)).copy()
-            object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "intercept", bool(self.intercept))
+        if self.regressors < 1:
+            raise ValueError("regression needs bounds of at least two columns, the response last; got those of one")
         super().__post_init__()
+        at_least(self.regressors + 3, "count", self.count)
 
     @property
-    def fewest(self) -> int:  # type: ignore[override]
-        return self.family.dimension + 2
-
-    def sensitivity(self, order: int) -> float:
-        """Of all sums together where weights are equal, else from those of the blocks."""
-        weights = np.abs(self.weights)
-        if np.all(weights == weights[0]):
-            return weights[0] * self.family.sensitivity(order)
-        largest = [weights[self.family.blocks == block].max() for block in range(3)]
-        return float(np.linalg.norm(np.multiply(largest, self.family.block_sensitivities(order)), order))
+    def regressors(self) -> int:
+        return self.family.dimension - 1
 
     @property
     def deviations(self) -> jax.Array:
-        """Standard deviations of the noise in the mean of each statistic, weights undone."""
-        return jnp.sqrt(self.mechanism.noise.variance) / (jnp.asarray(self.weights) * self.count)
+        """Standard deviations of the noise in the mean of each statistic."""
+        return jnp.broadcast_to(jnp.sqrt(self.mechanism.noise.variance) / self.count, len(self.family.columns))
 
     @property
-    def coefficients(self) -> int:
-        return self.family.regressors + self.intercept
-
-    def _origin(self) -> tuple[jax.Array, jax.Array]:
-        """Centres of the bounds in units of their half distances, and these."""
-        half = jnp.asarray(self.family.half)
-        return jnp.asarray(self.family.centre) / half, half
+    def origin(self) -> jax.Array:
+        """Centres of the bounds, in units of half their distances."""
+        return jnp.asarray(self.family.centre) / self.family.half
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        d, n = self.family.regressors, self.count
-        origin, half = self._origin()
+        d, n, half = self.regressors, self.count, self.family.half
         first, second = self.family.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
         central = second - jnp.outer(within, within)
-        mean = within + origin
+        mean = within + self.origin
         least = jnp.maximum(self.deviations[d + 1], LEAST_VARIANCE)  # the first of the squares
         covariance, raised = with_least_eigenvalue(central[:d, :d], least if self.intercept else LEAST_VARIANCE)
         gram, right, square = covariance, central[:d, d], central[d, d]
@@ -134,7 +69,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
             covariance, raised = gram - square_of_mean[:d, :d], raised | gram_raised
             right, square = right + square_of_mean[:d, d], square + square_of_mean[d, d]
         slope = jnp.linalg.solve(gram, right)
-        variance = (square - slope @ right) * n / (n - self.coefficients)
+        variance = (square - slope @ right) * n / (n - d - self.intercept)
         raised_variance = jnp.maximum(variance, LEAST_VARIANCE)
         params = {
             "coef": slope * half[d] / half[:d],
@@ -151,9 +86,10 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
         equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
         """
-        d, n, p = self.family.regressors, self.count, self.coefficients
+        d, n = self.regressors, self.count
+        p = d + self.intercept
         mean, root, slope, intercept, deviation = self._standardised(params)
-        origin, half = self._origin()
+        origin, half = self.origin, self.family.half
         second = root @ root.T
         # rows of the design in terms of (1, u): (1, u − mean) with an intercept, else x itself; and their moments
         if self.intercept:
@@ -187,8 +123,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def _standardised(self, params: Params) -> tuple[jax.Array, ...]:
         """Means of x, root of their covariance, slopes, intercept, error deviation; in half distances of the bounds."""
-        d = self.family.regressors
-        _, half = self._origin()
+        d, half = self.regressors, self.family.half
         root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
         intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
         slope = params["coef"] * half[:d] / half[d]
@@ -199,9 +134,8 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         That is Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X explains a part and the rest is σ² χ²: only there
         errors are taken to be normal. Then all statistics get fresh noise. That rows are clamped is not replicated.
         """
-        d, n = self.family.regressors, self.count
+        d, n, origin = self.regressors, self.count, self.origin
         mean, root, slope, intercept, deviation = self._standardised(params)
-        origin, _ = self._origin()
         keys = jax.random.split(key, 3)
         z = jax.random.normal(keys[0], (d + 1,), deviation.dtype)
         # means of e, (x − mean) e and e²
@@ -227,14 +161,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
 
 def least_squares(
-    *,
-    lower: Array,
-    upper: Array,
-    count: int,
-    epsilon: float,
-    delta: float | None = None,
-    intercept: bool = True,
-    split: Sequence[float] | np.ndarray | None = None,
+    *, lower: Array, upper: Array, count: int, epsilon: float, delta: float | None = None, intercept: bool = True
 ) -> LeastSquaresEstimator:
     """Private linear regression: Laplace noise on the sums of moments of (x, y), or Gaussian where delta is given.
 
@@ -243,20 +170,11 @@ def least_squares(
     lower, upper : array_like (d + 1,)
         Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs. Those of the
         response should hold nearly all of it: replicates are not clamped, since nothing is known of the law of x.
-    count : int
-        Number of records, public; neighbouring data sets have the same number.
-    epsilon, delta : float
-        Budget, for replacing one record.
+    count, epsilon, delta
+        As for `sufficient_statistics`.
     intercept : bool
         Whether the model has an intercept.
-    split : array_like (3,), optional
-        Shares of the budget for the moments of x, for y and its products with x, and for y². By default one noise for
-        all, by how far a row can move all of them together: less noise in every statistic than with shares for which
-        the three would have equal noise, since no row moves each block the most at a time.
     """
-    rows = RegressionMoments(lower, upper)
-    order = 1 if delta is None else 2
-    weights = np.ones(len(rows.columns)) if split is None else rows.weights(split, order)
-    sensitivity = rows.sensitivity(order) if split is None else 1.0
-    mechanism = statistics_mechanism(epsilon, delta, rows.columns, sensitivity)
-    return LeastSquaresEstimator(rows, mechanism, count, weights=weights, intercept=intercept)
+    rows = NormalVector(lower, upper)
+    mechanism = statistics_mechanism(rows, epsilon, delta)
+    return LeastSquaresEstimator(rows, mechanism, count, intercept=intercept)

@@ -12,7 +12,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_vector, params_of_free
+from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_parameters
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -20,11 +20,9 @@ from ldpbayes.mechanisms.additive import Additive
 
 def values_released_by(mechanism: Mechanism, release: Release) -> Array:
     """The values of a release; ValueError unless it has some, and they are of this mechanism."""
-    if not release.mechanism == mechanism:
-        raise ValueError(
-            f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: make the estimator "
-            "with this release, or with its bounds, budget and count"
-        )
+    if release.mechanism != mechanism:
+        advice = "make the estimator with this release, or with its bounds, budget and count"
+        raise ValueError(f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: {advice}")
     if release.values is None:
         raise ValueError("a release without values has nothing to estimate from")
     return release.values
@@ -39,10 +37,7 @@ class FamilyEstimator(PrivateEstimator):
 
     def __post_init__(self) -> None:
         if self.count is None:
-            raise ValueError(
-                "count is missing: the number of records is taken to be public, since estimates and replicates need "
-                "it. If it is private, release it with a share of the budget and give what was released"
-            )
+            raise ValueError("count is missing: a public number, or one released with a share of the budget")
         object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
 
     @property
@@ -51,16 +46,18 @@ class FamilyEstimator(PrivateEstimator):
         return self.family.constraints
 
     def unconstrained(self, params: Params) -> jax.Array:
-        return free_vector(self.constraints, params)
+        return free_parameters(self.constraints, params)[0]
 
     def constrained(self, vector: Array, like: Params) -> Params:
-        return params_of_free(self.constraints, vector, like)
+        return free_parameters(self.constraints, like)[1](vector)
 
     @abc.abstractmethod
     def perturbed(self, key: Key, total: Array) -> jax.Array:
         """Values released of the sum of the statistics."""
 
     def randomize(self, key: Key, data: Array) -> jax.Array:
+        if len(data) != self.count:
+            raise ValueError(f"the estimator is for {self.count} records, got {len(data)}")
         return self.perturbed(key, self.family.statistics(data).sum(axis=0))
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
@@ -72,17 +69,14 @@ class FamilyEstimator(PrivateEstimator):
         """Read records (n, *event), and release values of them; for simulation and studies. To release real data use a
         cryptographically secure source of random numbers.
         """
-        records = self.family.checked(data)
-        if len(records) != self.count:
-            raise ValueError(f"the estimator is for {self.count} records, got {len(records)}")
         with jax.enable_x64(True):
-            return np.asarray(self.randomize(jax.random.key(seed), records))
+            return np.asarray(self.randomize(jax.random.key(seed), self.family.checked(data)))
 
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Noise on the sums of a family's statistics, times ``weights``, and the parameters that fit them. The mechanism
-    has no bounds and at least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
+    """Noise on the sums of a family's statistics, and the parameters that fit them. The mechanism has no bounds and at
+    least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
     """
 
     family: ParametricFamily
@@ -90,27 +84,21 @@ class SufficientStatisticsEstimator(FamilyEstimator):
     count: int = static()
     account_for_clamping: bool = static(default=False)
 
-    weights = 1.0
     fewest = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Additive):
-            raise TypeError(
-                "mechanism must be one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., "
-                f"sensitivity=...), got {self.mechanism!r}: its releases are not sums"
-            )
+            kind = "one that adds noise to statistics, such as LaplaceMechanism(epsilon, columns=..., sensitivity=...)"
+            raise TypeError(f"mechanism must be {kind}, got {self.mechanism!r}: its releases are not sums")
         super().__post_init__()
         noise = self.mechanism.noise
         if self.mechanism.bounded:
-            raise ValueError(
-                "the mechanism of a statistic has no bounds but a sensitivity; records are clamped by the estimator"
-            )
+            raise ValueError("the mechanism must have a sensitivity, and no bounds: the estimator clamps records")
         if noise.discrete and self.family.lattice_step is None:
-            raise ValueError(
-                f"the mechanism must have continuous noise: the statistics are real numbers, got {self.mechanism!r}"
-            )
-        if is_concrete(self.family, self.mechanism, self.weights):
-            sensitivity = float(self.sensitivity(noise.norm))
+            problem = "the mechanism must have continuous noise: the statistics are real numbers"
+            raise ValueError(f"{problem}, got {self.mechanism!r}")
+        if is_concrete(self.family, self.mechanism):
+            sensitivity = float(self.family.sensitivity(noise.norm))
             with jax.enable_x64(True):
                 scales = np.asarray(noise.over_columns(noise.standard_deviation))
             if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
@@ -118,33 +106,28 @@ class SufficientStatisticsEstimator(FamilyEstimator):
             if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
                 stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
                 raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
-        object.__setattr__(self, "account_for_clamping", bool(self.account_for_clamping))
         if self.account_for_clamping and not self.family.accounts_for_clamping:
             raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
-        return self.mechanism.simulate(key, self.weights * total)
+        return self.mechanism.simulate(key, total)
 
     def estimate(self, values: Array) -> Estimated:
-        params, outside = self.solve(values / (self.weights * self.count))
-        covariance = self.covariance(params, noise=True)
-        error = None if covariance is None else jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0.0))
-        return Estimated(params, error, outside)
+        params, outside = self.solve(values / self.count)
+        variances = jnp.diagonal(self.covariance(params, noise=True))
+        return Estimated(params, jnp.sqrt(jnp.maximum(variances, 0.0)), outside)
 
     def release(self, data: Array, *, seed: int) -> Release:
         return Release(np.asarray(super().release(data, seed=seed))[None], self.mechanism)
 
     def release_values(self, release: Release | Array) -> jax.Array:
-        values, shape = release, self.mechanism.event_shape
-        if isinstance(release, Release):
-            values = values_released_by(self.mechanism, release)
+        shape = self.mechanism.event_shape
+        values = values_released_by(self.mechanism, release) if isinstance(release, Release) else release
         values = np.asarray(values, float)
         values = values[0] if values.shape == (1, *shape) else values
         if values.shape != shape:
-            raise ValueError(
-                f"a release of statistics is one value of shape {shape}, got {values.shape}: raw records are given to "
-                "the estimator's release(), and never to the bootstrap"
-            )
+            advice = "give raw records to the estimator's release(), and never to the bootstrap"
+            raise ValueError(f"a release of statistics is one value of shape {shape}, got {values.shape}: {advice}")
         if not np.isfinite(values).all():
             raise ValueError(f"released statistics must be finite, got {values}")
         return jnp.asarray(values)
@@ -153,15 +136,11 @@ class SufficientStatisticsEstimator(FamilyEstimator):
     def privacy(self) -> str:
         return self.mechanism.guarantee.statement()
 
-    def sensitivity(self, order: int) -> float:
-        """Largest L1 (order 1) or L2 (order 2) change of the weighted sums if one record is replaced."""
-        return self.family.sensitivity(order)
-
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
         return self.family.solve_clamped(mean) if self.account_for_clamping else self.family.solve(mean)
 
-    def covariance(self, params: Params, *, noise: bool) -> jax.Array | None:
+    def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of the flat target: of sampling, and of the noise for privacy where it counts."""
         variance = self.mechanism.noise.variance if noise else 0.0
         return self.family.covariance(params, variance, self.count, clamped=self.account_for_clamping)
@@ -183,13 +162,11 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return dist.MultivariateNormal(self.count * center, self.count * spread)
 
 
-def statistics_mechanism(
-    epsilon: float, delta: float | None, columns: tuple[str, ...] | None, sensitivity: float
-) -> Additive:
-    """Laplace noise of an L1 sensitivity, or Gaussian noise of an L2 sensitivity where delta is given."""
+def statistics_mechanism(family: ParametricFamily, epsilon: float, delta: float | None) -> Additive:
+    """Laplace noise for the L1 sensitivity of sums of statistics, or Gaussian for the L2 where delta is given."""
     if delta is None:
-        return LaplaceMechanism(epsilon, columns=columns, sensitivity=sensitivity)
-    return GaussianMechanism(epsilon, delta, columns=columns, sensitivity=sensitivity)
+        return LaplaceMechanism(epsilon, columns=family.columns, sensitivity=family.sensitivity(1))
+    return GaussianMechanism(epsilon, delta, columns=family.columns, sensitivity=family.sensitivity(2))
 
 
 def sufficient_statistics(
@@ -217,6 +194,5 @@ def sufficient_statistics(
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
-    sensitivity = family.sensitivity(1 if delta is None else 2)
-    mechanism = statistics_mechanism(epsilon, delta, family.columns, sensitivity)
+    mechanism = statistics_mechanism(family, epsilon, delta)
     return SufficientStatisticsEstimator(family, mechanism, count, account_for_clamping)

@@ -40,7 +40,7 @@ FAMILIES = {
     "multinomial": "Multinomial",
     "multivariate_normal": "NormalVector",
     "poisson": "Poisson",
-    "least_squares": "RegressionMoments",
+    "least_squares": "NormalVector",
 }
 
 
@@ -189,7 +189,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     least_squares, intercept = args.family == "least_squares", not args.no_intercept
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
-    family = getattr(regression if least_squares else ldp.bootstrap, FAMILIES[args.family])
+    family = getattr(ldp.bootstrap, FAMILIES[args.family])
     inputs.check_options(f"--family {args.family}", values, inputs.parameters_of(family))
     if least_squares:
         return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)

@@ -12,7 +12,7 @@ from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, noise
 from ldpbayes.bootstrap._clamped_sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
-from ldpbayes.bootstrap._families import free_vector, params_of_free
+from ldpbayes.bootstrap._families import free_parameters
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 
@@ -313,16 +313,16 @@ def parameters_of(name):
 )
 def test_any_step_of_free_values_leads_to_parameters_and_the_free_values_of_parameters_lead_back(name, rng):
     family, params = FAMILIES[name], parameters_of(name)
-    free = jax.eval_shape(functools.partial(free_vector, family.constraints), params)
+    free = jax.eval_shape(lambda params: free_parameters(family.constraints, params)[0], params)
     steps = rng.normal(0, 3, (20, *free.shape))
     away = {key: value - np.abs(rng.normal(0, 3, (20, *value.shape))) for key, value in params.items()}
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def moved(params, step, away):
-        free = free_vector(family.constraints, params)
-        ahead = [params_of_free(family.constraints, free + step, params), family.nearest(away)]
-        return params_of_free(family.constraints, free, params), [allowed(family, at) for at in ahead]
+        free, params_of = free_parameters(family.constraints, params)
+        ahead = [params_of(free + step), family.nearest(away)]
+        return params_of(free), [allowed(family, at) for at in ahead]
 
     back, ahead = moved(params, steps, away)
     for key, value in back.items():
@@ -552,7 +552,7 @@ def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_informatio
         (lambda: bootstrap.Normal(0.0, 1.0).checked([[1.0]]), "array of numbers"),
         (lambda: bootstrap.Normal(0.0, 1.0).checked([1.0, np.nan]), "finite"),
         (lambda: bootstrap.Poisson(5).checked([1.5]), "whole"),
-        (lambda: bootstrap.Bernoulli().checked([2]), "successes"),
+        (lambda: bootstrap.Bernoulli().checked([2]), "from 0 to 1"),
         (lambda: bootstrap.Multinomial(3).checked([3]), "from 0 to 2"),
         (lambda: bootstrap.NormalVector([0.0], [1.0]).checked([[1.0, 2.0]]), "rows"),
     ],

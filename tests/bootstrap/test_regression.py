@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from ldpbayes.bootstrap import BootstrapWarning, least_squares, parametric_bootstrap
+from ldpbayes.bootstrap import BootstrapWarning, NormalVector, least_squares, parametric_bootstrap
 from ldpbayes.bootstrap._bootstrap import Replication
 from ldpbayes.bootstrap._families import LEAST_VARIANCE
-from ldpbayes.bootstrap.regression import LeastSquaresEstimator, RegressionMoments
+from ldpbayes.bootstrap.regression import LeastSquaresEstimator
 from ldpbayes.mechanisms import LaplaceMechanism
 
 LOWER, UPPER = np.array([-1.0, 2.0, -6.0, 0.5, -3.0]), np.array([3.0, 9.0, 7.0, 0.75, 11.0])  # asymmetric
@@ -20,7 +20,7 @@ COEF, INTERCEPT, SCALE = np.array([0.7, -0.4]), 1.5, 0.5
 
 
 def rows_of(d):
-    return RegressionMoments(LOWER[-d - 1 :], UPPER[-d - 1 :])
+    return NormalVector(LOWER[-d - 1 :], UPPER[-d - 1 :])
 
 
 def regression_data(n, seed=0):
@@ -59,7 +59,7 @@ def norms(differences, order):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
-def test_no_pair_of_rows_exceeds_the_sensitivities_and_the_worst_attains_them(d):
+def test_no_pair_of_rows_exceeds_the_sensitivity_and_the_worst_attains_it(d):
     rows, rng = rows_of(d), np.random.default_rng(d)
     inside = rng.uniform(-1, 1, (2, 100_000, d + 1))
     corners = np.sign(rng.uniform(-1, 1, (2, 20_000, d + 1)))
@@ -69,37 +69,21 @@ def test_no_pair_of_rows_exceeds_the_sensitivities_and_the_worst_attains_them(d)
     ones, s = np.ones(d + 1), np.sqrt(2)
     m = (6 + 2 * s * d) / (2 * (2 * s * (d + 1) + 4 - 2 * s))
     balanced = np.where(np.arange(d + 1) < (d + 1) // 2, 1.0, -1.0)  # columns sum to 0 or −1
-    worst = np.stack([ones * (1 - 2 * m), balanced, np.append(ones[:-1], -1.0), ones * 0])
-    difference = moved(rows, np.concatenate([one, ones[None].repeat(4, axis=0)]), np.concatenate([other, worst]))
+    worst = np.stack([ones * (1 - 2 * m), balanced])
+    difference = moved(rows, np.concatenate([one, ones[None].repeat(2, axis=0)]), np.concatenate([other, worst]))
     near = 1 + 1e-12  # of rounding
     for order in (1, 2):
-        whole, blocks = rows.sensitivity(order), rows.block_sensitivities(order)
+        whole = rows.sensitivity(order)
         assert norms(difference, order).max() <= whole * near
-        for block in range(3):
-            assert norms(difference[:, rows.blocks == block], order).max() <= blocks[block] * near
-        np.testing.assert_allclose(norms(difference[-5 + order], order), whole)
-        np.testing.assert_allclose(norms(difference[-2, rows.blocks == 1], order), blocks[1])
-        np.testing.assert_allclose(norms(difference[-1, rows.blocks == 2], order), blocks[2])
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("order", [1, 2])
-def test_shares_of_a_split_are_the_shares_of_the_blocks_sensitivities(order):
-    rows, split = rows_of(2), np.array([0.5, 0.3, 0.2])
-    weights = rows.weights(split, order)
-    got = [weights[rows.blocks == block][0] * rows.block_sensitivities(order)[block] for block in range(3)]
-    np.testing.assert_allclose(np.power(got, order), split)
-    one, other = np.random.default_rng(0).uniform(-1, 1, (2, 50_000, 3))
-    assert norms(weights * moved(rows, one, other), order).max() <= 1
+        np.testing.assert_allclose(norms(difference[-3 + order], order), whole)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("split", [None, (0.4, 0.4, 0.2)])
-def test_without_noise_it_is_least_squares(intercept, split):
+def test_without_noise_it_is_least_squares(intercept):
     data = regression_data(4000)
     # no row is clamped: three bounds are far from all that is drawn, two are those of the uniform regressors
-    e = estimator(4000, 1e10, intercept=intercept, split=split)
+    e = estimator(4000, 1e10, intercept=intercept)
     params, errors, outside = estimated(e, e.release_values(e.release(data, seed=1)))
     plain = sm.OLS(data[:, 2], sm.add_constant(data[:, :2]) if intercept else data[:, :2]).fit()
     got = np.append(params["intercept"], params["coef"]) if intercept else params["coef"]
@@ -138,7 +122,7 @@ def test_replicates_without_noise_have_the_law_of_least_squares_at_fixed_regress
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("intercept", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_standard_errors_are_the_spread_of_replicates_where_the_noise_is_small(intercept):
-    e = estimator(200_000, 1.0, intercept=intercept, split=(0.3, 0.3, 0.4))
+    e = estimator(200_000, 0.8, intercept=intercept)
     params = {"coef": COEF, "scale": SCALE, "loc_x": np.array([1.0, 5.5]), "covariance_x": np.diag([1.3, 4.1])}
     params |= {"intercept": INTERCEPT} if intercept else {}
     params = jax.tree.map(jnp.asarray, params)
@@ -225,10 +209,7 @@ def test_bad_input_is_refused():
         least_squares(lower=[0, 1], upper=[1, 1], count=10, epsilon=1.0)
     with pytest.raises(ValueError, match="count is missing"):
         least_squares(lower=[0, 0], upper=[1, 1], count=None, epsilon=1.0)
-    for split in ((0.5, 0.5), (0.5, 0.4, 0.2), (1.0, 0.5, -0.5)):
-        with pytest.raises(ValueError, match="three positive shares"):
-            least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=1.0, split=split)
-    rows = RegressionMoments([0, 0], [1, 1])
+    rows = NormalVector([0, 0], [1, 1])
     with pytest.raises(ValueError, match="can move the statistics by 5\\.7"):
         LeastSquaresEstimator(rows, LaplaceMechanism(1.0, columns=rows.columns, sensitivity=1.0), 10)
     e = least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=1.0)

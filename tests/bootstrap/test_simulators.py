@@ -68,13 +68,13 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="no sample site 'q'; its sites are slope, sigma, y"):
         simulator_of(regression, x, site="q")
     simulator = simulator_of(regression, x, x)
-    with pytest.raises(ValueError, match="'intercept' are no sample sites"):
+    with pytest.raises(ValueError, match=r"from values of shapes .*'sigma': \(\)\}, got .*'intercept': \(\)\}"):
         simulator(KEY, {"slope": 1.0, "sigma": 1.0, "intercept": 0.0})
-    with pytest.raises(ValueError, match="lack values of the model's sites 'sigma'"):
+    with pytest.raises(ValueError, match=r"'slope': \(\), 'sigma': \(\)\}, got \{'slope': \(\)\}"):
         simulator(KEY, {"slope": 1.0})
-    with pytest.raises(ValueError, match="'slope' has shape \\(\\), the parameter has \\(2,\\)"):
+    with pytest.raises(ValueError, match=r"shapes \{'slope': \(\), .*, got \{'slope': \(2,\)"):
         simulator(KEY, {"slope": jnp.ones(2), "sigma": 1.0})
-    with pytest.raises(ValueError, match="'y' is to be simulated"):
+    with pytest.raises(ValueError, match=r"'y' is simulated from .*, got .*'y': \(4,\)\}"):
         simulator(KEY, {"slope": 1.0, "sigma": 1.0, "y": x})
     with pytest.raises(ValueError, match="a dict of its sites' values"):
         simulator(KEY, jnp.ones(2))
