@@ -128,9 +128,8 @@ def _fit(args: argparse.Namespace) -> int:
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
         promises = statements(release.mechanism for _, _, release in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
-        data: list[Any] = [release for _, _, release in releases]
-        if not (args.no_sketch or args.features):
-            data = [inputs.as_sketch(release, args.model, notes.append) for release in data]
+        whole = args.no_sketch or args.features
+        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
         _use_compilation_cache(args)
