@@ -79,12 +79,8 @@ class CoverageTable:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Central interval (low, high) of a binomial count, with at most 1 − `confidence` outside.
-
-    Parameters
-    ----------
-    n, level, confidence : int, float, float
-        Number of trials, probability of success of each, and probability of the band.
+    """Central interval (low, high) of the successes in `n` trials of probability `level`, with at most 1 − `confidence`
+    outside.
     """
     low, high = scipy.stats.binom.interval(confidence, n, level)
     return int(low), int(high)
@@ -198,7 +194,7 @@ class ReplicatedFit:
     model : callable
         NumPyro model of one release.
     num_warmup, num_samples : int
-        NUTS iterations of a chain that adapt it and are discarded, and that are kept.
+        As in `coverage`.
     sketched : bool
         Whether all records have one law, so that a sketch serves; False for a regression.
     **options
