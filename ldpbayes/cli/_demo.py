@@ -28,7 +28,7 @@ TOP = 20  # visits: the last count stands for this many or more
 ANALYSES = ("naive", "noise-aware", "non-private")
 BETA_DRAWS = 4000
 
-Draws = dict[str, dict[str, np.ndarray]]  # by quantity and analysis
+Draws = dict[str, dict[str, Array]]  # by quantity and analysis
 
 
 def run(out: pathlib.Path, **options: Any) -> list[Any]:

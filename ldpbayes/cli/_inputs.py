@@ -244,9 +244,7 @@ def load_model(name: str, *arguments: Any) -> Callable:
 
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
-    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line;
-    of the package's own models, only ValueError and TypeError do.
-    """
+    """Run a model, or its file: it can import from its folder, and its errors become `BadInput` with their line."""
     path = pathlib.Path(model).absolute()
     folder = [str(path.parent)] if path.suffix == ".py" else []
     sys.path[:0] = folder  # as ``python model.py`` does
@@ -255,7 +253,7 @@ def blaming(model: str) -> Iterator[None]:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        if not folder:
+        if not folder:  # a model of the package
             if isinstance(error, (ValueError, TypeError)):
                 raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
             raise

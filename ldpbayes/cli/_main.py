@@ -45,9 +45,7 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with arguments, by default those of the process, and return the exit code: 0 (done), 1 (a
-    missing extra or another problem at run time), 2 (bad usage or input), 3 (not to be trusted) or 130 (interrupted).
-    """
+    """Run the command line, by default with the process's arguments, and return one of its exit codes, or 130."""
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
