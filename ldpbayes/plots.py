@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import missing
+from ldpbayes._core.checks import require
 from ldpbayes._core.types import Array
 
 if TYPE_CHECKING:
@@ -123,10 +123,8 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 
     Parameters
     ----------
-    release : Release
-        Of numbers.
-    bins, ax : int or array_like, and matplotlib.axes.Axes
-        As in ``numpy.histogram``, and where to draw.
+    release, bins, ax : Release, int or array_like, and matplotlib.axes.Axes
+        Of numbers, as in ``numpy.histogram``, and where to draw.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -146,10 +144,8 @@ def plot_tradeoffs(
     ----------
     curves : mapping of str to Tradeoff or Guarantee
         By label, each of one budget.
-    envelopes : sequence of Tradeoff
-        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
+    envelopes, ax : sequence of Tradeoff, and matplotlib.axes.Axes
+        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`, and where to draw.
     """
     ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
@@ -178,10 +174,8 @@ def plot_replicates(
 
     Parameters
     ----------
-    estimate : BootstrapEstimate
-        From `ldpbayes.parametric_bootstrap`.
-    name : str
-        One of its ``names``, else ValueError.
+    estimate, name : BootstrapEstimate and str
+        From `ldpbayes.parametric_bootstrap`, and one of its ``names``, else ValueError.
     reference : float, optional
         A known value, at which a grey line is drawn.
     level, ax : float and matplotlib.axes.Axes
@@ -215,10 +209,9 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 def _axes(ax: "Axes | None", *without: str) -> "Axes":
     """Axes to draw on, without spines at some sides."""
     if ax is None:
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise ImportError(missing("pictures need matplotlib", "demo")) from None
+        require("demo", "matplotlib")
+        from matplotlib import pyplot
+
         ax = pyplot.gca()
     ax.spines[list(without)].set_visible(False)
     return ax

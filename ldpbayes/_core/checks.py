@@ -121,10 +121,8 @@ def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
     if values.dtype.kind == "f":
         exact = int(2 / np.finfo(values.dtype).eps)
         if exact < most and (values > exact).any():
-            raise ValueError(
-                f"{name} must be given as integers, or in a precision that holds {most}, got {values.dtype}, which "
-                f"rounds numbers above {exact}"
-            )
+            allowed = f"integers, or in a precision that holds {most}"
+            raise ValueError(f"{name} must be {allowed}, got {values.dtype}, which rounds numbers above {exact}")
 
 
 def unmasked(values: Any) -> Any:

@@ -48,9 +48,6 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
     return without()
 
 
-MOST_FILES, MOST_BYTES = 1000, 1 << 30  # of compiled code that are kept
-
-
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
     """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
 
@@ -72,7 +69,7 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
             place = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ldpbayes", "jax")
         path = pathlib.Path(place)
         path.mkdir(parents=True, exist_ok=True)
-        _delete_old(path, MOST_FILES, MOST_BYTES)
+        _delete_old(path)
     except (OSError, RuntimeError):
         return None  # there is no home, or one that is read-only
     jax.config.update("jax_compilation_cache_dir", str(path))
@@ -81,7 +78,7 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
     return path
 
 
-def _delete_old(folder: pathlib.Path, files: int, size: int) -> None:
+def _delete_old(folder: pathlib.Path, files: int = 1000, size: int = 1 << 30) -> None:
     """Delete entries, those longest unused first, until at most `files` of `size` bytes together are left."""
     # JAX writes a file for each entry; some versions write another with the time of its last use.
     entries = sorted(((path.stat(), path) for path in folder.iterdir() if path.is_file()), key=lambda e: -e[0].st_atime)

@@ -82,9 +82,7 @@ def unchecked(cls: type, *values: Any) -> Any:
     return tree
 
 
-def checked_field(
-    tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray], Any], called: str | None = None
-) -> None:
+def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray], Any], called: str = "") -> None:
     """Make a field of a frozen dataclass a float or a float64 array that passes `checked`; leave a tracer alone."""
     value = getattr(tree, name)
     if is_concrete(value):
@@ -101,7 +99,7 @@ def check_fields(tree: Any) -> None:
     for field in ruled_fields(tree):
         if not field.metadata.get("optional") or getattr(tree, field.name) is not None:
             allowed, ok = field.metadata["rule"]
-            checked_field(tree, field.name, allowed, ok, field.metadata.get("called"))
+            checked_field(tree, field.name, allowed, ok, field.metadata.get("called", ""))
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -40,9 +40,7 @@ def guess(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """A CSV file in UTF-8 whose first line names the columns; a `headless` one may begin with numbers: its columns are
-    ``x[0]``, ``x[1]``, ... Bad files raise `BadInput`.
-    """
+    """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
     def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
         self.path = path

@@ -15,10 +15,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from matplotlib.figure import Figure
-from scipy import stats
 from statsmodels import datasets
 
 from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
+from ldpbayes._core.types import Array
 from ldpbayes.data.release import simulated_release
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
@@ -28,7 +28,7 @@ TOP = 20  # visits: the last count stands for this many or more
 ANALYSES = ("naive", "noise-aware", "non-private")
 BETA_DRAWS = 4000
 
-Draws = dict[str, dict[str, np.ndarray]]  # by quantity and analysis
+Draws = dict[str, dict[str, Array]]  # by quantity and analysis
 
 
 def run(out: pathlib.Path, **options: Any) -> list[Any]:
@@ -107,17 +107,16 @@ def noiseless_counts(frequencies: np.ndarray) -> None:
     """The model of `models.clipped_counts` without noise, for the numbers of 0, 1, ..., k − 2, and of k − 1 or more."""
     mean = numpyro.sample("mean", dist.LogNormal(0, 2))
     concentration = numpyro.sample("concentration", dist.LogNormal(0, 1))
-    below = jnp.exp(dist.NegativeBinomial2(mean, concentration).log_prob(np.arange(len(frequencies) - 1)))
-    rest = jnp.maximum(1 - below.sum(), 1e-12)  # far from the data the difference may be a rounding error below 0
-    shares = jnp.append(below, rest)
+    shares = visit_shares(mean, concentration, len(frequencies) - 1)
     numpyro.sample("x", dist.MultinomialProbs(shares, int(frequencies.sum())), obs=frequencies)
 
 
-def visit_shares(mean: np.ndarray, concentration: np.ndarray) -> np.ndarray:
-    """Shares of records with 0, 1, ..., 19 and with 20 or more visits, shape (draws, 21)."""
-    success = concentration / (concentration + mean)
-    below = stats.nbinom.pmf(np.arange(TOP), concentration[:, None], success[:, None])
-    return np.column_stack([below, np.maximum(1 - below.sum(axis=1), 0)])
+def visit_shares(mean: Array, concentration: Array, top: int = TOP) -> jax.Array:
+    """Shares (*draws, top + 1) of records with 0, 1, ..., top − 1 and with `top` or more visits."""
+    law = dist.NegativeBinomial2(mean[..., None], concentration[..., None])
+    below = jnp.exp(law.log_prob(np.arange(top)))
+    rest = jnp.maximum(1 - below.sum(axis=-1), 1e-12)  # far from the data it may be a rounding error below 0
+    return jnp.concatenate([below, rest[..., None]], axis=-1)
 
 
 def table(estimates: Draws) -> str:

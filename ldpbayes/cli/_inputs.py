@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.noise import Gaussian, IndependentGaussian
 
 FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
@@ -243,9 +244,7 @@ def load_model(name: str, *arguments: Any) -> Callable:
 
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
-    """Run a model, or its file: it can import modules of its folder, and its errors become `BadInput` with their line;
-    of the package's own models, only ValueError and TypeError do.
-    """
+    """Run a model, or its file: it can import from its folder, and its errors become `BadInput` with their line."""
     path = pathlib.Path(model).absolute()
     folder = [str(path.parent)] if path.suffix == ".py" else []
     sys.path[:0] = folder  # as ``python model.py`` does
@@ -254,7 +253,7 @@ def blaming(model: str) -> Iterator[None]:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        if not folder:
+        if not folder:  # a model of the package
             if isinstance(error, (ValueError, TypeError)):
                 raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
             raise
@@ -269,13 +268,18 @@ def blaming(model: str) -> Iterator[None]:
             sys.path.remove(added)
 
 
-def as_sketch(release: Release, model: str, say: Callable[[str], object]) -> Release | Sketch:
+def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
     """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
-    mechanism: Any = release.mechanism
+    release, mechanism = named.release, cast(Any, named.release.mechanism)
     if isinstance(mechanism, StatisticsMechanism):
         return release  # models of statistics sum its values
-    if not mechanism.record_shape or model in MOMENTS:
-        with contextlib.suppress(ValueError):  # such as personal budgets
+    one_budget, noise = mechanism.batch_shape == (), getattr(mechanism, "noise", None)
+    if mechanism.record_shape:
+        has_sketch = model in MOMENTS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
+    else:
+        has_sketch = mechanism.support.is_discrete or (one_budget and mechanism.released_range is not None)
+    if has_sketch:
+        with naming(named.name):
             return release.sketch()
     say("  no sketch of these: the model gets the records themselves")
     return release

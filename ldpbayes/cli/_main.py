@@ -45,9 +45,7 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with arguments, by default those of the process, and return the exit code: 0 (done), 1 (a
-    missing extra or another problem at run time), 2 (bad usage or input), 3 (not to be trusted) or 130 (interrupted).
-    """
+    """Run the command line, by default with the process's arguments, and return one of its exit codes, or 130."""
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
@@ -128,9 +126,8 @@ def _fit(args: argparse.Namespace) -> int:
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
         promises = statements(release.mechanism for _, _, release in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
-        data: list[Any] = [release for _, _, release in releases]
-        if not (args.no_sketch or args.features):
-            data = [inputs.as_sketch(release, args.model, notes.append) for release in data]
+        whole = args.no_sketch or args.features
+        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
         _use_compilation_cache(args)

@@ -155,12 +155,12 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     return group
 
 
-def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
-    """A type of options whose texts are parsed; None and ValueError mean that a text is not what is allowed."""
+def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """A type of options: texts that are parsed without a ValueError, and whose values pass a test."""
 
     def parsed(text: str) -> Any:
         with contextlib.suppress(ValueError):
-            if (value := parse(text)) is not None:
+            if ok(value := parse(text)):
                 return value
         raise argparse.ArgumentTypeError(f"{allowed}, got {text!r}")
 
@@ -168,15 +168,12 @@ def _kind(parse: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
 
 
 def _integer(least: int) -> Callable[[str], int]:
-    return _kind(lambda text: int(text) if int(text) >= least else None, f"must be an integer of at least {least}")
+    return _kind(f"must be an integer of at least {least}", int, lambda number: number >= least)
 
 
-def _different(text: str) -> list[str] | None:
-    words = [word.strip() for word in text.split(",")]
-    return words if 1 < len(words) == len(set(words)) and all(words) else None
-
-
-_words = _kind(_different, "needs two words or more, all different, with commas between them")
-_probability = _kind(
-    lambda text: float(text) if 0 < float(text) < 1 else None, "must be a number between 0 and 1, exclusive"
+_words = _kind(
+    "needs two words or more, all different, with commas between them",
+    lambda text: [word.strip() for word in text.split(",")],
+    lambda words: 1 < len(words) == len(set(words)) and all(words),
 )
+_probability = _kind("must be a number between 0 and 1, exclusive", float, lambda number: 0 < number < 1)

@@ -79,13 +79,7 @@ class CoverageTable:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Central interval (low, high) of a binomial count, with at most 1 − `confidence` outside.
-
-    Parameters
-    ----------
-    n, level, confidence : int, float, float
-        Number of trials, probability of success of each, and probability of the band.
-    """
+    """Central interval (low, high) of a binomial (`n`, `level`) count; at most 1 − `confidence` lies outside."""
     low, high = scipy.stats.binom.interval(confidence, n, level)
     return int(low), int(high)
 
@@ -122,10 +116,9 @@ def coverage(
         Results are a function of the seed, the batch and the library versions.
     num_warmup, num_samples : int
         NUTS iterations of a fit that adapt it and are discarded, and that are kept.
-    checkpoint : path, optional
-        The file of a `Checkpoint`, to which every finished batch is added, and from which an interrupted study resumes.
-    progress_bar : bool
-        Whether a bar on stderr counts the replicates.
+    checkpoint, progress_bar : path, optional, and bool
+        The file of a `Checkpoint`, to which every finished batch is added, and from which an interrupted study resumes;
+        and whether a bar on stderr counts the replicates.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
@@ -195,14 +188,10 @@ class ReplicatedFit:
 
     Parameters
     ----------
-    model : callable
-        NumPyro model of one release.
-    num_warmup, num_samples : int
-        NUTS iterations of a chain that adapt it and are discarded, and that are kept.
-    sketched : bool
-        Whether all records have one law, so that a sketch serves; False for a regression.
-    **options
-        Those of ``numpyro.infer.NUTS``.
+    model, sketched : callable and bool
+        NumPyro model of one release, and whether its records have one law, so that a sketch serves: no regression.
+    num_warmup, num_samples, **options
+        As in `coverage`, and options of ``numpyro.infer.NUTS``.
     """
 
     def __init__(

@@ -253,6 +253,15 @@ def test_an_impossible_output_is_refused_before_sampling(answers, tmp_path, caps
     assert f"there is no folder {tmp_path / 'missing'}" in err
 
 
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")
+def test_a_number_that_the_mechanism_cannot_have_released_is_refused_and_not_given_to_the_model(tmp_path, capsys):
+    path = tmp_path / "far.npz"
+    ldp.Release(np.append(np.zeros(20), 1e6), ldp.GaussianMechanism(1.0, 1e-5, 0, 20)).save(path)
+    code, err = refused(capsys, "fit", path, "--model", "clipped_gaussian", *FEW)
+    assert code == 2
+    assert f"{path}: GaussianMechanism cannot have released 1e+06" in err
+
+
 def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "statsmodels" else find_spec(n))
