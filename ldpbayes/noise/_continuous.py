@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from scipy import special
 
-from ldpbayes._core.checks import NOT_NEGATIVE
+from ldpbayes._core.checks import NOT_NEGATIVE, POSITIVE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
@@ -59,10 +59,9 @@ class Laplace(_LaplaceColumns):
 
 @pytree_dataclass
 class SymmetricLaplace(_LaplaceColumns):
-    """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I); uncorrelated columns that are not independent.
+    """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I), dependent but uncorrelated ([LCQ] sec. 3.2; [KKP]).
 
-    The standard deviation λ is a number ≥ 0, or one a record. In one column it is Laplace noise of scale λ/√2. Source:
-    [LCQ] sec. 3.2; [KKP].
+    The standard deviation λ is a number ≥ 0, or one a record. In one column it is Laplace noise of scale λ/√2.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -124,13 +123,9 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in the columns, each with a positive standard deviation of its own, in its unit: arrays
-    (columns,), or (*batch, columns) for several groups or records.
-    """
+    """Normal noise, independent in the columns, with standard deviations (*batch, columns) in the columns' units."""
 
-    standard_deviations: Array = ruled(
-        ("positive and finite, one a column", lambda a: (a > 0) & (a < np.inf) & (a.ndim > 0))
-    )
+    standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
     standard_deviation = property(lambda self: self.standard_deviations)
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
 

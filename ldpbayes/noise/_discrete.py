@@ -88,9 +88,7 @@ class DiscreteGaussian(_WholeNumbers):
     reach = property(lambda self: 12.25 * self.scale)  # 2 exp(−12.25²/2) is 5e-33
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3): of
-        scale t = ⌊scale⌋ + 1, k accepted with probability exp(−(|k| − scale²/t)²/(2 scale²)), about one half.
-        """
+        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3)."""
         best = jnp.promote_types(dtype, jnp.result_type(float))
         scale = lax.stop_gradient(jnp.asarray(self.scale, best))[..., None]
         proposal = DiscreteLaplace(jnp.floor(scale) + 1)

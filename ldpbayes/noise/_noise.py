@@ -21,36 +21,24 @@ class Noise(abc.ABC):
 
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Parameters are in the unit of the data:
     numbers, or one a record. Draws, and values at which there is a density, have a last axis of columns, if only one.
+    The traits below, in the unit of the data too, are class variables, fields or properties.
     """
 
-    discrete: ClassVar[bool] = False
-    """Whether the noise takes integer values only."""
-
+    discrete: ClassVar[bool] = False  # whether the noise takes integer values only
+    # The length over which the log density falls by a fixed amount wherever it begins on a side of zero; None where
+    # that holds for any length, or for none.
     period: Array = None
-    """The length, in the unit of the data, over which the log density falls by a fixed amount wherever it begins on a
-    side of zero; None where that holds for any length, or for none."""
-
-    linear_tails: ClassVar[bool]
-    """Whether the log density is linear on either side of zero, if only from `period` to period."""
-
+    linear_tails: ClassVar[bool]  # whether the log density is linear on either side of zero, if only over each `period`
+    # Where the density of noise in one column is not smooth; empty where that depends on the bounds: then
+    # `breakpoints` names these points.
     kinks: ClassVar[tuple[float, ...]]
-    """Where the density of noise in one column is not smooth, in the unit of the noise; may be a property. Empty where
-    that depends on the bounds: `breakpoints` then names these points."""
-
-    standard_deviation: Array
-    """Of the noise in one column: a field or a property."""
-
-    resolution: ClassVar[Array]
-    """Shortest length on which the density of noise in one column varies: by a factor e, for an exponential."""
-
-    reach: ClassVar[Array]
-    """Beyond this distance there is no noise, to 1e-32; 0 if `linear_tails` describe the density from zero on."""
-
+    standard_deviation: Array  # of the noise in one column
+    resolution: ClassVar[Array]  # shortest length on which the density in one column varies: by e, for an exponential
+    reach: ClassVar[Array]  # there is no noise beyond it, to 1e-32; 0 if `linear_tails` hold from zero on
+    # The norm, 1 or 2, in which the noise hides a distance over several columns: inputs within some distance in it are
+    # no easier to tell apart than at that distance in the first column alone (else override `tradeoff_within`). Where
+    # columns have scales of their own, a difference in one counts by the first column's scale over its own.
     norm: ClassVar[int]
-    """The norm, 1 or 2, in which the noise hides a distance over several columns; may be a property. Inputs within some
-    distance in this norm are no easier to tell apart than inputs at that distance in the first column alone; noise for
-    which that fails overrides `tradeoff_within`. Where columns have scales of their own, a difference in one counts in
-    proportion to the first column's scale over its own."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,9 +66,7 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact trade-off curve of two inputs at a distance (*batch, columns), column by column; the batch is ()
-        for all records, or one pair a record.
-        """
+        """The exact trade-off curve of two inputs, or one pair a record, `distance` (*batch, columns) apart."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
         """The curve of the worst two inputs within a distance in `norm`: they differ in the first column alone."""
@@ -118,10 +104,7 @@ class Noise(abc.ABC):
         """
         return None
 
-    @property
-    def variance(self) -> Array:
-        """Of the noise in one column."""
-        return self.standard_deviation**2
+    variance = property(lambda self: self.standard_deviation**2)  # of the noise in one column
 
     def over_columns(self, moment: Array) -> Array:
         """A standard deviation or variance with an axis of columns, of length 1 where all columns have equal noise."""

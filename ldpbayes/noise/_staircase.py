@@ -25,10 +25,9 @@ class Staircase(Noise):
 
     Parameters
     ----------
-    step, epsilon : array_like
-        Δ, in the unit of the data, and ε, positive and finite; numbers, or one a record.
-    gamma : array_like
-        γ, in (0, 1]: where the jump is in a step, as of `optimal_gamma`; γ → 0 is the law of γ = 1.
+    step, epsilon, gamma : array_like
+        Δ, in the unit of the data, and ε, positive and finite; and γ, in (0, 1], where the jump is in a step, as of
+        `optimal_gamma`: γ → 0 is the law of γ = 1. Numbers, or one a record.
     """
 
     step: Array = ruled(POSITIVE)
@@ -136,14 +135,9 @@ class Staircase(Noise):
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers or lower is None:
-            raise ValueError(
-                "Staircase noise is for numbers with bounds: not for rows of columns, statistics or records that are "
-                "released without noise"
-            )
+            raise ValueError("Staircase noise is for bounded numbers that all get noise: not for rows or statistics")
         if is_concrete(self.step, lower, upper) and np.any(np.subtract(upper, lower) > self.step):
-            raise ValueError(
-                f"upper - lower must be at most the step of the noise, {self.step!r}, got {lower!r} and {upper!r}"
-            )
+            raise ValueError(f"upper - lower must be at most the step {self.step!r}, got {lower!r} and {upper!r}")
 
 
 def optimal_gamma(epsilon: Array) -> Array:

@@ -74,9 +74,7 @@ def pays() -> bool:
 
 
 def bit_product(bits: Array, vector: Array) -> jax.Array:
-    """``bits @ vector`` (n,), differentiable in the float64 vector any number of times, in both modes. Bits (n, d) are
-    booleans or 8-bit integers, n and d at most 2²⁴. If an entry of the vector is not finite, none of the product is.
-    """
+    """``bits @ vector`` (n,) for bits (n, d), booleans or int8, and a float64 vector; all NaN if that is not finite."""
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
 
@@ -106,10 +104,6 @@ def _shape(bits: Array, vectors: Array, *, axis: int) -> jax.core.ShapedArray:
     return jax.core.ShapedArray((vectors.shape[0], bits.shape[1 - axis]), vectors.dtype)
 
 
-def _transpose(cotangents: Array, bits: Array, _: Array, *, axis: int) -> jax.Array:
-    return _product_p.bind(bits, cotangents, axis=1 - axis)
-
-
 def _batch(arguments: tuple, dimensions: tuple, *, axis: int) -> tuple:
     (bits, vectors), (bits_at, vectors_at) = arguments, dimensions
     if bits_at is not None:
@@ -121,15 +115,15 @@ def _batch(arguments: tuple, dimensions: tuple, *, axis: int) -> tuple:
     return product.reshape(*vectors.shape[:-1], -1), 0
 
 
-ad.defbilinear(_product_p, None, _transpose)
+# bilinear, so differentiable in the vector any number of times, in both modes
+ad.defbilinear(_product_p, None, lambda out, bits, _, *, axis: _product_p.bind(bits, out, axis=1 - axis))
 batching.primitive_batchers[_product_p] = _batch
 mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_results=False))
 
 
 def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
-    """The values, but those that are a point rounded to lower precision are the point in double precision. A record
-    that is clipped to 0.1 and released in single precision is 0.10000000149, beyond the bound. Doubles are compared
-    with the point in single precision, which noise in double precision hits with probability zero. Points broadcast.
+    """The values, but those that are a point in a lower precision become the point in double precision: 0.1 in single
+    precision is beyond a bound of 0.1. Doubles are compared with points in single precision, which noise never hits.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():

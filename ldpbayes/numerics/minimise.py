@@ -1,7 +1,4 @@
-"""Newton's method, damped: over a compact space when traced, on the host, and for shares over the simplex; and roots.
-Corrected criteria need not be convex: they need a space with bounds, and a method that leaves saddle points and says
-when it ends on the boundary. docs/benchmarks.md has the quasi-Newton methods of libraries.
-"""
+"""Damped Newton methods for criteria that need not be convex: in a bounded space, on the host, for shares. Roots."""
 
 import math
 from collections.abc import Callable
@@ -49,15 +46,11 @@ class Box:
 
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
+    shape = property(lambda self: np.broadcast_shapes(np.shape(self.lower), np.shape(self.upper)))  # (p,) or ()
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_order(self.lower, self.upper)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(p,), or () if the bounds hold for every parameter."""
-        return np.broadcast_shapes(np.shape(self.lower), np.shape(self.upper))
 
     def project(self, theta: jax.Array) -> jax.Array:
         """The nearest point of the box."""
@@ -87,13 +80,10 @@ class Ball:
 
     centre: Array = ruled(FINITE)
     radius: Array = ruled(ONE_POSITIVE)
+    shape = property(lambda self: np.shape(self.centre))
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return np.shape(self.centre)
 
     def project(self, theta: jax.Array) -> jax.Array:
         away = theta - jnp.asarray(self.centre, theta.dtype)
@@ -102,9 +92,7 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Minimum of a damped quadratic model in the ball: a trust-region step. On the sphere the Hessian is increased
-        by a multiple of the identity, the root of the secular equation.
-        """
+        """Minimum of a damped quadratic model in the ball: a trust-region step ([MS])."""
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
         target = vectors.T @ (theta - centre) * sizes - vectors.T @ gradient
@@ -113,7 +101,7 @@ class Ball:
             return jnp.sqrt(jnp.sum((target / (sizes + shift)) ** 2))
 
         def newton_step(shift: jax.Array, _: None) -> tuple[jax.Array, None]:
-            # Newton's method on 1/length, which is nearly linear; it increases to the root ([MS])
+            # Newton's method on 1/length, which is nearly linear; the shift increases to the root
             there = length(shift)
             slope = jnp.sum(target**2 / (sizes + shift) ** 3) / there
             return jnp.maximum(shift + (there / self.radius - 1) * there / slope, 0.0), None
@@ -135,9 +123,7 @@ class Ball:
 
 
 def _newton_step(gradient: Array, hessian: Array, damping: Array, xp: ArrayModule = jnp) -> Array:
-    """What the minimum of a damped quadratic model is below the parameters (p,). It is found in units of them in which
-    the Hessian's diagonal is one, so that the user's do not matter.
-    """
+    """Parameters (p,) less the minimum of a damped quadratic model, found in units that make its diagonal one."""
     bend = xp.abs(xp.diagonal(hessian))
     unit = xp.where(bend > 0, 1 / xp.sqrt(xp.where(bend > 0, bend, 1.0)), 1.0)
     sizes, vectors = _downhill(unit[:, None] * hessian * unit, damping, xp)
@@ -206,10 +192,8 @@ def minimise(
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise a function by damped Newton steps, until one promises a decrease below the tolerance. The function is
-    finite at the start and returns `Derivatives`, or an object with these attributes.
-    """
-    theta, at, damping = np.array(start, float), criterion(start), 0.0
+    """Minimise by damped Newton steps until one promises less than `tolerance`; `criterion` is finite at the start."""
+    theta, at, damping = np.array(start, float), criterion(start), 0.0  # `at`: `Derivatives`, or alike
     for steps in range(MAX_ITERATIONS):
         step = _newton_step(at.gradient, at.hessian, 0.0, np)
         promised = 0.5 * float(at.gradient @ step)  # decrease by a step without damping
@@ -254,8 +238,7 @@ def likeliest_shares(
     """Shares of a mixture under which `count` records are most likely, to a tolerance in nats. An iteration is two EM
     steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0 that EM only approaches;
     `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and `information(theta)` is minus the
-    second derivative (k, k), None for no Newton steps. The maximum is at most count (max g_k − 1) above the present
-    value ([Lindsay]): this gap ends the iterations.
+    second derivative (k, k), None for no Newton steps. The gap is at most count (max g_k − 1) ([Lindsay]).
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 
@@ -277,9 +260,8 @@ def likeliest_shares(
         return second, likelihood(second)
 
     def newton(theta: np.ndarray, mean: float, gradient: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, Likelihood]:
-        """A step to the maximum over θ ≥ 0 of a quadratic model of mean log-likelihood − Σθ, whose maximum sums to one;
-        halved while the log-likelihood decreases ([KCSA]).
-        """
+        """A step to a quadratic model's maximum over θ ≥ 0, halved while the log-likelihood decreases ([KCSA])."""
+        # the model is of the mean log-likelihood − Σθ, whose maximum sums to one
         diagonal = np.diag(bend)
         damped = bend + np.diag(np.where(diagonal > 0, 1e-10 * diagonal, 1.0))
         root = scipy.linalg.cholesky(damped, lower=True)

@@ -1,6 +1,4 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept. Of the
-products y_i y_j of coordinates those with i ≤ j are kept, in the order of `numpy.triu_indices`.
-"""
+"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept."""
 
 import dataclasses
 import itertools
@@ -30,14 +28,11 @@ def lagrange_from_legendre(order: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """Coordinates y = root (x − center) in which draws have mean 0 and covariance 1; x = center + lift y for all draws.
-    Shapes: center (..., n), root (..., r, n), and its right inverse lift (..., n, r), with r ≤ n the number of
-    directions in which any batch has any spread; where a batch has none, the root is 0.
-    """
+    """Coordinates y = root (x − center) of mean 0 and covariance 1, for the r ≤ n directions in which draws spread."""
 
-    center: np.ndarray
-    root: np.ndarray
-    lift: np.ndarray
+    center: np.ndarray  # (..., n)
+    root: np.ndarray  # (..., r, n): 0 in a direction in which a batch has no spread, but another has
+    lift: np.ndarray  # (..., n, r): right inverse of the root; x = center + lift y for all draws
 
     @classmethod
     def of_draws(cls, draws: np.ndarray) -> "Frame":
@@ -63,9 +58,8 @@ class Frame(NamedTuple):
 
 @pytree_dataclass(eq=False)
 class Polynomial:
-    """A polynomial of the second to the fourth order in coordinates y = root (x − center), or a batch of them. Beyond a
-    radius in y, where hardly a draw is, it falls as the standard normal log density does: it could otherwise rise
-    without limit in some directions.
+    """A polynomial of order 2 to 4 in coordinates y = root (x − center), or a batch of them. Beyond a radius, where
+    hardly a draw is, it falls as the standard normal log density does: it could otherwise rise without limit.
     """
 
     center: Array  # (..., n)
@@ -74,8 +68,9 @@ class Polynomial:
     slope: Array  # (..., r): gradient at the center, in y
     curvature: Array  # (..., r, r): second derivatives, symmetric
     radius: Array  # (...): distance from the center, in y, up to which it is a polynomial
-    third: Array  # (..., r, r(r+1)/2): takes packed products y_i y_j to the gradient of the cubic part
+    third: Array  # (..., r, r(r+1)/2): takes products y_i y_j, as of `numpy.triu_indices`, to the cubic part's gradient
     fourth: Array = None  # (..., r(r+1)/2, r(r+1)/2): the quartic part, a symmetric quadratic form in packed products
+    order = property(lambda self: 3 if self.fourth is None else 4)  # of the highest terms that are kept, zero or not
 
     def __call__(self, x: Array) -> jax.Array:
         """Values (...) at points (..., n)."""
@@ -99,11 +94,6 @@ class Polynomial:
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Coordinates y (points, ..., r) of points (points, ..., n)."""
         return np.einsum("...kn,m...n->m...k", self.root, points - self.center, optimize="greedy")
-
-    @property
-    def order(self) -> int:
-        """Order of the highest terms that are kept, zero or not."""
-        return 3 if self.fourth is None else 4
 
     def plus(self, other: "Polynomial") -> "Polynomial":
         """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
@@ -154,9 +144,8 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
-    """The polynomial of order 2, 3 or 4 with gradients nearest to a function's in the mean of squares over points
-    (points, ..., n), and with the mean of its values (points,), summed over batches; its slopes are in x, (points, ...,
-    n).
+    """The polynomial of order 2 to 4 nearest to a function in the mean square of its slopes (points, ..., n), in x, at
+    points (points, ..., n), and with the mean of its values (points,), which are sums over batches.
     """
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
@@ -171,9 +160,8 @@ def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Arr
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for the fourth order, fourth of one polynomial, from gradients g at points y. All
-    entries of the gradient have the same monomials, far fewer than the polynomial, so that one factorisation fits all.
-    They need not be a gradient; the tensors are then averaged over permutations of their indices.
+    """Slope, curvature, third and, for order 4, fourth of one polynomial, from gradients g at points y. The entries of
+    g have the same monomials: one factorisation fits all, and averages over permutations make the fit a gradient.
     """
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]

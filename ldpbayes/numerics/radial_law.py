@@ -49,9 +49,8 @@ def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
 
 
 def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
-    """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends. The
-    integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes.
-    """
+    """Log K_order(x), from K = ½ ∫ exp(order·t − x cosh t) dt by the trapezoidal rule between the integrand's ends."""
+    # the integrand is analytic and decays doubly exponentially, so the rule's error falls exponentially in the nodes
     peak = xp.arcsinh(order / x)
     bend = xp.sqrt(order**2 + x**2)
     # at t = peak + s the exponent, less its peak, is order·s − ½ (bend + order)(e^s − 1) − ½ (bend − order)(e^−s − 1)
@@ -70,9 +69,8 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), in terms of the logarithm u of a radius; `axis` and `cap` compare SL_d(I) with
-    one whose centre, the second, is at a distance c. Its log density is kept in a table, with its slope and its second
-    derivative; the quintics through neighbouring knots are exact to rounding.
+    """The law of the radius of SL_d(I), in terms of its logarithm u; `axis` and `cap` compare SL_d(I) with one whose
+    centre, the second, is at a distance c. Quintics between knots have the log density exactly, to rounding.
     """
 
     def __init__(self, dimension: int) -> None:

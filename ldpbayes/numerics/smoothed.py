@@ -27,10 +27,8 @@ BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in t
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
     """Log E[p_k(t + √v U)] for labels k = `which` (n,), means t (q, n) or (n,) and variances v (q,) or (): an array of
     the shape of t, with first and second derivatives in t and v. `log_p` maps an array (labels, *shape) to log p_k of
-    its k-th part. It should not vary much within steps of a tenth, be log-concave or nearly so, and not depend on
-    differentiated variables.
-
-    In double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
+    its k-th part: (nearly) log-concave, with little change in steps of a tenth, free of differentiated variables. In
+    double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
     further out while v < 10; to 1e-6 there while v < 100. Tables for more than 14 variances are as good for those below
     6, and for those below 30 right to 1e-8 in the probability.
     """

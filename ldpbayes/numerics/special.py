@@ -123,9 +123,7 @@ def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def betainc(a: Array, b: Array, x: Array) -> jax.Array:
-    """Regularised incomplete beta function, with derivatives in all arguments (JAX has the one in x only): in a and b
-    central differences of the fourth order, whose relative error in double precision is about 1e-11.
-    """
+    """Regularised incomplete beta function, with derivatives in a and b too: differences, right to a relative 1e-11."""
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
 

@@ -1,6 +1,4 @@
-"""Tails of laws of numbers and of counts, in logarithms. Masses of counts are written by deviances and errors of
-Stirling's formula, in which nothing large cancels [Loader].
-"""
+"""Tails and masses of laws of numbers and counts; those of counts by deviances, in which nothing large cancels."""
 
 import functools
 import math
@@ -95,7 +93,7 @@ class Tail(NamedTuple):
 
 
 def _stirling_error(x: Any) -> jax.Array:
-    """Log Γ(x + 1) − (x + ½) log x + x − ½ log 2π for x > 0."""
+    """The error of Stirling's formula [Loader]: log Γ(x + 1) − (x + ½) log x + x − ½ log 2π for x > 0."""
     far = x > 16.0
     inverse = 1.0 / jnp.where(far, x, 16.0)
     series = horner(_STIRLING[::-1], inverse * inverse)

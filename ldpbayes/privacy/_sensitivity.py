@@ -1,10 +1,7 @@
-"""Sensitivity of the statistics of regression records, for Gaussian noise.
-
-The statistics of a record (x, y) are the second moments of x, the products y·x and, for linear regression, y², with
-noise of standard deviations σ₁, σ₂, σ₃; distances are in units of σ₁. With x in units of R, y in units of its bound q,
-A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (1 + A + C for one
-covariate), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. docs/references.md has the proof, under
-[KJKH] Lemma 3.1.
+"""Sensitivity of the statistics of regression records, for Gaussian noise. With x in units of R, y in units of its
+bound q, A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (for one
+covariate 1 + A + C), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. docs/references.md has the
+proof, under [KJKH] Lemma 3.1.
 """
 
 import math
@@ -21,8 +18,7 @@ def linear_sensitivity(
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ the release has the
-    privacy of two unit normal laws Δ/σ₁ apart. The distance is attained, unlike the bound of [KJKH] Lemma 3.1.
-    ValueError also where the result overflows.
+    privacy of two unit normal laws Δ/σ₁ apart. Δ is attained, unlike the bound of [KJKH] Lemma 3.1.
 
     Parameters
     ----------
@@ -31,7 +27,8 @@ def linear_sensitivity(
     radius, response_bound : float
         R and q: the largest norm of x and absolute value of y, positive and finite, in the units of x and y.
     ratios : (float, float, float)
-        Standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y², up to a common factor.
+        Standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y², up to a common factor. ValueError
+        also where they and the bounds make the result overflow.
     """
     covariates = at_least(1, "covariates", covariates)
     product, response = _weights(radius, response_bound, ratios, 3)

@@ -21,15 +21,9 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
 
-    This is the analytic Gaussian mechanism ([BW] Theorem 8), valid for every epsilon. The delta achieved is at most
-    `delta`, and within about 1e-11 of it (relative).
-
-    Parameters
-    ----------
-    epsilon, delta : array_like
-        Target, epsilon positive and finite, delta between 0 and 1, exclusive; they broadcast with `sensitivity`.
-    sensitivity : array_like
-        Largest distance between the inputs, positive and finite; in the unit of the result.
+    This is the analytic Gaussian mechanism ([BW] Theorem 8), for every epsilon > 0 and delta in (0, 1). The delta
+    achieved is at most `delta`, and within about 1e-11 of it (relative). The sensitivity, positive, is the largest
+    distance between the inputs, in the unit of the result. Arguments broadcast; ValueError where one is out of range.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -86,10 +80,9 @@ def zil_parameters(
 
     Parameters
     ----------
-    epsilon, delta : float
-        Target: epsilon positive and finite, delta above `zero_probability` (else no scale suffices) and below 1.
-    zero_probability : float
-        Probability that a record is released exactly as it is, between 0 and 1, exclusive.
+    epsilon, delta, zero_probability : float
+        The target, epsilon positive and finite, and the probability that a record is released exactly as it is:
+        0 < zero_probability < delta < 1, since for a smaller delta no scale suffices.
     bounds : (array_like, array_like)
         Lower and upper clipping bounds of the d perturbed coordinates: arrays (d,), or numbers for d = 1.
     unit : {"record", "attribute"}
@@ -100,8 +93,7 @@ def zil_parameters(
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
     if zero_probability >= delta:
-        given_away = f"a record is given away with probability {zero_probability:g}"
-        raise ValueError(f"zero_probability must be below delta: {given_away}, got delta = {delta:g}")
+        raise ValueError(f"zero_probability must be below delta = {delta:g}, got {zero_probability:g}")
     if unit not in ("record", "attribute"):
         raise ValueError(f"unit must be one of record, attribute, got {unit!r}")
     try:
@@ -129,9 +121,7 @@ def zil_parameters(
 
 
 def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log of the level of the test at a threshold of the log likelihood ratio, which is the type II error at minus the
-    threshold; with sign = −1, log of its complement.
-    """
+    """Log of the level (sign −1: of its complement) at a log threshold; the level at minus it is the type II error."""
     # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
     favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
     return np.logaddexp(
@@ -194,9 +184,8 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
-        where = np.flatnonzero(budget >= epsilon)[0]
-        pair = f"response_epsilon = {budget.flat[where]:g}, epsilon = {epsilon.flat[where]:g}"
-        raise ValueError(f"response_epsilon must be below epsilon, of which the noise needs a part, got {pair}")
+        part, whole = (each[budget >= epsilon][0] for each in (budget, epsilon))
+        raise ValueError(f"response_epsilon must be below epsilon = {whole:g}, got {part:g}")
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
     mu = np.exp(_largest_log_mu("mu", GaussianWithResponseTradeoff._log_delta, (low, high), epsilon, delta, budget))

@@ -29,9 +29,8 @@ class _IntegerTradeoff(ParametricTradeoff):
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """Two discrete Laplace laws, P(k) ∝ exp(−|k|/scale), whose centres are an integer apart.
 
-    The log likelihood ratio is ±distance/scale beyond the centres and rises by 2/scale between them, so the vertices
-    are the tests that reject from m = 1, ..., distance on: with a = exp(−1/scale) their levels are a^m/(1 + a), their
-    type II errors a^(distance + 1 − m)/(1 + a).
+    Between the centres the log likelihood ratio at m is (2 m − distance)/scale. The vertices are the tests that reject
+    from m = 1, ..., distance on: level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a), a = exp(−1/scale).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -221,11 +220,9 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
     """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column. Where
-    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows; else one
-    just below. A discrete Gaussian variable of variance σ² is, up to a factor of 1 ± 2 exp(−2π²τ²), a normal one of
-    variance σ² − τ² that is randomly rounded, with discrete Gaussian weights of variance τ². So no test does better
-    than between normal rows of this variance, for a τ² (about 2) at which the factors of all columns are lost in
-    rounding.
+    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows. Else it is
+    that of normal rows, just below: up to a factor of 1 ± 2 exp(−2π²τ²), lost in rounding for τ² about 2, the noise is
+    normal with variance σ² − τ², then rounded at random, with discrete Gaussian weights of variance τ².
     """
 
     scale: Array = ruled(POSITIVE)

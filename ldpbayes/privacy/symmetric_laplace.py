@@ -1,7 +1,6 @@
-"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2).
-
-On the sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with
-the cosine of the angle to the second centre. So its errors are integrals, over r, of beta probabilities, those of caps.
+"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). On the
+sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with the
+cosine of the angle to the second centre. So its errors are integrals, over r, of beta probabilities, those of caps.
 """
 
 import dataclasses
@@ -29,9 +28,8 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
     """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
 
     `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
-    of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2 and
-    Propositions 3.1 and 3.2). The limit has a closed form in the log threshold κ, Proposition 3.2 with its integral F_c
-    solved: with a = κ/c, the level is ½ (1 − a/√(2 + a²)) exp(−c (a + √(2 + a²))/2). Its delta is that of Theorem 3.3.
+    of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2,
+    Propositions 3.1 and 3.2; Theorem 3.3 has its delta).
     """
 
     distance: Array = ruled(ABOVE_0)
@@ -64,11 +62,10 @@ class _Tests(ParametricTradeoff):
     distance: float
 
     def log_errors(self, kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Logarithms of P(h > κ), P(h < −κ) and P(h > −κ) for the log density ratio h under the first law: by symmetry
-        the level of a test, its power, and its type II error, each to its own relative precision.
-        """
+        """Logs of P(h > κ), P(h < −κ), P(h > −κ), h the log density ratio: a test's level, power and type II error."""
         c, kappa = self.distance, np.asarray(kappa, float)
         if self.dimension == math.inf:
+            # [LCQ] Proposition 3.2, its integral F_c solved: the level is ½ (1 − a/root) exp(−c (a + root)/2)
             a = kappa / c
             root = np.sqrt(2 + a**2)
             miss = np.log1p(-1 / (root * (root + a))) - c / (a + root)

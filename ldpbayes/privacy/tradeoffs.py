@@ -25,8 +25,7 @@ class Tradeoff(abc.ABC):
     Methods broadcast their argument against the parameters and return float64.
     """
 
-    zero_probability: Array = 0.0
-    """Probability that the input is released exactly as it is."""
+    zero_probability: Array = 0.0  # that the input is released exactly as it is
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
@@ -107,8 +106,7 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Two Laplace laws of unit scale whose centres are `budget` apart: epsilon, sensitivity over scale ([DMNS]; [DRS]).
 
-    The likelihood ratio is exp(±budget) beyond the centres and exp(2 z − budget) between them, so the curve has three
-    pieces: two lines of slopes −exp(±budget), and between them the hyperbola exp(−budget)/(4 α).
+    The curve has three pieces: lines of slopes −exp(±budget), and between them the hyperbola exp(−budget)/(4 α).
     """
 
     budget: Array = ruled(POSITIVE, "epsilon")

@@ -455,9 +455,9 @@ def test_specs_make_the_mechanism_again():
         (lambda: StaircaseMechanism([1.0, 2.0], 0, [1, 2, 3]), "must broadcast against each other"),
         (lambda: StaircaseMechanism(1e-200, 0, 1), "the variance of the noise must be finite, got inf"),
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1.1), "upper - lower must be at most the step"),
-        (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1, 2), "not for rows of columns, statistics"),
-        (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), sensitivity=0.5), "not for rows of columns, statistics"),
-        (lambda: AdditiveMechanism(WithPublicRecords(Staircase(1.0, 1.0, 0.5)), 0, 1), "released without noise"),
+        (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1, 2), "not for rows or statistics"),
+        (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), sensitivity=0.5), "not for rows or statistics"),
+        (lambda: AdditiveMechanism(WithPublicRecords(Staircase(1.0, 1.0, 0.5)), 0, 1), "that all get noise"),
         (
             lambda: mechanism_from_spec(
                 {"mechanism": "staircase", "epsilon": 1.0, "lower": 0, "upper": 1, "columns": 2}

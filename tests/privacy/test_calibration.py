@@ -254,7 +254,7 @@ def test_calibrated_noise_keeps_the_promise_in_exact_arithmetic():
         (lambda: gaussian_beside_response(1.0, 0.1, 0.0), "response_epsilon must be positive and finite, got 0.0"),
         (
             lambda: gaussian_beside_response([2.0, 1.0], 0.1, 1.0),
-            "response_epsilon must be below epsilon, .* got response_epsilon = 1, epsilon = 1",
+            "response_epsilon must be below epsilon = 1, got 1",
         ),
     ],
 )

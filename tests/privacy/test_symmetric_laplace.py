@@ -191,7 +191,7 @@ def test_public_records_have_no_protection():
             "zero_probability must be between 0 and 1, exclusive",
         ),
         (lambda: approximate_tradeoff(1.0, 1.0), "delta must be at least 0 and below 1, got 1.0"),
-        (lambda: zil_parameters(1.0, 0.1, 0.1, (0, 1)), "zero_probability must be below delta: a record is given away"),
+        (lambda: zil_parameters(1.0, 0.1, 0.1, (0, 1)), "zero_probability must be below delta = 0.1, got 0.1"),
         (lambda: zil_parameters(1.0, 0.2, 0.0, (0, 1)), "zero_probability must be a number between 0 and 1"),
         (lambda: zil_parameters(-1.0, 0.2, 0.1, (0, 1)), "epsilon must be a positive and finite number"),
         (lambda: zil_parameters(1.0, 0.2, 0.1, (1, 0)), "lower below upper"),
