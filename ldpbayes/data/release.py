@@ -71,6 +71,8 @@ class Release(Holding):
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if self.values is None:
+            if self.count is None:
+                raise ValueError("a release without values needs count, its number of records; got None")
             count = at_least(1, "count", self.count)
         elif isinstance(self.values, jax.core.Tracer):
             count = self.values.shape[0]

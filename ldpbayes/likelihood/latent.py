@@ -162,6 +162,8 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
         if not discrete or math.isinf(high - low):
             hint = "give it bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
             raise ValueError(f"{law} has no closed form under {kind} without bounds; {hint}")
+        if high - low > MOST_COUNTS:
+            raise ValueError(f"a {law} has {high - low + 1:.0f} values, more than the {MOST_COUNTS} that are added up")
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:

@@ -49,6 +49,7 @@ class Privatized(dist.Distribution):
     pytree_aux_fields = ("method", "panels")
     support = property(lambda self: self.mechanism.support)
     _law = property(lambda self: unexpanded(self.base_dist))
+    _unclipped = property(lambda self: self.mechanism.record_shape or not getattr(self.mechanism, "bounded", True))
 
     def __init__(
         self,
@@ -103,20 +104,21 @@ class Privatized(dist.Distribution):
     @property
     def mean(self) -> jax.Array:
         """E[z], by quadrature over the latent x; for rows without the clipping."""
-        return self._moments()[0]
+        if self._unclipped:
+            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
+        return self._moments_by_quadrature()[0]
 
     @property
     def variance(self) -> jax.Array:
-        """Var[z], by quadrature over the latent x; for rows without the clipping."""
-        return self._moments()[1]
+        """Var[z], as `mean` is found."""
+        if self._unclipped:
+            return self._law.variance + self.mechanism.moments(self.mean)[1]
+        return self._moments_by_quadrature()[1]
 
-    def _moments(self) -> tuple[jax.Array, jax.Array]:
-        law, mechanism, shape = self._law, self.mechanism, self.batch_shape + self.event_shape
-        if mechanism.record_shape or not getattr(mechanism, "bounded", True):
-            mean = jnp.broadcast_to(law.mean, shape)
-            return mean, law.variance + mechanism.moments(mean)[1]
-        x, mass = latent_nodes(law, mechanism, self.panels).points(law, 1 + len(self.batch_shape))
-        means, variances = mechanism.moments(x)
+    def _moments_by_quadrature(self) -> tuple[jax.Array, jax.Array]:
+        law, shape = self._law, self.batch_shape + self.event_shape
+        x, mass = latent_nodes(law, self.mechanism, self.panels).points(law, 1 + len(self.batch_shape))
+        means, variances = self.mechanism.moments(x)
         mass = mass.reshape(mass.shape + (1,) * (means.ndim - mass.ndim))
         mean = jnp.sum(mass * means, axis=0)
         variance = jnp.sum(mass * (variances + (means - mean) ** 2), axis=0)
