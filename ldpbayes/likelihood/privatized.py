@@ -29,19 +29,14 @@ class Privatized(dist.Distribution):
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Of the event shape of a record: () for numbers and categories, (columns,) for rows.
+        Of the event shape of a record, () for numbers and categories or (columns,) for rows, and without a Delta in it.
     mechanism : Mechanism
         Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
     method : {"auto", "closed_form", "channel"}
-        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair.
+        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair. ValueError if
+        neither that nor a channel serves it.
     panels : int, optional
         Panels of the channel, of 8 nodes each. By default 40, or as many as the scale of the noise asks for.
-
-    Raises
-    ------
-    ValueError
-        If the base has another event shape or holds a point mass (a Delta), or neither a closed form nor a channel
-        serves the pair.
     """
 
     pytree_data_fields = ("base_dist", "mechanism")
