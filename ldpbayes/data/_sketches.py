@@ -32,16 +32,9 @@ class Sketch(Holding):
     added: tuple[Any, ...] = host(default=())
 
     if TYPE_CHECKING:  # fields or properties of a subclass
+        nodes = weights = property()
 
-        @property
-        def nodes(self) -> Any: ...
-        @property
-        def weights(self) -> Any: ...
-
-    @property
-    def size(self) -> Any:
-        """Number of records."""
-        return self.weights.sum()
+    size = property(lambda self: self.weights.sum())  # number of records
 
     @property
     def law_shape(self) -> tuple[int, ...]:

@@ -142,10 +142,8 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand to the fourth order, or the third above 24 categories, with options and errors of `Release.sketch`.
-
-        The expansion is at the maximum of the log-likelihood plus Σ log θ_k, the mode in softmax coordinates: near the
-        posterior's mean also where a share is small.
+        """Expand to the fourth order, or the third above 24 categories, as `Release.sketch` says: at the maximum of the
+        log-likelihood plus Σ log θ_k, the mode in softmax coordinates, near the posterior's mean even for small shares.
         """
         array = np.asanyarray(values)
         groups, num_groups = _group_numbers(by, len(array))
@@ -195,8 +193,7 @@ class ExpandedSketch(Sketch):
     def _plus(self, other: Any) -> "ExpandedSketch":
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         records = None if self.records is None or other.records is None else self.records + other.records
-        polynomial = self.polynomial.plus(other.polynomial)
-        count = self.count + other.count
+        polynomial, count = self.polynomial.plus(other.polynomial), self.count + other.count
         return ExpandedSketch(mechanism, polynomial, count, records, num_groups=self.num_groups)
 
 

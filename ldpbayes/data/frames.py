@@ -81,13 +81,9 @@ register_pytree_with_keys(
 def arrays_of_frames(tree: PyTree) -> PyTree:
     """A pytree with a `Table` for each data frame in it, and an array for each series, as `fit` gives to its model.
 
-    NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert data frames: convert them first.
-
-    Parameters
-    ----------
-    tree : pytree
-        Arguments of a model; DataFrame and Series of pandas, polars and others are recognised by their methods.
-        ValueError if numbers of a series are missing, or a data frame has two columns of one name.
+    NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert data frames: convert them first. Those
+    of pandas, polars and others are recognised by their methods. ValueError if numbers of a series are missing, or a
+    data frame has two columns of one name.
     """
     return jax.tree.map(_arrays_of, tree)
 
@@ -121,7 +117,5 @@ def _refuse_missing(owner: str, array: Any) -> None:
     """ValueError where numbers are missing, unless they are being traced."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "f" and np.isnan(array).any():
         missing = np.flatnonzero(np.isnan(array))
-        raise ValueError(
-            f"{owner} has {len(missing)} missing values, the first in row {missing[0]}: drop these rows, from the "
-            "release too, or pass an array and let the model say what they are"
-        )
+        problem = f"{owner} has {len(missing)} missing values, the first in row {missing[0]}"
+        raise ValueError(f"{problem}: drop these rows, from the release too, or pass an array and model them")

@@ -55,6 +55,8 @@ class PanelSketch(Sketch):
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
     places = property(lambda self: _atom_places(self.mechanism, self.edges))
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1)
+    # these moments on 12 nodes a panel, with a finer channel: `fit` certifies the sketch against it
+    reference = property(lambda self: dataclasses.replace(self, order=MOMENTS))
 
     @classmethod
     def of(
@@ -70,15 +72,9 @@ class PanelSketch(Sketch):
             raise ValueError("numbers can be sketched with one common budget; sketch those of each budget on their own")
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
-        return cls(
-            mechanism,
-            *panel_moments(mechanism, array, edges),
-            tuple(edges.tolist()),
-            grid=grid,
-            chosen=panels is not None or grid is not None,  # graded panels, not equally wide, are left as they are
-            records=(array,) if keep_records else None,
-            probes=_evenly_spread(array),
-        )
+        chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
+        records, sums = (array,) if keep_records else None, panel_moments(mechanism, array, edges)
+        return cls(mechanism, *sums, tuple(edges.tolist()), ORDER, grid, chosen, records, _evenly_spread(array))
 
     @cached_property
     def nodes(self) -> np.ndarray:
@@ -135,11 +131,6 @@ class PanelSketch(Sketch):
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
-
-    @property
-    def reference(self) -> "PanelSketch":
-        """These moments on 12 nodes a panel, with a finer channel: `fit` certifies the sketch against it."""
-        return dataclasses.replace(self, order=MOMENTS)
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
         """Sketch of the records on panels four times narrower, cut at integers if `lattice`; None without records."""
@@ -253,10 +244,8 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
             sides = z < edges[0], z > edges[-1]
             if not mechanism.linear_tails and np.any(sides):
                 worst = z[np.argmax(np.abs(z - 0.5 * (edges[0] + edges[-1])))]
-                raise ValueError(
-                    f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond [{edges[0]:g}, "
-                    f"{edges[-1]:g}], which it leaves less than once in 10^32 records; check the mechanism's parameters"
-                )
+                span = f"[{edges[0]:g}, {edges[-1]:g}], which it leaves less than once in 10^32 records"
+                raise ValueError(f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond {span}")
             for tail, side in zip(tails, sides, strict=True):
                 tail += side.sum(), z[side].sum()
             z = z[~(sides[0] | sides[1])]

@@ -41,21 +41,13 @@ class Release(Holding):
     ----------
     values : array_like (N, *event) or None
         One released value a record: a number or a code, or a row of the mechanism's ``event_shape`` (bits, say).
+        ValueError for those that `Mechanism.validated` refuses; a `ReleaseWarning`, which ``doubts`` keeps for `fit`
+        and sketches of the release, where `Mechanism.implausible` gives reasons.
     mechanism : Mechanism
-        What made them. Its parameters are scalars, or arrays of shape (N,) for personal budgets.
+        What made them; TypeError unless its class is registered. Its parameters are scalars, or for personal budgets
+        arrays of shape (N,); ValueError for another shape.
     count : int, optional
         Number of records; only without values.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``mechanism`` is not registered; for values that `Mechanism.validated` refuses, personal budgets of another
-        length, or a wrong count.
-
-    Warns
-    -----
-    ReleaseWarning
-        If `Mechanism.implausible` gives reasons. ``doubts`` keeps the warning, for `fit` and sketches of the release.
     """
 
     values: Any
@@ -71,6 +63,8 @@ class Release(Holding):
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if self.values is None:
+            if self.count is None:
+                raise ValueError("a release without values needs count, its number of records; got None")
             count = at_least(1, "count", self.count)
         elif isinstance(self.values, jax.core.Tracer):
             count = self.values.shape[0]
@@ -108,7 +102,9 @@ class Release(Holding):
         """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
 
         A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories with many
-        kinds of outputs, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of statistics.
+        kinds of outputs, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of statistics. ValueError for a
+        release without values, personal budgets of a continuous one, rows under other noise, a mechanism of numbers
+        without a released range, values beyond it, or options that do not suit the release.
 
         Parameters
         ----------
@@ -126,12 +122,6 @@ class Release(Holding):
             each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
         at : ExpandedSketch, optional
             Expand where this sketch was expanded, to its order, in one pass; the two then add.
-
-        Raises
-        ------
-        ValueError
-            For a release without values, personal budgets of a continuous one, rows under other than Gaussian noise, a
-            mechanism of numbers without a released range, values beyond it, or options that do not suit the release.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -191,13 +181,10 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     """Evidence that a mechanism did not release these validated values, whatever the records; None without any."""
-    reasons = mechanism.implausible(values)
-    if not reasons:
-        return None
-    return (
-        f"{mechanism!r} could hardly have released these values, whatever the records are (probability below "
-        f"{LEVEL:g}): {'; '.join(reasons)}. Check its parameters, and that the values are as they were released"
-    )
+    reasons = "; ".join(mechanism.implausible(values))
+    problem = f"could hardly have released these values, whatever the records are (probability below {LEVEL:g})"
+    advice = "Check its parameters, and that the values are as they were released"
+    return f"{mechanism!r} {problem}: {reasons}. {advice}" if reasons else None
 
 
 def _is_npz(path: pathlib.Path) -> bool:
@@ -227,10 +214,8 @@ def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
         if "pickle" not in str(error):
             raise ValueError(f"{path.name} is damaged: {error}") from None
         kind = "values as an array of numbers" if name == "values" else "the mechanism's spec as a string of JSON"
-        raise ValueError(
-            f"{name} in {path.name} is an array of Python objects, which could hold code and is not read; save {kind}, "
-            "or write the file with Release.save"
-        ) from None
+        problem = f"{name} in {path.name} is an array of Python objects, which could hold code and is not read"
+        raise ValueError(f"{problem}; save {kind}, or write the file with Release.save") from None
     if not isinstance(entry, np.ndarray):  # NumPy returns an entry of unknown form as bytes
         raise ValueError(f"{path.name} is damaged: {name} in it is no array")
     return entry

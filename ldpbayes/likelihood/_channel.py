@@ -1,6 +1,6 @@
-"""The mechanism as a matrix from latent nodes to released values, which does not depend on the model's parameters. On
-each panel the base density is represented by the Lagrange basis of its nodes, and K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx is
-integrated exactly up to rounding, cut where p(z | ·) has kinks. Then p(z_j | θ) = Σ_k K[k, j] p_θ(x_k), for any base.
+"""The mechanism as a matrix from latent nodes to released values, the same for any base and parameters: p(z_j | θ) is
+Σ_k K[k, j] p_θ(x_k), with K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx of the Lagrange bases ℓ_k of a panel's nodes, exact up to
+rounding, as it is cut where p(z | ·) has kinks.
 """
 
 import functools

@@ -97,13 +97,9 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator: a subclass of `Family` describes these distributions and their subclasses.
+    """Class decorator: a subclass of `Family` describes these NumPyro distribution classes and their subclasses.
 
-    Parameters
-    ----------
-    *base_types : type
-        NumPyro distribution classes. The nearest base class of a law counts, and yours before one of ours. ValueError
-        if another family has been registered for one of them.
+    The nearest base class of a law counts, and yours before one of ours. ValueError if one has another family already.
     """
     if not base_types or not all(isinstance(kind, type) for kind in base_types):
         raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")
@@ -135,12 +131,6 @@ def ends_of(constraint: Any) -> tuple[Array, Array]:
     if constraint is constraints.boolean:
         return 0.0, 1.0
     return getattr(constraint, "lower_bound", -math.inf), getattr(constraint, "upper_bound", math.inf)
-
-
-def static_support_ends(base: dist.Distribution) -> tuple[Array, Array]:
-    """Ends of the support where they are those of a whole family, and ±inf where they depend on parameters."""
-    family = type(unexpanded(base)).support
-    return ends_of(None if isinstance(family, property) else family)
 
 
 def is_infinite(end: Array) -> bool:

@@ -1,5 +1,6 @@
 """The nodes of a latent record: panels cut at the kinks of its density, or all counts."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -94,12 +95,8 @@ class Latent:
         nodes = jnp.concatenate([jnp.minimum(nodes[:count], before[:count]), jnp.maximum(nodes[count:], after[count:])])
         fixed = aligned(self.nodes, left.ndim), aligned(self.volume, left.ndim)
         own, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
-        return replace(
-            self,
-            nodes=jnp.concatenate([own, nodes]),
-            volume=jnp.concatenate([weights[:-2], volume, weights[-2:]]),
-            pieces=(left, right, whole),
-        )
+        nodes, volume = jnp.concatenate([own, nodes]), jnp.concatenate([weights[:-2], volume, weights[-2:]])
+        return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
         """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on these points:
@@ -162,6 +159,8 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
         if not discrete or math.isinf(high - low):
             hint = "give it bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
             raise ValueError(f"{law} has no closed form under {kind} without bounds; {hint}")
+        if high - low > MOST_COUNTS:
+            raise ValueError(f"a {law} has {high - low + 1:.0f} values, more than the {MOST_COUNTS} that are added up")
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
@@ -237,9 +236,7 @@ def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array)
     masses = grid.log_masses(base)
     rank = 1 + max(np.ndim(z), masses.ndim - 1, len(mechanism.batch_shape))
     places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
-    if is_concrete(z, mechanism):
-        with jax.ensure_compile_time_eval():  # does not depend on parameters, so it is a constant of what is traced
-            kernel = mechanism.log_prob(z, places)
-    else:
+    # if all is known, a constant of what is traced
+    with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
         kernel = mechanism.log_prob(z, places)
     return log_sum(aligned(masses, rank) + kernel, axis=0)

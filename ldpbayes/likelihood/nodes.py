@@ -19,6 +19,7 @@ from ldpbayes.likelihood.privatized import Privatized, law_of_records
 from ldpbayes.likelihood.registry import closed_form, is_own
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+COUNT_INSTEAD = "release.sketch(expand=False) counts released values instead"
 
 
 class ExpandedLaw(dist.Distribution):
@@ -29,10 +30,8 @@ class ExpandedLaw(dist.Distribution):
 
     def __init__(self, base_dist: dist.Distribution, sketch: ExpandedSketch) -> None:
         if is_own(base_dist, sketch.mechanism):
-            raise ValueError(
-                f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__} has a closed form of your own, "
-                "and an expansion is one of ours; release.sketch(expand=False) counts released values instead"
-            )
+            pair = f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__}"
+            raise ValueError(f"{pair} has a closed form of your own, which an expansion leaves out; {COUNT_INSTEAD}")
         self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
         self.sketch = sketch  # lost where the law is taken apart as a pytree
         super().__init__()
@@ -42,26 +41,21 @@ class ExpandedLaw(dist.Distribution):
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
         if tuple(batch_shape):
-            hint = "release.sketch(expand=False) counts released values instead"
-            raise ValueError(f"an expansion is one site, and plates or masks make it of shape {batch_shape}; {hint}")
+            problem = f"an expansion is one site, and plates or masks make it of shape {batch_shape}"
+            raise ValueError(f"{problem}; {COUNT_INSTEAD}")
         return self
 
 
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
 
-    Parameters
-    ----------
-    sketch : Sketch
-        ValueError for counts of which some are released without noise, where too many integers lie between the bounds.
-    base_dist : numpyro.distributions.Distribution
-        Of batch shape ``sketch.law_shape``; for sketches side by side, of a law a group.
-    **options
-        ``method`` and ``panels`` of `Privatized`, instead of the sketch's own choice; not for an expansion.
+    The base has batch shape ``sketch.law_shape``; for sketches side by side, a law a group. Options are ``method`` and
+    ``panels`` of `Privatized`, instead of the sketch's own choice; not for an expansion. ValueError for counts of which
+    some are released without noise, where more than 1,024 integers lie between the bounds.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:
-            raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; use sketch(expand=False)")
+            raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; {COUNT_INSTEAD}")
         return ExpandedLaw(base_dist, sketch)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
@@ -75,10 +69,9 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
         return max(choices, key=lambda choice: choice.get("panels", 0))
     own = is_own(base_dist, sketch.mechanism)
     if isinstance(sketch, MomentSketch) and (own or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)):
-        raise ValueError(
-            "a sketch of rows holds their first and second moments, which say all where records are MultivariateNormal "
-            f"(see ldpbayes.likelihood.linear_rows); for a {type(base_dist).__name__} fit the release itself"
-        )
+        kind = type(base_dist).__name__
+        moments = "first and second moments, which say all where records are MultivariateNormal (see linear_rows)"
+        raise ValueError(f"a sketch of rows holds their {moments}; for a {kind} fit the release itself")
     if not isinstance(sketch, PanelSketch):
         return {}
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:

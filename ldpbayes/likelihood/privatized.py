@@ -29,19 +29,14 @@ class Privatized(dist.Distribution):
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Of the event shape of a record: () for numbers and categories, (columns,) for rows.
+        Of the event shape of a record, () for numbers and categories or (columns,) for rows, and without a Delta in it.
     mechanism : Mechanism
         Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
     method : {"auto", "closed_form", "channel"}
-        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair.
+        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair. ValueError if
+        neither that nor a channel serves it.
     panels : int, optional
         Panels of the channel, of 8 nodes each. By default 40, or as many as the scale of the noise asks for.
-
-    Raises
-    ------
-    ValueError
-        If the base has another event shape or holds a point mass (a Delta), or neither a closed form nor a channel
-        serves the pair.
     """
 
     pytree_data_fields = ("base_dist", "mechanism")
@@ -49,6 +44,7 @@ class Privatized(dist.Distribution):
     pytree_aux_fields = ("method", "panels")
     support = property(lambda self: self.mechanism.support)
     _law = property(lambda self: unexpanded(self.base_dist))
+    _unclipped = property(lambda self: self.mechanism.record_shape or not getattr(self.mechanism, "bounded", True))
 
     def __init__(
         self,
@@ -103,20 +99,21 @@ class Privatized(dist.Distribution):
     @property
     def mean(self) -> jax.Array:
         """E[z], by quadrature over the latent x; for rows without the clipping."""
-        return self._moments()[0]
+        if self._unclipped:
+            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
+        return self._moments_by_quadrature()[0]
 
     @property
     def variance(self) -> jax.Array:
-        """Var[z], by quadrature over the latent x; for rows without the clipping."""
-        return self._moments()[1]
+        """Var[z], as `mean` is found."""
+        if self._unclipped:
+            return self._law.variance + self.mechanism.moments(self.mean)[1]
+        return self._moments_by_quadrature()[1]
 
-    def _moments(self) -> tuple[jax.Array, jax.Array]:
-        law, mechanism, shape = self._law, self.mechanism, self.batch_shape + self.event_shape
-        if mechanism.record_shape or not getattr(mechanism, "bounded", True):
-            mean = jnp.broadcast_to(law.mean, shape)
-            return mean, law.variance + mechanism.moments(mean)[1]
-        x, mass = latent_nodes(law, mechanism, self.panels).points(law, 1 + len(self.batch_shape))
-        means, variances = mechanism.moments(x)
+    def _moments_by_quadrature(self) -> tuple[jax.Array, jax.Array]:
+        law, shape = self._law, self.batch_shape + self.event_shape
+        x, mass = latent_nodes(law, self.mechanism, self.panels).points(law, 1 + len(self.batch_shape))
+        means, variances = self.mechanism.moments(x)
         mass = mass.reshape(mass.shape + (1,) * (means.ndim - mass.ndim))
         mean = jnp.sum(mass * means, axis=0)
         variance = jnp.sum(mass * (variances + (means - mean) ** 2), axis=0)

@@ -35,11 +35,9 @@ def register_closed_form(
 
     Parameters
     ----------
-    base_type : type, or tuple of them
-        A NumPyro distribution class.
-    kind : type, or tuple of them
-        A class of noises, for any mechanism that adds such noise; records without noise are mixed in. Or a class of
-        mechanisms: then the form has to describe all records.
+    base_type, kind : type, or tuple of them
+        A NumPyro distribution class; and a class of noises, for any mechanism that adds such noise (records without
+        noise are mixed in), or of mechanisms (the form then has to describe all records).
     bounded : bool, optional
         Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
         are statistics. By default both: the function then looks at ``mechanism.bounded``.
@@ -88,9 +86,8 @@ def for_all_records(form: Callable) -> Callable:
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
-    """Log density (*batch) of released values some of which are the records themselves, `noisy` that of the others; by
-    Lebesgue's measure plus unit masses: for a discrete base at all values of clipped records, for numbers at the bounds
-    beyond which the base's support can go on, whatever its parameters.
+    """Log density (*batch) of released values, of which some are the records themselves, `noisy` that of the others: by
+    Lebesgue's measure, plus unit masses at counts, and at bounds of numbers beyond which the support can go on.
     """
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):
@@ -120,7 +117,8 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         at_node = jnp.concatenate([jnp.broadcast_to(match, (len(match), *batch)) for match in matches])
         own = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
         return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
-    first, last = families.static_support_ends(base)
+    # where ends of the support depend on parameters, the class has a property, and they are taken to be infinite
+    first, last = families.ends_of(type(families.unexpanded(base)).support)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
     below, above = families.log_mass_outside(base, lower, upper)

@@ -474,6 +474,8 @@ def test_sums_that_are_not_known_are_refused():
         noisy_count(mixture, statistic(DiscreteLaplace(2.0)), 4)
     with pytest.raises(ValueError, match="needs a support, and bounds, that are known before tracing"):
         jax.jit(lambda n: noisy_count(dist.Binomial(n, 0.5), statistic(DiscreteLaplace(2.0)), 4))(3)
+    with pytest.raises(ValueError, match=r"Binomial.* has 16777218 values, more than the 16777216"):
+        ldp.likelihood.Privatized(dist.Binomial(2**24 + 1, 0.5), statistic(DiscreteLaplace(2.0)))
 
 
 def test_a_model_of_a_noisy_count_takes_the_closed_form():

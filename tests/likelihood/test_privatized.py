@@ -308,6 +308,16 @@ def test_mean_and_variance_are_those_of_the_clipped_record_plus_noise(law, noise
     np.testing.assert_allclose(value[1], variance + noise_variance, rtol=1e-10)
 
 
+def test_the_mean_of_a_statistic_needs_no_variance_of_its_law():
+    class WithoutVariance(dist.Normal):
+        @property
+        def variance(self):
+            raise NotImplementedError
+
+    statistic = ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(2.0), sensitivity=1.0)
+    assert ldp.likelihood.Privatized(WithoutVariance(3.0, 1.0), statistic).mean == 3.0
+
+
 def test_samples_have_the_stated_mean_and_variance():
     n = 200_000
     law = ldp.Privatized(dist.Normal(2.5, 1.5), LAPLACE)

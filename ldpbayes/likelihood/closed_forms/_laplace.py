@@ -90,15 +90,12 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
     left = jnp.where(gap > 0, -rate * (z - x) - theta * x, -rate * (z - start) - theta * start)
     right = -rate * (x - z) - theta * x
     gap = jnp.where(gap > 0, gap, -gap)  # abs() would lose the gradient at the singularity
-    exponents, widths, steps = (left, right), (before, behind), (gap * before, (rate + theta) * behind)
-    # of one shape before they are stacked: z alone may lack the axes of theta
-    parts = jnp.stack(jnp.broadcast_arrays(*exponents, *widths, *steps))
+    # exponents, widths and steps, of one shape before they are stacked: z alone may lack the axes of theta
+    parts = jnp.stack(jnp.broadcast_arrays(left, right, before, behind, gap * before, (rate + theta) * behind))
     inside = jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
-    return jnp.log(0.5 * rate) + special.logsumexp(
-        special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower),
-        -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper),
-        *inside,
-    )
+    below = special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower)
+    above = -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper)
+    return jnp.log(0.5 * rate) + special.logsumexp(below, above, *inside)
 
 
 @register_closed_form(dist.Exponential, Gaussian, bounded=True)
@@ -110,8 +107,6 @@ def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) 
     # x = z + noise·s: θ exp(−θ x) φ(s), anchored at the lower limit, where the exponential is largest
     u, width = (start - z) / noise, (stop - start) / noise
     interior = special.log_tilted_normal(u, u + width, -theta * noise, u) - theta * start + jnp.log(theta)
-    return special.logsumexp(
-        special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + special.log_normal(z, mechanism.lower, noise),
-        -theta * jnp.maximum(upper, 0.0) + special.log_normal(z, upper, noise),
-        interior,
-    )
+    at_lower, at_upper = (special.log_normal(z, bound, noise) for bound in (mechanism.lower, upper))
+    below = special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + at_lower
+    return special.logsumexp(below, -theta * jnp.maximum(upper, 0.0) + at_upper, interior)

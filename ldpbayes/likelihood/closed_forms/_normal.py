@@ -49,22 +49,14 @@ class _Normal(Family):
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
     """Clipped normal data with Laplace noise: atoms, integrals left and right of z ([KJKH] supplement 10.1, eq. 28)."""
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
-
-    def standard(x: Array) -> Array:
-        return (x - base.loc) / base.scale
-
-    nearest = jnp.clip(z, lower, upper)
-    a, x, b, tilt = standard(lower), standard(nearest), standard(upper), rate * base.scale
+    nearest, tilt = jnp.clip(z, lower, upper), rate * base.scale
+    a, x, b = ((point - base.loc) / base.scale for point in (lower, nearest, upper))
     # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
     below, above = log_ndtr(stacked(a, -b))
     a, x, b, tilt = jnp.broadcast_arrays(a, x, b, tilt)
-    left, right = log_tilted_normal(jnp.stack([a, x]), jnp.stack([x, b]), jnp.stack([tilt, -tilt]), x)
-    return jnp.log(0.5 * rate) + logsumexp(
-        below - rate * jnp.abs(z - lower),
-        above - rate * jnp.abs(z - upper),
-        left - rate * jnp.abs(z - nearest),
-        right - rate * jnp.abs(z - nearest),
-    )
+    inside = log_tilted_normal(jnp.stack([a, x]), jnp.stack([x, b]), jnp.stack([tilt, -tilt]), x)
+    atoms = below - rate * jnp.abs(z - lower), above - rate * jnp.abs(z - upper)
+    return jnp.log(0.5 * rate) + logsumexp(*atoms, *(inside - rate * jnp.abs(z - nearest)))
 
 
 @register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
@@ -87,18 +79,12 @@ def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Arr
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)
     tau = base.scale * noise / total
-
-    # (bound − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
-    def standard(x: Array) -> Array:
-        return ((x - base.loc) * (noise / base.scale) + (x - z) * (base.scale / noise)) / total
-
-    interior = log_tilted_normal(standard(lower), standard(lower) + (upper - lower) / tau, 0.0, 0.0)
+    # (lower − m)/τ with m = (μ·noise² + z·σ²)/total², arranged so that nothing large cancels
+    start = ((lower - base.loc) * (noise / base.scale) + (lower - z) * (base.scale / noise)) / total
+    interior = log_tilted_normal(start, start + (upper - lower) / tau, 0.0, 0.0)
     below, above = log_ndtr(stacked((lower - base.loc) / base.scale, (base.loc - upper) / base.scale))
-    return logsumexp(
-        below + log_normal(z, lower, noise),
-        above + log_normal(z, upper, noise),
-        interior + log_normal(z, base.loc, total),
-    )
+    atoms = below + log_normal(z, lower, noise), above + log_normal(z, upper, noise)
+    return logsumexp(*atoms, interior + log_normal(z, base.loc, total))
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=False)
@@ -127,9 +113,8 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
 def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Multivariate normal rows plus independent Laplace noise in up to three columns, each a normal with variance
-    2 b² W, W ~ Exp(1), by a product rule. Where every principal standard deviation is at least a tenth of the noise's
-    scale it is exact to 1e-10 in one column, 1e-8 in two and 5e-6 in three; from half of it on to 1e-8 in three, too.
+    """Normal rows plus independent Laplace noise, normal of variance 2 b² W, W ~ Exp(1): by a product rule, exact to
+    1e-10 in one column, 1e-8 in two and 5e-6 in three, from principal standard deviations of b/10 on (1e-8 from b/2).
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
@@ -162,9 +147,8 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
 
 
 def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
-    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, by w = exp(t − exp(−t)): it has points on every scale
-    down to 1e-12, a Gauss-Laguerre rule none below 0.02. With `narrowest`, the smallest variance of the records in any
-    direction over that of the noise, the finest are at that scale; 36 will do where it is 1/100.
+    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, by w = exp(t − exp(−t)), with points on every scale down
+    to 1e-12, or to `narrowest`, the least variance of the records in any direction over the noise's (36 do for 1/100).
     """
     xp = np if is_concrete(narrowest) else jnp
     if narrowest is None:

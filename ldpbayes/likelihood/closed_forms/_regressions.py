@@ -34,12 +34,8 @@ FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the
 class SumOfStatistics(dist.Distribution):
     """Law of Σ t(record) over independent records, as the normal law of its mean and covariance.
 
-    Parameters
-    ----------
-    each_mean, each_covariance : array (p,), array (p, p)
-        E[t] and Cov[t] of one record; the covariance may be singular.
-    count : array_like
-        Number of records; may be a latent variable of the model.
+    ``each_mean`` (p,) and ``each_covariance`` (p, p), which may be singular, are E[t] and Cov[t] of one record. The
+    number of records, ``count``, may be a latent variable of the model.
     """
 
     arg_constraints = {
@@ -110,12 +106,8 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance
     M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
 
-    Parameters
-    ----------
-    rows : numpyro.distributions.MultivariateNormal
-        Of a record (x, y), the response last, as of `linear_rows`.
-    count, off_diagonal : array_like, {"scaled", "once"}
-        Number of records; s, as in `LinearStatisticsMechanism`.
+    ``rows`` is the law of a record (x, y), the response last, as of `linear_rows`; ``count`` the number of records;
+    ``off_diagonal``, "scaled" or "once", says s, as in `LinearStatisticsMechanism`.
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -129,13 +121,9 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
 def _products(m: Array, covariance: Array, i: np.ndarray, j: np.ndarray) -> tuple[Array, Array]:
     """Mean and covariance of the products w_i w_j of normal variables: Isserlis' theorem, means included."""
     moment = covariance + m[..., :, None] * m[..., None, :]  # E[w wᵀ]
-
-    def block(rows: np.ndarray, columns: np.ndarray) -> jax.Array:
-        return moment[..., rows[:, None], columns]
-
-    product = m[..., i] * m[..., j]
-    each = block(i, i) * block(j, j) + block(i, j) * block(j, i) - 2 * product[..., :, None] * product[..., None, :]
-    return moment[..., i, j], each
+    product, first, second = m[..., i] * m[..., j], i[:, None], j[:, None]
+    pairs = moment[..., first, i] * moment[..., second, j] + moment[..., first, j] * moment[..., second, i]
+    return moment[..., i, j], pairs - 2 * product[..., :, None] * product[..., None, :]
 
 
 def logistic_statistics(
@@ -148,14 +136,10 @@ def logistic_statistics(
 ) -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
 
-    With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
-    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to three derivatives, whose
-    expectations are integrals in one dimension. [KJKHK] expands the sigmoid for these moments, which are exact here.
-
-    Parameters
-    ----------
-    covariates, slopes, intercept, count, off_diagonal
-        As in `linear_rows`, without a batch (the intercept is the predictor at x = 0), and `linear_statistics`.
+    Arguments are those of `linear_rows`, without a batch (the intercept is the predictor at x = 0), and of
+    `linear_statistics`. With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x,
+    moments with y follow from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to
+    three derivatives, whose expectations are integrals in one dimension. [KJKHK] expands the sigmoid instead.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -179,10 +163,10 @@ def logistic_statistics(
 
 def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
     """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal, to 1e-11 by the trapezoid rule, whose
-    error is of order exp(−2π · π/step): poles of g are π away from the real line. Steps are an eighth of the standard
-    deviation; if that is wide the points are around 0, beyond which g less erf(η/2), of known expectation, vanishes.
+    error is of order exp(−2π · π/step): poles of g are π away from the real line. Steps are σ/8.
     """
     points = np.arange(-64, 65)
+    # if σ is wide the points are around 0, beyond which g less erf(η/2), of known expectation, vanishes
     wide = variance > WIDE**2
     narrow = jnp.sqrt(jnp.where(wide | (variance <= 0), WIDE**2, variance))
     far = jnp.sqrt(jnp.where(wide, variance, WIDE**2))
@@ -209,10 +193,9 @@ class ChebyshevExpansion:
     ----------
     order : int
         Of the last polynomial, at least 1.
-    half_width : float
-        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor.
-    floor : float
-        Least probability of a response that is released as it is, between 0 and 1/2, exclusive.
+    half_width, floor : float
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor; the least probability of a
+        response that is released as it is, between 0 and 1/2, exclusive.
     """
 
     order: int = 2
@@ -261,11 +244,10 @@ class RegressionRows(dist.Distribution):
         Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
     slopes, intercept : array (d,), array_like
         Coefficients of the covariates, and the predictor where all are 0.
-    place, scales : int
-        Position of the response in a row; points of the integral over W, at least 36.
-    nodes : int
-        Gauss-Hermite points of the integral over the predictor, for responses with infinitely many values and those
-        whose law depends on traced parameters besides the predictor, such as an overdispersion. Others are tabulated.
+    place, scales, nodes : int
+        Position of the response in a row; points of the integral over W, at least 36; Gauss-Hermite points of that over
+        the predictor, where responses are not tabulated: there are infinitely many, or their law depends on other
+        traced parameters, such as an overdispersion.
     expansion : ChebyshevExpansion, optional
         Takes the place of the sigmoid of a logistic response (``BernoulliLogits`` only), as in [KJKH].
 

@@ -1,5 +1,6 @@
 """Categories under randomized answers, and laws on the real line under piecewise constant or linear densities."""
 
+import contextlib
 import functools
 
 import jax
@@ -68,9 +69,8 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     # at an infinite budget the mass itself, which can be zero
     tiny = jnp.finfo(fraction.dtype).tiny
     log_fraction = jnp.log(jnp.where(fraction > tiny, fraction, tiny))
-    if not is_concrete(z, mechanism):
-        return mechanism.log_supported(z) + log_fraction
-    with jax.ensure_compile_time_eval():  # computed once, outside the traced function
+    # if all is known, computed once, outside the traced function
+    with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
         log_supported = jnp.asarray(mechanism.log_supported(z))
     return log_supported + log_fraction
 
