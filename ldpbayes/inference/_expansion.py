@@ -112,10 +112,8 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
             return grouped
     if whole.shape[0] > MAX_COORDINATES:
         sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(names, shapes, strict=True))
-        raise NoExpansion(
-            f"its records see {whole.shape[0]} numbers ({sizes}), and an expansion takes {MAX_COORDINATES} at most, in "
-            "each group of records (numpyro.deterministic may name fewer, between these and the records)"
-        )
+        most = f"at most {MAX_COORDINATES} are allowed in each group of records (numpyro.deterministic may name fewer)"
+        raise NoExpansion(f"its records see {whole.shape[0]} numbers ({sizes}), and {most}")
     return whole
 
 
@@ -259,10 +257,9 @@ class Rays(NamedTuple):
 
 
 def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
-    """The largest error of a variance along a ray, as a share of it: from `NEAR` on, and from the farthest draw on,
-    where no draw can be reweighted. Log densities, and errors less their mean at the draws, are at the mean of the
-    draws, then at all distances, ray by ray. If other coordinates have the same spread at every t, the error is
-    ∫ (1 + t²) |p(t) − q(t)| dt for densities p of the posterior and q of the surrogate, normalised as a normal one.
+    """Largest relative error of a variance along a ray, from `NEAR` on and from the farthest draw on, by log densities
+    and errors (less their mean at the draws) at the draws' mean, then outwards, ray by ray. If other coordinates spread
+    alike at every t, it is ∫ (1 + t²) |p(t) − q(t)| dt for the posterior p and the surrogate q, normalised as a normal.
     """
     finite = np.isfinite(log_density)  # elsewhere there is no mass
     height = np.where(finite, log_density, -np.inf)
@@ -327,8 +324,8 @@ def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np
 
 
 def _directions(draws: np.ndarray, coordinates: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
-    """Coordinates y of draws, unit vectors (rays, r) in them, and how far the draws reach along each: both ways where
-    parameters vary, where the records' coordinates vary, and where draws are most skewed.
+    """Coordinates y of draws; unit vectors (rays, r) in these, along which parameters or the records' coordinates vary,
+    or draws are most skewed; and how far the draws reach along each.
     """
     frame = Frame.of_draws(draws)
     y = frame.coordinates(draws)
@@ -425,16 +422,14 @@ def expand(
 
     Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
     add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it.
-    Expansions can be pickled. Points are compared exactly: machines that differ in rounding need one expansion as
-    ``at``, not the posterior.
 
     Parameters
     ----------
     model, *args, **kwargs
         NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
     at : Expansion or posterior, optional
-        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
-        of the posterior of these records alone; ValueError if it has several.
+        The points: those of another expansion (machines that differ in rounding need one to add theirs), or draws of
+        what `fit` returned. Default: around the mode of these records' posterior; ValueError if it has several.
     order : int, optional
         2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
     seed : int
@@ -599,8 +594,6 @@ NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
 MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
 HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
 CHECKED_DRAWS = 64  # draws at which errors are measured first
-
-
 # From why an expansion is given up, and its report, to the data as they are.
 GiveUp: TypeAlias = Callable[..., Surrogate]
 

@@ -93,8 +93,7 @@ MAX_STARTS = 100  # points at which a chain may try to start
 
 class Chains:
     """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``,
-    of which there is one for all chains, or one for each, of one structure. Two compiled functions, for the start of a
-    chain and for some of its iterations, serve all data of one structure. Draws are a function of the keys (chains,),
+    of which there is one for all chains, or one for each, of one structure. Draws are a function of the keys (chains,),
     not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
     `constrained` is compiled for ``num_samples`` draws a chain; `example` has zeros for unconstrained parameters.
     """

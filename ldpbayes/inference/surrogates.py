@@ -187,7 +187,7 @@ def faster(density: Density) -> str:
 class Certificate:
     """Largest difference in log density between the sketches of ``density`` and the references of those in ``exact``,
     which have more nodes for the same moments; if all keep probes, also between the sketch of these alone and the
-    probes themselves. ``measure`` is `Density.potential` or `Density.log_likelihood`, ``example`` has its parameters.
+    probes themselves. ``measure`` is a method of `Density` of parameters like the example.
     """
 
     def __init__(
