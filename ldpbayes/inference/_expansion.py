@@ -44,14 +44,12 @@ class NoExpansion(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters)). Coordinates are values of
-    sites, such as slopes or a deterministic site between group effects and the records.
-    """
+    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters))."""
 
     density: Density
     observed: tuple[str, ...]  # sites whose log-likelihood is below the cut
-    names: tuple[str, ...]  # sites at whose values the model is cut
-    unconstrained: frozenset[str]  # those of them whose unconstrained values are coordinates
+    names: tuple[str, ...]  # sites whose values are coordinates: slopes, or a deterministic site below group effects
+    unconstrained: frozenset[str]  # those of them whose unconstrained values are taken
     shapes: tuple[tuple[int, ...], ...]  # of the values of these sites
     groups: int | None  # number of groups if the likelihood is a sum over groups, each of its own coordinates
     count: int  # number of records below the cut
@@ -273,9 +271,7 @@ def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarra
 
 
 def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[np.ndarray, ...]:
-    """Rays out of draws (draws, n) of parameters to where a posterior is negligible, as arguments of `tail_errors`. In
-    coordinates y in which the draws have mean 0 and covariance 1, a ray has the highest density at each distance t.
-    """
+    """Arguments of `tail_errors`, on rays out of draws (draws, n) that have the highest density at each distance."""
     frame, directions, farthest = _directions(draws, coordinates)
 
     def at(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -324,13 +320,12 @@ def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np
 
 
 def _directions(draws: np.ndarray, coordinates: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
-    """Coordinates y of draws; unit vectors (rays, r) in these, along which parameters or the records' coordinates vary,
-    or draws are most skewed; and how far the draws reach along each.
-    """
+    """A frame of the draws, unit vectors (rays, r) in it, both ways, and how far the draws reach along each."""
     frame = Frame.of_draws(draws)
-    y = frame.coordinates(draws)
+    y = frame.coordinates(draws)  # of mean 0 and covariance 1
     spread = coordinates.reshape(len(coordinates), -1)
     spread = spread - spread.mean(axis=0)
+    # Where parameters vary, and where the records' coordinates do.
     linear = np.concatenate([frame.lift, spread.T @ y / len(y)])
     lengths = np.linalg.norm(linear, axis=1)
     linear = linear[lengths > 0] / lengths[lengths > 0, None]
@@ -528,9 +523,6 @@ class SplitModel:
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
             return list(pool.map(at, x))
 
-    def flat(self, positions: Params) -> np.ndarray:
-        return flat_rows(positions, self.cut.parameters)
-
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         return np.stack(list(map(self._coordinates, rows)))
 
@@ -547,7 +539,7 @@ class SplitModel:
         def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.potentials(rows, *slopes(self.coordinates(rows)))
 
-        return find_mode(gradients, [self.flat(start)[0] for start in starts])
+        return find_mode(gradients, [flat_rows(start, self.cut.parameters)[0] for start in starts])
 
     def normal_draws(self, mode: Mode) -> np.ndarray:
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
@@ -562,7 +554,7 @@ class SplitModel:
             allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
             raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
         draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
-        return self.flat(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws))
+        return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
@@ -703,7 +695,7 @@ class ExpandedShards(ExpandedRecords):
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         expansion, split, rays = self.expansion, self.split, self.expansion.rays
         polynomial, x = expansion.polynomial, split.coordinates(rays.points)
-        share = polynomial.share_outside(split.coordinates(split.flat(positions)))
+        share = polynomial.share_outside(split.coordinates(flat_rows(positions, split.cut.parameters)))
         potentials, _ = split.potentials(rays.points, expansion.outwards, np.zeros_like(x))
         errors = expansion.outwards - polynomial.values(x)
         errors -= np.mean(expansion.values - polynomial.values(expansion.points))

@@ -183,8 +183,7 @@ def _surrogate_of(
         if why is not None:
             warn(f"no expansion is sampled, but the data as they are: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
-        whole_numbers = any(site.discrete_base for site in sites.values())
-        return Records(exact, whole_numbers, sampler.outside is None, reports)
+        return Records(exact, any(site.discrete_base for site in sites.values()), sampler.outside is None, reports)
 
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):
