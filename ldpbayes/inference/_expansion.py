@@ -44,14 +44,12 @@ class NoExpansion(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters)). Coordinates are values of
-    sites, such as slopes or a deterministic site between group effects and the records.
-    """
+    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters))."""
 
     density: Density
     observed: tuple[str, ...]  # sites whose log-likelihood is below the cut
-    names: tuple[str, ...]  # sites at whose values the model is cut
-    unconstrained: frozenset[str]  # those of them whose unconstrained values are coordinates
+    names: tuple[str, ...]  # sites whose values are coordinates: slopes, or a deterministic site below group effects
+    unconstrained: frozenset[str]  # those of them whose unconstrained values are taken
     shapes: tuple[tuple[int, ...], ...]  # of the values of these sites
     groups: int | None  # number of groups if the likelihood is a sum over groups, each of its own coordinates
     count: int  # number of records below the cut
@@ -112,10 +110,8 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
             return grouped
     if whole.shape[0] > MAX_COORDINATES:
         sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(names, shapes, strict=True))
-        raise NoExpansion(
-            f"its records see {whole.shape[0]} numbers ({sizes}), and an expansion takes {MAX_COORDINATES} at most, in "
-            "each group of records (numpyro.deterministic may name fewer, between these and the records)"
-        )
+        most = f"at most {MAX_COORDINATES} are allowed in each group of records (numpyro.deterministic may name fewer)"
+        raise NoExpansion(f"its records see {whole.shape[0]} numbers ({sizes}), and {most}")
     return whole
 
 
@@ -259,10 +255,9 @@ class Rays(NamedTuple):
 
 
 def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
-    """The largest error of a variance along a ray, as a share of it: from `NEAR` on, and from the farthest draw on,
-    where no draw can be reweighted. Log densities, and errors less their mean at the draws, are at the mean of the
-    draws, then at all distances, ray by ray. If other coordinates have the same spread at every t, the error is
-    ∫ (1 + t²) |p(t) − q(t)| dt for densities p of the posterior and q of the surrogate, normalised as a normal one.
+    """Largest relative error of a variance along a ray, from `NEAR` on and from the farthest draw on, by log densities
+    and errors (less their mean at the draws) at the draws' mean, then outwards, ray by ray. If other coordinates spread
+    alike at every t, it is ∫ (1 + t²) |p(t) − q(t)| dt for the posterior p and the surrogate q, normalised as a normal.
     """
     finite = np.isfinite(log_density)  # elsewhere there is no mass
     height = np.where(finite, log_density, -np.inf)
@@ -276,9 +271,7 @@ def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarra
 
 
 def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) -> tuple[np.ndarray, ...]:
-    """Rays out of draws (draws, n) of parameters to where a posterior is negligible, as arguments of `tail_errors`. In
-    coordinates y in which the draws have mean 0 and covariance 1, a ray has the highest density at each distance t.
-    """
+    """Arguments of `tail_errors`, on rays out of draws (draws, n) that have the highest density at each distance."""
     frame, directions, farthest = _directions(draws, coordinates)
 
     def at(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -327,13 +320,12 @@ def _climb(at: Compare, rays: np.ndarray, y: np.ndarray, top: float) -> tuple[np
 
 
 def _directions(draws: np.ndarray, coordinates: np.ndarray) -> tuple[Frame, np.ndarray, np.ndarray]:
-    """Coordinates y of draws, unit vectors (rays, r) in them, and how far the draws reach along each: both ways where
-    parameters vary, where the records' coordinates vary, and where draws are most skewed.
-    """
+    """A frame of the draws, unit vectors (rays, r) in it, both ways, and how far the draws reach along each."""
     frame = Frame.of_draws(draws)
-    y = frame.coordinates(draws)
+    y = frame.coordinates(draws)  # of mean 0 and covariance 1
     spread = coordinates.reshape(len(coordinates), -1)
     spread = spread - spread.mean(axis=0)
+    # Where parameters vary, and where the records' coordinates do.
     linear = np.concatenate([frame.lift, spread.T @ y / len(y)])
     lengths = np.linalg.norm(linear, axis=1)
     linear = linear[lengths > 0] / lengths[lengths > 0, None]
@@ -425,16 +417,14 @@ def expand(
 
     Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
     add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it.
-    Expansions can be pickled. Points are compared exactly: machines that differ in rounding need one expansion as
-    ``at``, not the posterior.
 
     Parameters
     ----------
     model, *args, **kwargs
         NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
     at : Expansion or posterior, optional
-        The points: those of another expansion, or draws of what `fit` returned, of this model. Default: around the mode
-        of the posterior of these records alone; ValueError if it has several.
+        The points: those of another expansion (machines that differ in rounding need one to add theirs), or draws of
+        what `fit` returned. Default: around the mode of these records' posterior; ValueError if it has several.
     order : int, optional
         2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
     seed : int
@@ -533,9 +523,6 @@ class SplitModel:
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
             return list(pool.map(at, x))
 
-    def flat(self, positions: Params) -> np.ndarray:
-        return flat_rows(positions, self.cut.parameters)
-
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         return np.stack(list(map(self._coordinates, rows)))
 
@@ -552,7 +539,7 @@ class SplitModel:
         def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.potentials(rows, *slopes(self.coordinates(rows)))
 
-        return find_mode(gradients, [self.flat(start)[0] for start in starts])
+        return find_mode(gradients, [flat_rows(start, self.cut.parameters)[0] for start in starts])
 
     def normal_draws(self, mode: Mode) -> np.ndarray:
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
@@ -567,7 +554,7 @@ class SplitModel:
             allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
             raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
         draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
-        return self.flat(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws))
+        return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
@@ -599,8 +586,6 @@ NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
 MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
 HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
 CHECKED_DRAWS = 64  # draws at which errors are measured first
-
-
 # From why an expansion is given up, and its report, to the data as they are.
 GiveUp: TypeAlias = Callable[..., Surrogate]
 
@@ -710,7 +695,7 @@ class ExpandedShards(ExpandedRecords):
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         expansion, split, rays = self.expansion, self.split, self.expansion.rays
         polynomial, x = expansion.polynomial, split.coordinates(rays.points)
-        share = polynomial.share_outside(split.coordinates(split.flat(positions)))
+        share = polynomial.share_outside(split.coordinates(flat_rows(positions, split.cut.parameters)))
         potentials, _ = split.potentials(rays.points, expansion.outwards, np.zeros_like(x))
         errors = expansion.outwards - polynomial.values(x)
         errors -= np.mean(expansion.values - polynomial.values(expansion.points))

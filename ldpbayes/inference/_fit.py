@@ -70,8 +70,9 @@ def fit(
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, releases and sketches among them. Series become arrays; of a data frame, the
-        model has ``frame["age"]`` as an array, and ``frame`` or ``frame[["age", "income"]]`` as a matrix.
+        NumPyro model and its arguments, releases and sketches among them. In the model, ``frame["age"]`` of a data
+        frame is an array, as series are, and ``frame`` or ``frame[["age", "income"]]`` a matrix. ValueError if a
+        release has no values, or impossible ones, or the model has nothing to sample.
     seed : int
         Results are a function of the seed, the data and the library versions.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
@@ -79,11 +80,9 @@ def fit(
     num_warmup, num_samples, num_chains : int
         Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
     chain_method : {"threads", "vectorized"}, optional
-        How chains of HMC and NUTS run, with equal draws to rounding. Default: in threads on a CPU; vectorised over all
-        devices on accelerators.
+        How chains of HMC and NUTS run, with equal draws to rounding. Default: threads on a CPU, else vectorised.
     init_strategy, target_accept_prob, max_tree_depth : optional
-        Options of NumPyro's kernels; default: the kernel's own, in NumPyro `init_to_uniform`, 0.8 and 10. A pair of
-        depths is one for the warm-up and one for the draws.
+        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8 and 10. A pair of depths: of warm-up and draws.
     progress_bar : bool
         Whether a bar on stderr (lines, if it is a file) counts the iterations.
     expand : bool or Expansion, optional
@@ -91,11 +90,12 @@ def fit(
         draws, and reweighted or given up if it is not exact. Default: if that pays. An expansion by `expand` stands for
         all records, of which the arguments may be any part.
     dims, coords : dict, optional
-        Names of the axes of values by site (default: those of plates), and labels by axis:
-        ``dims={"slopes": ["region"]}``, ``coords={"region": ["north", "south"]}``.
+        Axes of values by site, ``{"slopes": ["region"]}`` (default: plates), and labels by axis,
+        ``{"region": ["north", "south"]}``.
     posterior_predictive, log_likelihood : bool
         Whether data are replicated at the draws (what the mechanism would release of as many other records), and
-        whether the log-likelihood of every record is computed there, for `arviz.loo`; not for sketches.
+        whether the log-likelihood of every record is computed there, for `arviz.loo`; ValueError for sketches without
+        these records.
 
     Returns
     -------
@@ -117,12 +117,6 @@ def fit(
         An expansion is not exact enough, and the records were sampled; or one of shards has reason for doubt.
     SketchWarning
         A sketch is off by more than 1e-3 nats: it is refined, and the posterior sampled again.
-
-    Raises
-    ------
-    ValueError
-        If a release has no values, or impossible ones; if the model has nothing to sample; if ``expand``, ``dims`` or
-        ``coords`` do not fit it; or if a sketch lacks records that are requested.
     """
     num_warmup = at_least(0, "num_warmup", num_warmup)
     num_samples, num_chains = at_least(1, "num_samples", num_samples), at_least(1, "num_chains", num_chains)
@@ -189,8 +183,7 @@ def _surrogate_of(
         if why is not None:
             warn(f"no expansion is sampled, but the data as they are: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
-        whole_numbers = any(site.discrete_base for site in sites.values())
-        return Records(exact, whole_numbers, sampler.outside is None, reports)
+        return Records(exact, any(site.discrete_base for site in sites.values()), sampler.outside is None, reports)
 
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):
@@ -323,10 +316,8 @@ def _unobserved(data: Release | Sketch) -> Release:
     if isinstance(data, Release):
         return Release(None, data.mechanism, data.count)
     if data.law_shape or data.mechanism.batch_shape:
-        raise ValueError(
-            f"posterior_predictive needs each record's law, which a {type(data).__name__} of groups, or of personal "
-            "budgets, does not have; pass the release"
-        )
+        lacking = f"which a {type(data).__name__} of groups or personal budgets does not have"
+        raise ValueError(f"posterior_predictive needs each record's law, {lacking}; pass the release")
     return Release(None, data.mechanism, int(np.rint(data.size)))
 
 

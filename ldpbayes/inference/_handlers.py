@@ -39,12 +39,14 @@ def observe(
         Of the site.
     base_dist : numpyro.distributions.Distribution
         Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
-        regression on public covariates), (G,) for G groups. Plates and masks are respected; enumerated latent variables
-        may add axes on the left.
+        regression on public covariates), (G,) for G groups; ValueError for others. Plates and masks are respected;
+        enumerated latent variables may add axes on the left.
     data : Release or Sketch, or sequence of them
         A release without values is simulated. A sequence has one entry a group, with budgets and bounds of its own.
         Groups become one site, or sites ``name_0``, ``name_1``, ... if they differ in kind: releases and sketches,
-        classes of mechanisms, and, where rows are perturbed or noise may be left out, bounds.
+        classes of mechanisms, and, where rows are perturbed or noise may be left out, bounds. ValueError if there is no
+        group, if an entry is a sketch of several groups, if only some have values, or if groups of numbers have a law
+        that cannot be indexed by its parameters (a mixture).
     **options
         ``method`` and ``panels`` of `Privatized`.
 
@@ -52,20 +54,12 @@ def observe(
     -------
     Array or list of Array
         The released values, a sketch's nodes, or an expansion's number of records, joined over groups; one a site.
-
-    Raises
-    ------
-    ValueError
-        If the batch shape does not fit ``data``; if groups are empty, one is a sketch of several groups, only some have
-        values, or groups of numbers have a law that cannot be indexed by its parameters (a mixture).
     """
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
             laws = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
-            raise ValueError(
-                f"site {name!r}: a sketch of {laws} needs a base distribution of batch shape {data.law_shape}, got "
-                f"{base_dist.batch_shape}; pass the release itself, a sketch a group, or one made with by="
-            )
+            needs = f"a sketch of {laws} needs base_dist of batch shape {data.law_shape}, got {base_dist.batch_shape}"
+            raise ValueError(f"site {name!r}: {needs}; pass the release, a sketch a group, or one made with by=")
         return _observe_sketch(name, base_dist, data, options)
     if isinstance(data, (list, tuple)):
         return _observe_groups(name, base_dist, data, options)
@@ -74,8 +68,7 @@ def observe(
         raise TypeError(f"site {name!r}: observe takes a Release or a Sketch, or a sequence of them, got {kind}")
     shape = base_dist.batch_shape
     if shape[-1:] not in ((), (1,), (data.count,)) or not _has_records((*shape[:-1], data.count), data.count):
-        records = f"the release has {data.count} records"
-        raise ValueError(f"site {name!r}: the base distribution has batch shape {shape}, but {records}")
+        raise ValueError(f"site {name!r}: base_dist has batch shape {shape}, but the release has {data.count} records")
     law = privatized_law(base_dist, data.mechanism, **options)
     with _CountedOnce(name, data.count):
         law = law.expand(lax.broadcast_shapes(shape, (data.count,)))
@@ -101,10 +94,8 @@ class _CountedOnce(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
-            shape, count = msg["fn"].batch_shape, self.count
-            raise ValueError(
-                f"site {self.name!r}: plates make it of shape {shape}, but the release has {count} records"
-            )
+            made = f"plates make it of shape {msg['fn'].batch_shape}"
+            raise ValueError(f"site {self.name!r}: {made}, but the release has {self.count} records")
 
 
 def _has_records(shape: tuple[int, ...], count: int) -> bool:
@@ -120,9 +111,7 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     law = law_of_nodes(sketch, base_dist, **options)
     if isinstance(sketch, ExpandedSketch):
         if not (is_concrete(keep) and np.all(keep)):
-            raise ValueError(
-                f"site {name!r}: an expansion is of all records, and a mask cannot leave some out; use expand=False"
-            )
+            raise ValueError(f"site {name!r}: a mask cannot leave out records of an expansion; use expand=False")
         return numpyro.sample(name, law, obs=sketch.size)
     groups = getattr(sketch, "groups", None)
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
@@ -144,14 +133,12 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
         if not isinstance(part, (Release, Sketch)):
             raise TypeError(f"site {name!r}: group {group} must be a Release or a Sketch, got {type(part).__name__}")
         if isinstance(part, Sketch) and part.law_shape != ():
-            several = f"a sketch of {part.law_shape[0]} groups"
-            raise ValueError(f"site {name!r}: group {group} is {several}, and needs a site of its own")
+            several = f"group {group} is a sketch of {part.law_shape[0]} groups"
+            raise ValueError(f"site {name!r}: {several}, and needs a site of its own")
         kinds.setdefault(_kind(part), []).append(group)
     if not data or base_dist.batch_shape != (len(data),):
-        raise ValueError(
-            f"site {name!r}: {len(data)} groups need a base distribution of batch shape ({len(data)},), one law a group"
-            f"{' and one at least' if not data else ''}; got {base_dist.batch_shape}"
-        )
+        needs = f"base_dist of batch shape ({len(data)},), one law a group{'' if data else ' and one at least'}"
+        raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
     joined: Any
     sites = []
     for number, groups in enumerate(kinds.values()):
@@ -218,38 +205,28 @@ class privatize(Messenger):
     Parameters
     ----------
     model : callable
-        A NumPyro model.
+        A NumPyro model. A run raises TypeError for a site that observes a sketch, or a release without a mechanism for
+        it, and ValueError for impossible values or a release by another mechanism. It gives a `ReleaseWarning`, once a
+        site, where the mechanism could hardly have released the values.
     mechanisms : dict
-        `Mechanism` by site: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``.
+        `Mechanism` by site: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``; ValueError in a run without
+        such a site.
     **options
         ``method`` and ``panels`` of `Privatized`.
-
-    Raises
-    ------
-    TypeError
-        In a run, if a site observes a sketch, or a release without a mechanism for it.
-    ValueError
-        In a run, if the model has no such site, or one observes impossible values or a release by another mechanism.
-
-    Warns
-    -----
-    ReleaseWarning
-        In a run, once for each site whose mechanism could hardly have released the observed values.
     """
 
     def __init__(self, model: Model, mechanisms: Mapping[str, Mechanism], **options: Any) -> None:
         if not callable(model):
             raise TypeError(f"privatize takes a model, then its mechanisms; as the model it got {model!r}")
         if not isinstance(mechanisms, Mapping):
-            raise TypeError(
-                f'mechanisms must be a dict by site, as in privatize(model, {{"y": mechanism}}), got {mechanisms!r}'
-            )
+            form = 'a dict by site, as in privatize(model, {"y": mechanism})'
+            raise TypeError(f"mechanisms must be {form}, got {mechanisms!r}")
         for name, value in mechanisms.items():
             if not isinstance(value, Mechanism):
                 raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {value!r}")
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites: list[str] = []
-        self._doubts: dict[str, str] = {}
+        self.doubts: tuple[str, ...] = ()  # the warnings of all runs
         super().__init__(model)
 
     def __repr__(self) -> str:
@@ -289,15 +266,11 @@ class privatize(Messenger):
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return
-        checked = check_site(name, msg["fn"], msg["value"])
+        site, checked = f"site {name!r}: ", check_site(name, msg["fn"], msg["value"])
+        warned = any(doubt.startswith(site) for doubt in self.doubts)
         # A release has given the warning about its values itself.
-        if checked and name not in self._doubts and not msg["infer"].get("released"):
+        if checked and not warned and not msg["infer"].get("released"):
             problem = doubts_about(*checked)
             if problem:
-                self._doubts[name] = f"site {name!r}: {problem}"
-                warn(self._doubts[name], ReleaseWarning)
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """The warnings of all runs."""
-        return tuple(self._doubts.values())
+                self.doubts += (site + problem,)
+                warn(site + problem, ReleaseWarning)

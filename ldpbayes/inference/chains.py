@@ -33,9 +33,7 @@ LONG = 180.0  # remaining seconds from which on the expected time is written, wi
 
 
 class Bar:
-    """A bar of tqdm that counts iterations of all chains, ``unit_size`` of which it shows as one; lines if stderr is a
-    file. ``faster`` is advice that is written once, with the expected time, if much is left after the first seconds.
-    """
+    """A tqdm bar of iterations, ``unit_size`` of them as one, or lines in a file, with advice on what is ``faster``."""
 
     def __init__(self, total: int, shown: bool, unit_size: int = 1, faster: str | None = None, **options: Any) -> None:
         self._lock, self._count, self._unit_size = threading.Lock(), options.get("initial", 0) * unit_size, unit_size
@@ -93,8 +91,7 @@ MAX_STARTS = 100  # points at which a chain may try to start
 
 class Chains:
     """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``,
-    of which there is one for all chains, or one for each, of one structure. Two compiled functions, for the start of a
-    chain and for some of its iterations, serve all data of one structure. Draws are a function of the keys (chains,),
+    of which there is one for all chains, or one for each, of one structure. Draws are a function of the keys (chains,),
     not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
     `constrained` is compiled for ``num_samples`` draws a chain; `example` has zeros for unconstrained parameters.
     """
@@ -287,23 +284,23 @@ class Chains:
         raise RuntimeError("Cannot find valid initial parameters. Please check your model again.")
 
 
+@dataclass(frozen=True, eq=False)
 class NumpyroChains:
     """Chains of any kernel by `numpyro.infer.MCMC`, which compiles them at every call. Their positions are samples."""
 
     measure = staticmethod(Density.log_likelihood)
-
-    def __init__(self, density: Density, sampler: "Sampler") -> None:
-        self._density, self._sampler = density, sampler
+    density: Density
+    sampler: "Sampler"
 
     @functools.cached_property
     def example(self) -> Params:
-        return jax.eval_shape(self._density.values, jax.random.key(0))
+        return jax.eval_shape(self.density.values, jax.random.key(0))
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         return {}  # `run` warms up
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
-        sampler, density = self._sampler, self._density
+        sampler, density = self.sampler, self.density
         kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
         ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}

@@ -79,10 +79,9 @@ class Density:
 
     def replace_data(self, function: Callable[[Any], Any]) -> "Density":
         """The density with ``function(data)`` in the place of each release and sketch."""
-        args, kwargs = jax.tree.map(
-            lambda leaf: function(leaf) if _is_data(leaf) else leaf, (self.args, self.kwargs), is_leaf=_is_data
-        )
-        return Density(self.model, args, kwargs)
+        parts, structure = jax.tree.flatten((self.args, self.kwargs), is_leaf=_is_data)
+        replaced = [function(leaf) if _is_data(leaf) else leaf for leaf in parts]
+        return Density(self.model, *jax.tree.unflatten(structure, replaced))
 
     def trace(self, model: Model) -> dict[str, Message]:
         """Sites of one run of ``model``, a version of this model under further handlers."""
@@ -117,7 +116,6 @@ class Density:
             return constrain_fn(self.model, self.args, self.kwargs, parameters, return_deterministic=True)
 
     def unconstrained(self, values: Params) -> Params:
-        """Unconstrained values of the latent sites."""
         with RUNNING:
             return unconstrain_fn(self.model, self.args, self.kwargs, values)
 
@@ -163,10 +161,8 @@ def _described(name: str, site: Message) -> Site:
     sampled, private = site["type"] == "sample", isinstance(fn, Privatized)
     latent, observed = sampled and not site["is_observed"], sampled and site["is_observed"]
     if observed and _is_data(site["value"]):
-        raise TypeError(
-            f"site {name!r} observes a {type(site['value']).__name__}: write it with ldpbayes.observe, or fit "
-            f"privatize(model, {{{name!r}: release.mechanism}})"
-        )
+        advice = f"write it with ldpbayes.observe, or fit privatize(model, {{{name!r}: release.mechanism}})"
+        raise TypeError(f"site {name!r} observes a {type(site['value']).__name__}: {advice}")
     if observed and private:
         check_site(name, site["fn"], site["value"])
     frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)

@@ -187,7 +187,7 @@ def faster(density: Density) -> str:
 class Certificate:
     """Largest difference in log density between the sketches of ``density`` and the references of those in ``exact``,
     which have more nodes for the same moments; if all keep probes, also between the sketch of these alone and the
-    probes themselves. ``measure`` is `Density.potential` or `Density.log_likelihood`, ``example`` has its parameters.
+    probes themselves. ``measure`` is a method of `Density` of parameters like the example.
     """
 
     def __init__(
@@ -219,13 +219,11 @@ class Certificate:
         return [[np.stack([sketch.weights, sketch.thinned.weights]) for sketch in coarse], exact]
 
     def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
-        """The largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...). ``sketches``, those that
-        are judged and the exact ones, take the places of the densities' own: on the same panels, without probes.
-        """
+        """Largest difference, in nats, at `DRAWS` of some positions (chains, draws, ...)."""
         flat = {name: positions[name].reshape(-1, *positions[name].shape[2:]) for name in self._example}
         pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, DRAWS).astype(int)
         weights = self._weights
-        if sketches is not None:
+        if sketches is not None:  # judged and exact ones: on the panels of the densities' own, without probes
             weights = self._weightings(sketches[0], [sketch.reference for sketch in sketches[1]])
         differences = self._program(self._arrays, weights, {name: values[pick] for name, values in flat.items()})
         return float(np.max(np.abs(differences)))
