@@ -67,18 +67,15 @@ class Correction(abc.ABC):
         """Whether the method is right for a noise in so many perturbed columns."""
 
     def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
-        """The corrected loss of released rows (N, columns), or of original ones for a method that takes these.
-
-        Traceable. The key is for the analyst's own noise. ``mechanism.index`` has the positions of perturbed columns.
+        """The corrected loss of released rows (N, columns), or of original ones for a method that takes these. It is
+        traceable. The key is for the analyst's own noise; ``mechanism.index`` has the positions of perturbed columns.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """All that the rows say of the parameters, by default the loss corrected by `terms`; traceable. `everywhere`:
-        whether the loss is finite outside the support too.
-        """
+        """What the rows say of the parameters; traceable. `everywhere`: the loss is finite outside the support too."""
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
     def derivatives(self, columns: int) -> int:
@@ -137,9 +134,7 @@ class Laplacians(Points):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: a sum of terms. The residuals of the first points of the first term set the width
-    over which a loss with kinks is rounded off.
-    """
+    """A corrected loss of N records: a sum of terms. Residuals of the first term's first points set smoothing width."""
 
     terms: tuple[Points, ...]
 
@@ -315,23 +310,21 @@ class Combined(DoublyRandom):
     ) -> EvidenceCorrection:
         support = settled_support(self.support, mechanism)
         keys = jax.random.split(key)
-        options: dict[str, Any] = {"draws": self.draws, "cuts": self.cuts}
         # For one set of draws the smoothed doubly random, the doubly random and the symmetric Laplace correction of a
         # smooth loss are on one line: two of them say all.
-        methods: list[Correction] = [SmoothedDoublyRandom(**options)] if loss.smooth else []
-        methods += [DoublyRandom(support=None, **options)]
+        methods: list[Correction] = [SmoothedDoublyRandom(self.draws, self.cuts)] if loss.smooth else []
+        methods += [dataclasses.replace(self, support=None)]
         whole = [Corrected(method.terms(mechanism, rows, keys[0])) for method in methods] if everywhere else []
         if support is None:
             return EvidenceCorrection.of(*whole)
-        inner = Corrected(DoublyRandom(support=support, **options).terms(mechanism, rows, keys[1]))
+        inner = Corrected(self.terms(mechanism, rows, keys[1]))
         return EvidenceCorrection.of(inner, *whole, controls=support_controls(mechanism, rows, support))
 
 
 @pytree_dataclass(eq=False)
 class SymmetricLaplaceCorrection(AveragedCorrection):
-    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise, zero-inflated or not ([LCQ] eq. 6.1).
-
-    In one column that is Laplace noise. Without zero inflation S is 0. `draws` and `cuts` are those of `DoublyRandom`.
+    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise ([LCQ] eq. 6.1), in one column Laplace noise. S is 0
+    without zero inflation. `draws` and `cuts` are those of `DoublyRandom`.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -354,9 +347,7 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
-    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6); `draws` and `cuts`
-    are those of `DoublyRandom`.
-    """
+    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6)."""
 
     name: ClassVar[str] = "sdr"
 

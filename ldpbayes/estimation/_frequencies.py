@@ -1,10 +1,9 @@
 """Shares of categories, and their errors."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +26,6 @@ CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
-class Options(NamedTuple):
-    method: str
-    alpha: float
-    tolerance: float
-    max_iterations: int
-
-
 def frequencies(
     data: Release | Sketch,
     method: str = "unbiased",
@@ -47,7 +39,8 @@ def frequencies(
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Of a pure protocol, with one budget or one a record; a release, or the source of an expansion, is counted.
+        Of a pure protocol (else TypeError), with one budget or one a record; a release has values, a sketch no groups
+        (else ValueError), and the source of an expansion is counted.
     method : str
         - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
           mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
@@ -58,37 +51,31 @@ def frequencies(
           ``norm_sub``, that set negative estimates to 0 and shift the others ([WLLSL]), lead to this point.
         - ``mle``: maximum likelihood; see Notes.
     alpha : float
-        Of ``base_cut``: bounds the expected number of categories that do not occur but are kept. Positive, and less
-        than the number of categories.
-    tolerance : float
-        Of ``mle``: distance of the log-likelihood from its maximum, in nats, at which iterations end.
-    max_iterations : int
-        Of ``mle``, which warns (RuntimeWarning) if they were too few.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the mechanism of `data` is not a pure protocol; for a release without values, or a sketch of groups.
+        Of ``base_cut``: bounds the expected number (positive, less than all) of categories kept that do not occur.
+    tolerance, max_iterations : float, int
+        Of ``mle``, which ends when its `gap` is within the tolerance in nats, or warns (RuntimeWarning).
 
     Notes
     -----
     ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), and up to 4096 categories a Newton step over θ ≥ 0, which
-    sets zeros of θ ([KCSA]), until the `gap`, a bound on the distance of the log-likelihood from its maximum
-    ([Lindsay]), is within the tolerance. Standard errors come from the observed information about the positive
-    frequencies, with their sum held at one. They are NaN for a frequency estimated as 0, where normal theory fails and
-    ``unbiased`` has one, and enormous where the released values do not tell categories apart.
+    sets zeros of θ ([KCSA]). Its `gap` bounds the distance of the log-likelihood from its maximum ([Lindsay]). Standard
+    errors come from the observed information about the positive frequencies, with their sum held at one. They are NaN
+    for a frequency estimated as 0, where normal theory fails and ``unbiased`` has one, and enormous where the released
+    values do not tell categories apart.
     """
-    estimator = _METHODS.get(method) if isinstance(method, str) else None
-    if estimator is None:
+    if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
     sketch = _exact_counts(data)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
-    options = Options(method, alpha, tolerance, at_least(1, "max_iterations", max_iterations))
+    max_iterations = at_least(1, "max_iterations", max_iterations)
     with jax.enable_x64(True):
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
-        return estimator(dataclasses.replace(sketch, nodes=nodes, weights=weights), options)
+        sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
+        if method in _LINEAR:
+            return _LINEAR[method](Linear.of(sketch), method, alpha)
+        return _maximum_likelihood(sketch, tolerance, max_iterations)
 
 
 def _exact_counts(data: Release | Sketch) -> CountSketch:
@@ -133,12 +120,11 @@ class Linear:
         return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
 
     def end(self, z: float) -> np.ndarray:
-        """The frequencies that are z of *their* standard deviations away from the estimate, the furthest of several.
-        Below 0 and above 1 the variance is constant, so that every estimate has an end.
-        """
+        """The frequencies that are z of *their* standard deviations away from the estimate, the furthest of several."""
         lead = 1 + z**2 * self.sampling
         middle = self.estimate + z**2 * (self.own - self.other + self.sampling) / 2
         root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.other), 0.0))
+        # Below 0 and above 1 the variance is constant, so that every estimate has an end.
         below, above = (self.estimate + z * np.sqrt(self.variance(theta)) for theta in (0.0, 1.0))
         end = (middle + np.sign(z) * root) / lead
         if z < 0:
@@ -161,13 +147,12 @@ class FrequencyEstimate(Estimate):
     """Estimated frequencies of the categories, as probabilities of the population.
 
     Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
-    further off than so many standard deviations. They hold where few records tell of a category, as with infinite
-    budgets and many categories, where the standard error does not; they may reach beyond [0, 1]. Intervals of ``mle``
-    and contrasts are normal; those of a sum are too short where hardly any record supports one of its categories.
+    further off than so many standard deviations. They hold where few records tell of a category, where the standard
+    error does not, and may reach beyond [0, 1]. Intervals of ``mle`` and contrasts are normal; those of a sum are too
+    short where hardly any record supports one of its categories.
 
     After thresholding or projecting, and for ``mle`` with more than 4096 categories, ``standard_error`` is None, and
-    intervals and contrasts raise ValueError. The ``gap`` bounds how many nats the log-likelihood of ``mle`` is below
-    its maximum; ``mle`` has ``converged`` if that is within the tolerance.
+    intervals and contrasts raise ValueError. ``mle`` has ``converged`` if its ``gap`` is within the tolerance.
     """
 
     method: str
@@ -188,9 +173,8 @@ class FrequencyEstimate(Estimate):
     def covariance(self) -> np.ndarray | None:
         """Covariance (categories, categories) of ``unbiased`` and ``mle``; None with more than 4096 categories.
 
-        That of ``unbiased`` is computed at first use, from the released values. With one budget its diagonal has the
-        squares of the standard errors, but for estimates below 0 or above 1, whose errors are those of 0 and 1. With
-        several budgets they differ by sampling error, of which the covariance has more.
+        That of ``unbiased`` is computed at first use. With one budget its diagonal has the squared standard errors, but
+        for estimates outside [0, 1], whose errors are those of 0 and 1; with several they differ by sampling error.
         """
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
@@ -230,22 +214,23 @@ class FrequencyEstimate(Estimate):
         return table(self._title + some, [self.names[code] for code in shown], cells(columns))
 
 
-def _unbiased(sketch: CountSketch, options: Options) -> FrequencyEstimate:
-    linear = Linear.of(sketch)
+def _unbiased(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
-    return FrequencyEstimate(options.method, sketch.mechanisms, linear.estimate, error, _linear=linear)
+    return FrequencyEstimate(method, linear.sketch.mechanisms, linear.estimate, error, _linear=linear)
 
 
-def _base_cut(sketch: CountSketch, options: Options) -> FrequencyEstimate:
-    linear = Linear.of(sketch)
-    threshold = -special.ndtri(options.alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
+def _base_cut(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+    threshold = -special.ndtri(alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
     kept = np.where(linear.estimate < threshold, 0.0, linear.estimate)
-    return FrequencyEstimate(options.method, sketch.mechanisms, kept)
+    return FrequencyEstimate(method, linear.sketch.mechanisms, kept)
 
 
-def _projected(sketch: CountSketch, options: Options) -> FrequencyEstimate:
-    nearest = nearest_probabilities(Linear.of(sketch).estimate, np)
-    return FrequencyEstimate(options.method, sketch.mechanisms, nearest)
+def _projected(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+    return FrequencyEstimate(method, linear.sketch.mechanisms, nearest_probabilities(linear.estimate, np))
+
+
+_LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
+_METHODS = (*_LINEAR, "mle")
 
 
 @jax.jit
@@ -286,7 +271,7 @@ def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.
     return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
 
-def _maximum_likelihood(sketch: CountSketch, options: Options) -> FrequencyEstimate:
+def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: int) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     count, d = float(sketch.weights.sum()), sketch.mechanism.categories
     dense = d <= DENSE_CATEGORIES
@@ -299,22 +284,13 @@ def _maximum_likelihood(sketch: CountSketch, options: Options) -> FrequencyEstim
         return np.asarray(_information(sketch, theta))
 
     newton = information if dense else None
-    theta, gap, steps = likeliest_shares(likelihood, newton, d, count, options.tolerance, options.max_iterations)
-    converged = gap <= options.tolerance
+    theta, gap, steps = likeliest_shares(likelihood, newton, d, count, tolerance, max_iterations)
+    converged = gap <= tolerance
     if not converged:
-        below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {options.tolerance:.3g}"
-        warn(f"maximum likelihood has not converged in {options.max_iterations} iterations: {below}", RuntimeWarning)
+        below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}"
+        warn(f"maximum likelihood has not converged in {max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
-    return FrequencyEstimate(options.method, sketch.mechanisms, theta, error, converged, steps, gap, _matrix=covariance)
-
-
-_METHODS: dict[str, Callable[[CountSketch, Options], FrequencyEstimate]] = {
-    "unbiased": _unbiased,
-    "base_cut": _base_cut,
-    "norm_sub": _projected,
-    "projection": _projected,
-    "mle": _maximum_likelihood,
-}
+    return FrequencyEstimate("mle", sketch.mechanisms, theta, error, converged, steps, gap, _matrix=covariance)
 
 
 def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, checked
+from ldpbayes._core.checks import FINITE, checked, refuse
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.frames import arrays_of_frames
@@ -58,7 +58,7 @@ class Records:
 
 
 def records_of(release: Release | ArrayLike, method: Correction) -> Records:
-    """The records of a release, or original records for a method that takes these; TypeError or ValueError if unfit."""
+    """The records of a release, or original ones for a method that takes these; TypeError or ValueError if unfit."""
     if method.original:
         if isinstance(release, Release):
             raise ValueError("the oracle uses original records, and a release holds none: pass an array of records")
@@ -96,9 +96,7 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
     part = snapped(rows[:, index], support).astype(float)
     public = np.broadcast_to(np.equal(mechanism.noise.standard_deviation, 0), len(rows))
     bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
-    if bad.any():
-        first = f"the first at {np.argmax(bad)}: {part[np.argmax(bad)]}"
-        raise ValueError(f"{bad.sum()} public records lie outside the support, {first}; give another support, or None")
+    refuse(bad, "{} public records lie outside the support", part, "at {}; give another support, or None")
     rows = rows.astype(float)
     rows[:, index] = part
     return rows
@@ -232,11 +230,9 @@ def _with_known_smoothness(
             advice.append("round them off with loss.smoothed(width), and estimate what minimises the rounded loss")
         if not others:
             advice.append("take a posterior, ldpbayes.fit: no method is for such a loss under this noise")
-        raise ValueError(
-            f"method {method.name!r} needs {order + 2} derivatives of the loss, {order} in the perturbed columns "
-            "and 2 in the parameters, and this loss, or a derivative of it below the last, has kinks or jumps "
-            f"there, so that its corrected version would be biased; {', or '.join(advice)}"
-        )
+        needs = f"{order + 2} derivatives of the loss, {order} in the perturbed columns and 2 in the parameters"
+        biased = "this loss, or a derivative below the last, has kinks or jumps there: its correction would be biased"
+        raise ValueError(f"method {method.name!r} needs {needs}, and {biased}; {', or '.join(advice)}")
     return loss
 
 
@@ -258,7 +254,6 @@ def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames=("loss", "order"))
 def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
-
     Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
     derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import checked
+from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
 from ldpbayes._core.types import Array, PyTree
 
 FEW = 6  # parameters that a line shows; the others are counted
@@ -30,11 +30,7 @@ class Estimate:
 
     `estimate` has the form of the start or of the model's parameters; `params` (p,) is the estimate as a flat array,
     and `names` are those of its p numbers. `covariance` (p, p) and `standard_error` (p,) are for sampling and
-    perturbation together; None where no theory gives them. `privacy` says what each release promised, and what several
-    releases promise together.
-
-    A subclass has these attributes, and `_title`, a line on the estimate. It overrides `_quantile` where intervals are
-    not normal, and `_columns` for another table.
+    perturbation together; None where no theory gives them. `privacy` says what each release, and all together, promise.
     """
 
     if TYPE_CHECKING:  # fields or properties of a subclass
@@ -57,7 +53,7 @@ class Estimate:
         return np.sqrt(np.diagonal(self.covariance))
 
     def _quantile(self, probability: float) -> np.ndarray:
-        """The numbers (p,) below which the true parameters are with a probability between 0 and 1."""
+        """The numbers (p,) below which the true parameters are with a probability in (0, 1); here of normal laws."""
         return self.params + special.ndtri(probability) * self.standard_error
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
@@ -69,8 +65,7 @@ class Estimate:
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends (p,) of confidence intervals, NaN where the error is NaN.
 
-        The coverage `level` is between 0 and 1 (else ValueError). If `side` is "lower" or "upper", and not "both", the
-        interval has that end, and the other one is infinite.
+        The coverage `level` is between 0 and 1, else ValueError. With `side` "lower" or "upper" the other end is ±∞.
         """
         below, above = tail_probabilities(level, side)
         low = self._quantile(below) if below > 0 else np.full(len(self.params), -math.inf)
@@ -88,14 +83,13 @@ class Estimate:
         if isinstance(weights, Mapping):
             by_name = {str(name): weight for name, weight in weights.items()}  # a category's code stands for its name
             if unknown := [name for name in by_name if name not in names]:
-                message = f"weights has no estimates {', '.join(map(repr, unknown))}"
-                raise ValueError(f"{message}; the names are {listed}")
+                raise ValueError(f"weights has no estimates {', '.join(map(repr, unknown))}; the names are {listed}")
             weights = [by_name.get(name, 0.0) for name in names]
         numbers = np.multiply(weights, 1.0) if getattr(weights, "dtype", None) == np.bool_ else weights
         rows = checked("weights", numbers, f"finite, {p} of them or rows of {p}", np.isfinite)
-        if np.ndim(rows) not in (1, 2) or np.shape(rows)[-1] != p:
-            wanted = f"weights must be {p} numbers or rows of {p}"
-            raise ValueError(f"{wanted}, got shape {np.shape(rows)}; the names are {listed}")
+        shape = np.shape(rows)
+        if len(shape) not in (1, 2) or shape[-1] != p:
+            raise ValueError(f"weights must be {p} numbers or rows of {p}, got shape {shape}; the names are {listed}")
         total = rows @ self.params
         error = np.sqrt(np.maximum(self._variances(np.atleast_2d(rows)), 0.0)).reshape(np.shape(total))[()]
         low, high = (total + special.ndtri(probability) * error for probability in tails)
@@ -130,7 +124,7 @@ class Estimate:
 
 def tail_probabilities(level: float, side: str) -> tuple[float, float]:
     """Probabilities below the two ends of an interval; 0 or 1 for an end that a one-sided interval lacks."""
-    level = checked("level", level, "between 0 and 1", lambda a: (a.ndim == 0) & (a > 0) & (a < 1))
+    level = checked("level", level, "between 0 and 1", ONE_INSIDE_0_1[1])
     sides = {"both": ((1 - level) / 2, (1 + level) / 2), "lower": (1 - level, 1.0), "upper": (0.0, level)}
     if side not in sides:
         raise ValueError(f"side must be one of {', '.join(sides)}, got {side!r}")

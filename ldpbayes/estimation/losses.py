@@ -83,10 +83,7 @@ class Loss(abc.ABC):
 
 
 def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
-    """The loss itself, or as a loss a function ``loss(x, theta)`` of one record: a row or, if `scalar`, a number.
-
-    TypeError for anything else.
-    """
+    """A loss as it is, or made of a function ``loss(x, theta)`` of one row or, if `scalar`, number; else TypeError."""
     if isinstance(loss, Loss):
         return loss
     if not callable(loss):
@@ -154,17 +151,15 @@ class RegressionLoss(Loss):
     response : int or str
         Column of the response, by its position (negative from the end), or its name, which `m_estimate` looks up.
     features : sequence of int or str, optional
-        Columns of the predictor, in the order of the parameters. By default all but the response; none, ``()``, for a
-        location: the mean or a quantile of the response.
+        Columns of the predictor, in the order of the parameters, by default all but the response; ``()`` for a mean or
+        a quantile of the response.
     intercept : bool
         Whether the first parameter is an intercept.
     smooth_kernel, unit : callable, {"response", "margin"}
         For kernels with kinks (η, y, width) → loss, twice differentiable, and the unit of the width: the spread of the
         response around its least-squares prediction, or 1.
-    smooth : bool, optional
-        Whether the kernel has four derivatives, of which the last may jump; `m_estimate` finds out if None.
-    value_of_normal : float, optional
-        Mean of the kernel at its minimum for a standard normal response, if it is proportional to the response's scale.
+    smooth, value_of_normal : bool, float, optional
+        That of `Loss`; mean of the kernel at its minimum for a standard normal response, if proportional to its scale.
     admits : (str, callable), optional
         Which responses the kernel is for, in words and as a predicate of arrays.
     """
@@ -315,9 +310,8 @@ def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
 def pinball(
     tau: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """(y − η) (τ − 1[y < η]): the check or pinball loss, for regression of the τ-quantile, 0 < τ < 1 ([KB]).
-
-    Its smooth version convolves it with a logistic density of scale `width`. Other parameters as for `RegressionLoss`.
+    """(y − η) (τ − 1[y < η]): the check loss, for regression of the τ-quantile, 0 < τ < 1 ([KB]). Its smooth version is
+    a convolution with a logistic density of scale `width`. Other parameters as for `RegressionLoss`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -368,7 +362,7 @@ def huber(
 ) -> RegressionLoss:
     """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
 
-    Its second derivatives jump: it is for `DoublyRandom` and `Combined`. The threshold is positive and finite, in the
+    Its second derivatives jump: it is for `DoublyRandom` and `Combined`. The threshold, positive and finite, is in the
     unit of the response; other parameters as for `RegressionLoss`.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])

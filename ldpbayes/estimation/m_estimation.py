@@ -11,25 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, is_integer, warn
+from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release
-from ldpbayes.estimation._corrections import (
-    Corrected,
-    Correction,
-    EvidenceCorrection,
-    Naive,
-    correction_from,
-    settled_for,
-)
+from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
+
+WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
+LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
+NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
+APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 class EstimationWarning(LdpBayesWarning):
@@ -68,21 +66,19 @@ def m_estimate(
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise.
         - ``naive``, `Naive`: the loss of the released records, biased; ``oracle``, `Oracle`: that of original records.
 
-        ``sdr``, ``sl`` and ``independent`` need a smooth loss: two derivatives in the perturbed columns (the last, in
-        each of them) and two more in the parameters, of which only the last may jump.
+        ``sdr`` and ``sl`` need two derivatives in the perturbed columns, ``independent`` two in each of them, and two
+        more in the parameters, of which only the last may jump.
     start : array or pytree, optional
-        Start of the minimisation, in the form of the loss's parameter. Losses of a linear predictor start from the
-        naive estimate; a loss with kinks in the parameter starts from the naive estimate that is found from here.
+        Start of the minimisation, in the form of the loss's parameter; for a function with kinks in it, of the search
+        for the naive estimate. By default losses of a linear predictor start from the naive estimate.
     space : Box or Ball, optional
         The compact set of parameters. By default a box around the naive estimate, on either side ten times one plus the
         estimate's size and the parameter's unit: the shortest move over which the loss bends.
     support, draws, cuts
         Options of a named method that has them: those of `DoublyRandom`. With a support, ``dr`` never evaluates the
         loss elsewhere, and ``combined`` only if the loss is finite there.
-    starts : int
-        Number of starts, all but the first uniform in the space.
-    seed : int
-        For the analyst's own noise and the starts.
+    starts, seed : int
+        Number of starts, all but the first uniform in the space; seed for them and the analyst's own noise.
 
     Warns
     -----
@@ -92,8 +88,8 @@ def m_estimate(
     Raises
     ------
     TypeError, ValueError
-        If release, method, loss, start and space do not fit each other, options of a method stand beside a
-        `Correction`, the loss is not finite at the start, or there are too few records.
+        If arguments do not fit each other, options of a method stand beside a `Correction`, the loss is not finite at
+        the start, or there are too few records.
 
     Notes
     -----
@@ -103,8 +99,7 @@ def m_estimate(
     options: dict[str, Any] = {} if support is ... else {"support": support}  # None is a support
     options |= {name: value for name, value in (("draws", draws), ("cuts", cuts)) if value is not None}
     correction = correction_from(method, **options)
-    if not is_integer(starts) or starts < 1:
-        raise ValueError(f"starts must be a positive integer, got {starts!r}")
+    starts = at_least(1, "starts", starts)
     if space is not None and not isinstance(space, (Box, Ball)):
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
@@ -112,17 +107,16 @@ def m_estimate(
         first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)
-        return Solver(estimator, correction, problem.unravel, int(starts)).solve(problem.records, first, seed)
+        return Solver(estimator, correction, problem.unravel, starts).solve(problem.records, first, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MEstimationResult(Estimate):
     """An M-estimate with its covariance, for sampling and perturbation together.
 
-    ``method`` is the correction's name, ``count`` the number of records. The ``estimate`` has the form of the start,
-    ``params`` (p,) is flat. The ``covariance`` is NaN for parameters on the ``boundary``, bool (p,), of the ``space``.
-    ``converged`` and ``iterations`` are of the minimisation. ``minima`` are the distinct ones found from the starts,
-    (parameters, criterion), lowest first: the first is the estimate, or where the second step of ``combined`` starts.
+    ``method`` is the correction's name, ``count`` the number of records. The ``covariance`` is NaN for parameters on
+    the ``boundary``, bool (p,), of the ``space``. ``minima`` are the distinct ones found from the starts, (parameters,
+    criterion), lowest first: the first is the estimate, or where the second step of ``combined`` starts.
     """
 
     method: str
@@ -176,8 +170,7 @@ class MEstimationResult(Estimate):
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
         """The same estimate with the covariance of a bootstrap with exponential weights of records ([Rubin]; [CB]).
 
-        Each of `draws` replicates (at least 2) starts from the estimate and keeps the analyst's own noise; `batch`
-        replicates run together.
+        Each of `draws` ≥ 2 replicates, `batch` at a time, starts from the estimate and keeps the analyst's own noise.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
@@ -194,18 +187,13 @@ class Solution(NamedTuple):
     boundary: Array  # whether each parameter is on the boundary of the space
 
 
-WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
-LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
-
-
 @pytree_dataclass
 class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
     As a pytree, it is an argument of compiled functions that serve all mechanisms and spaces of a kind. The ``loss`` is
-    of a flat parameter in the compact ``space``, with positions for columns. The ``method`` is settled for the
-    ``mechanism``, and ValueError if it is not for that. ``everywhere`` says that the loss is finite outside the support
-    too. ``units`` (p,) are the parameters', for a user's loss with kinks in them.
+    of a flat parameter, with positions for columns; ``everywhere``: finite outside the support too. The ``method`` must
+    be for the ``mechanism`` (else ValueError). ``units`` (p,): of parameters in which a user's loss has kinks.
     """
 
     loss: Loss = static()
@@ -236,18 +224,17 @@ class Estimator:
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
         """Minimum of the first criterion from a start; through ever less smooth criteria, if the loss has kinks."""
-        criterion = evidence.criteria[0]
-        unit = self._unit(criterion)
+        unit = self._unit(evidence)
         if unit is None:
-            return self._minimise(criterion, self.loss, start)
+            return self._minimise(evidence, self.loss, start)
 
         def follow(theta: jax.Array, width: jax.Array) -> tuple[jax.Array, Minimum]:
-            minimum = self._minimise(criterion, self.loss.smoothed(width * unit), theta, width)
+            minimum = self._minimise(evidence, self.loss.smoothed(width * unit), theta, width)
             return minimum.theta, minimum
 
         # Rounded off over a large width, a user's loss may have another minimum far from the start.
         before = WIDTHS if self.units is None else WIDTHS[-1:]
-        widths = jnp.asarray((*before, _final_width(criterion.count)), start.dtype)
+        widths = jnp.asarray((*before, _final_width(evidence.criteria[0].count)), start.dtype)
         minima = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
         return last._replace(iterations=jnp.sum(minima.iterations))
@@ -257,16 +244,15 @@ class Estimator:
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:
-            raise ValueError(
-                f"{criterion.count} records are too few for {len(minimum.theta)} parameters by method "
-                f"{self.method.name!r}: more than {spent} are needed, and many more for errors to be trusted"
-            )
+            few = f"{criterion.count} records are too few for {len(minimum.theta)} parameters by method"
+            enough = f"more than {spent} are needed, and many more for errors to be trusted"
+            raise ValueError(f"{few} {self.method.name!r}: {enough}")
         if spent > len(minimum.theta):
             minimum, scores = self._combine(evidence, minimum)
         else:
             scores = criterion.scores(self.loss, minimum.theta, index)
         theta, at = minimum.theta, minimum.at
-        wide = self._loss_for_curvature(criterion, theta)
+        wide = self._loss_for_curvature(evidence, theta)
         if at is None or wide is not self.loss:
             at = criterion.derivatives(wide, theta, index)
         boundary = self.space.boundary(theta)
@@ -278,7 +264,7 @@ class Estimator:
         them differences of scores. At an estimate that is a constant: the criterion, tilted by it, is minimised twice.
         """
         base, *others = evidence.criteria
-        index, unit, width = self.mechanism.index, self._unit(base), _final_width(base.count)
+        index, unit, width = self.mechanism.index, self._unit(evidence), _final_width(base.count)
         final = self.loss if unit is None else self.loss.smoothed(width * unit)
 
         def residual(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -289,7 +275,7 @@ class Estimator:
             return jnp.mean(nuisance, axis=0) @ coefficients, score - nuisance @ coefficients
 
         def reweigh(theta: jax.Array, _: None) -> tuple[jax.Array, Minimum]:
-            ahead = self._minimise(base, final, theta, width, tilt=residual(theta)[0])
+            ahead = self._minimise(evidence, final, theta, width, tilt=residual(theta)[0])
             return ahead.theta, ahead
 
         _, path = jax.lax.scan(reweigh, minimum.theta, None, length=2)
@@ -299,25 +285,25 @@ class Estimator:
         return end, residual(theta)[1]
 
     def _minimise(
-        self, criterion: Corrected, loss: Loss, start: jax.Array, width: Array = None, tilt: Array = 0.0
+        self, evidence: EvidenceCorrection, loss: Loss, start: jax.Array, width: Array = None, tilt: Array = 0.0
     ) -> Minimum:
-        """Minimum of criterion − tilt · θ, for a loss that is rounded off over a width if it has kinks."""
+        """Minimum of first criterion − tilt · θ, for a loss that is rounded off over a width if it has kinks."""
 
         def derivatives(at: jax.Array) -> Derivatives:
-            value, slope, hessian = criterion.derivatives(loss, at, self.mechanism.index)
+            value, slope, hessian = evidence.criteria[0].derivatives(loss, at, self.mechanism.index)
             return Derivatives(value - jnp.sum(tilt * at), slope - tilt, hessian)
 
         # A user's loss settles to within the width only, not to rounding error.
         tolerance = TOLERANCE if self.units is None else 0.3 * width
         return minimise(derivatives, start, self.space, tolerance=tolerance, units=self.units)
 
-    def _unit(self, criterion: Corrected) -> Array:
+    def _unit(self, evidence: EvidenceCorrection) -> Array:
         """Unit of smoothing widths; None for a loss without kinks."""
-        return self.loss.width(criterion.terms[0].rows[0]) if self.units is None else self.units
+        return self.loss.width(evidence.criteria[0].terms[0].rows[0]) if self.units is None else self.units
 
-    def _loss_for_curvature(self, criterion: Corrected, theta: jax.Array) -> Loss:
+    def _loss_for_curvature(self, evidence: EvidenceCorrection, theta: jax.Array) -> Loss:
         """The loss rounded off over the width at which its curvature, a density of residuals, is estimated best."""
-        unit = self._unit(criterion)
+        criterion, unit = evidence.criteria[0], self._unit(evidence)
         if unit is None:
             return self.loss
         # Silverman's rule for a logistic kernel; the density of residuals is known from the records that are exact
@@ -362,9 +348,8 @@ def project_out(scores: Array, nuisance: Array) -> jax.Array:
 
 
 def _fixed_point(first: jax.Array, second: jax.Array, third: jax.Array, metric: jax.Array) -> jax.Array:
-    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it turns back: it
-    may overshoot by more each time where few records lie in the support, and the fixed point is between the last two
-    points (Anderson's mixing of depth one). Else the third point is as good.
+    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it overshoots, as
+    where few records lie in the support (Anderson's mixing of depth one). Else the third point is as good.
     """
     step = third - second
     turn = step - (second - first)
@@ -384,9 +369,6 @@ def _bootstrap_estimates(
         return estimator.fit(evidence.weighted(weights / jnp.mean(weights)), start).theta
 
     return jax.lax.map(replicate, keys, batch_size=batch)
-
-
-NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
 
 
 def _place(
@@ -435,9 +417,6 @@ def _naive_estimate(problem: Problem, space: Box | Ball | None) -> tuple[np.ndar
 def _minimiser(estimator: Estimator, rows: Array, start: Array) -> jax.Array:
     """Minimiser of the criterion of an estimator whose method draws nothing."""
     return estimator.minimum(estimator.evidence(jax.random.key(0), rows), start).theta
-
-
-APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

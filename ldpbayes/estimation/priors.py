@@ -28,20 +28,18 @@ def label_prior(
 ) -> Histogram:
     """The prior of labels as a density, estimated from released ones at no cost of privacy beyond that of the release.
 
-    Deconvolved, it is the law of the labels under which the released ones are most likely, through the Laplace noise.
-    By default its log-density is a polynomial ([Efron]) whose degree has the least Bayesian information criterion, so
-    that a release which tells nothing gives the uniform law. With ``bins`` it is a histogram, by EM and Newton steps;
-    many bins fit the noise. Atoms of clipping at the bounds are spread over the bins next to them. Otherwise the prior
-    is the histogram of the released labels themselves, noise and all ([LH], Algorithm 3, as densities).
-
     Parameters
     ----------
     release : Release
         Of numbers; deconvolved only under Laplace noise with bounds, of one scale for all labels (else ValueError).
     deconvolved : bool
-        Whether the law of the labels is estimated rather than that of released ones.
+        Whether the prior is the law of the labels under which the released ones are most likely, with atoms of clipping
+        at the bounds spread over the bins next to them; else it is the histogram of the released labels themselves,
+        noise and all ([LH], Algorithm 3, as densities).
     bins : int, optional
-        Number of bins of equal width between the bounds, of a deconvolved histogram. Default: 64, smooth log-density.
+        Number of equal bins between the bounds, of a deconvolved histogram; many fit the noise. By default 64 with a
+        polynomial log-density ([Efron]), whose degree has the least Bayesian information criterion, so that a release
+        which tells nothing gives the uniform law.
     width : float, optional
         Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower. By
         default the standard deviation of the released labels, which must not be all equal.
@@ -50,14 +48,18 @@ def label_prior(
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
     if release.values is None:
         raise ValueError("the prior of labels needs released values; this release has none")
-    if width is not None and deconvolved:
-        raise ValueError("width is of a histogram of released labels: give deconvolved=False too, or give bins")
-    if bins is not None and not deconvolved:
-        raise ValueError("bins is of a deconvolved histogram: give width instead, or leave deconvolved out")
+    if (width if deconvolved else bins) is not None:
+        wanted = "bins are of a deconvolved histogram, and width is of a histogram of released labels"
+        raise ValueError(f"{wanted}; got {deconvolved=}, {bins=}, {width=}")
     if not deconvolved:
         return _released_histogram(release, width)
     cells = _count_labels(release, BINS if bins is None else at_least(1, "bins", bins))
-    theta = _smooth(cells) if bins is None else _likeliest(cells)
+    if bins is None:
+        theta = _smooth(cells)
+    else:
+        size = len(cells.nodes) - 1, cells.counts.sum()
+        shares = likeliest_shares(cells.likelihood, cells.information, *size, TOLERANCE, MAX_ITERATIONS).theta
+        theta = shares / shares.sum()
     return Histogram(cells.nodes, theta / np.diff(cells.nodes))
 
 
@@ -70,8 +72,7 @@ def _released_histogram(release: Release, width: float | None) -> Histogram:
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
-    width = float(z.std()) if width is None else width
-    width = checked("width", width, *POSITIVE)
+    width = checked("width", z.std() if width is None else width, *POSITIVE)
     first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
     at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
     nodes = mean + width * np.arange(first, last)
@@ -96,17 +97,14 @@ class _Cells(NamedTuple):
 
 
 def _count_labels(release: Release, bins: int) -> _Cells:
-    """Counts of released labels in narrow cells between the bounds, and in one cell on each side. Beyond the bounds the
-    density of a released label is one exponential in z whatever the label is, so that nothing is lost by counting;
-    between them the cells are far narrower than any scale of a useful prior.
+    """Counts of released labels in narrow cells between the bounds, and in one on each side: there the density is one
+    exponential in z whatever the label is, so that nothing is lost by counting.
     """
     mechanism: Any = release.mechanism
     laplace = isinstance(mechanism, Additive) and isinstance(mechanism.noise, Laplace)
-    if not laplace or not mechanism.bounded or mechanism.columns is not None:
-        wanted = "a release of clipped numbers with Laplace noise"
-        raise ValueError(f"labels can be deconvolved from {wanted}, got {mechanism!r}")
-    if mechanism.batch_shape not in ((), (1,)):
-        raise ValueError("labels are deconvolved from a release with one budget and one pair of bounds for all")
+    if not laplace or not mechanism.bounded or mechanism.columns is not None or mechanism.batch_shape not in ((), (1,)):
+        wanted = "clipped numbers with Laplace noise, one budget and one pair of bounds for all"
+        raise ValueError(f"labels can be deconvolved from a release of {wanted}, got {mechanism!r}")
     numbers = (mechanism.lower, mechanism.upper, mechanism.noise.scale)
     lower, upper, scale = (np.asarray(number, float).item() for number in numbers)
     nodes, cuts = np.linspace(lower, upper, bins + 1), np.linspace(lower, upper, CELLS + 1)
@@ -120,13 +118,6 @@ def _count_labels(release: Release, bins: int) -> _Cells:
     occupied = counts > 0
     # Far from a bin, under narrow noise, a probability is mere rounding error.
     return _Cells(nodes, np.maximum(channel[occupied], 1e-15), counts[occupied].astype(float))
-
-
-def _likeliest(cells: _Cells) -> np.ndarray:
-    """The most likely probabilities of the bins."""
-    size = len(cells.nodes) - 1, cells.counts.sum()
-    shares = likeliest_shares(cells.likelihood, cells.information, *size, TOLERANCE, MAX_ITERATIONS).theta
-    return shares / shares.sum()
 
 
 def _smooth(cells: _Cells) -> np.ndarray:
