@@ -15,7 +15,7 @@ from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
-from ldpbayes.numerics.arrays import snapped
+from ldpbayes.numerics.arrays import evenly_spaced, snapped
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 PANELS = 40
@@ -73,8 +73,9 @@ class PanelSketch(Sketch):
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
-        records, sums = (array,) if keep_records else None, panel_moments(mechanism, array, edges)
-        return cls(mechanism, *sums, tuple(edges.tolist()), ORDER, grid, chosen, records, _evenly_spread(array))
+        records, probes = (array,) if keep_records else None, evenly_spaced(array, PROBES).astype(float)
+        sums, ends = panel_moments(mechanism, array, edges), tuple(edges.tolist())
+        return cls(mechanism, *sums, ends, ORDER, grid, chosen, records, probes)
 
     @cached_property
     def nodes(self) -> np.ndarray:
@@ -149,16 +150,11 @@ class PanelSketch(Sketch):
             raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
         known = self.probes is not None and other.probes is not None
-        probes = _evenly_spread(np.concatenate([self.probes, other.probes])) if known else None
+        probes = evenly_spaced(np.concatenate([self.probes, other.probes]), PROBES) if known else None
         moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
         return PanelSketch(self.mechanism, moments, tails, atoms, self.edges, order, grid, chosen, records, probes)
-
-
-def _evenly_spread(values: np.ndarray) -> np.ndarray:
-    """At most `PROBES` of the values, evenly spread over their order."""
-    return np.array(values[np.linspace(0, len(values) - 1, min(PROBES, len(values))).astype(int)], float)
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:

@@ -24,13 +24,14 @@ from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference.chains import Sampler, evenly_spaced
+from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.numerics.arrays import evenly_spaced
 
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "

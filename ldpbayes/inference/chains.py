@@ -369,11 +369,6 @@ def flat_rows(positions: Params, example: Params) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def evenly_spaced(draws: np.ndarray, count: int) -> np.ndarray:
-    """``count`` evenly spaced draws, or all if they are fewer."""
-    return draws[np.linspace(0, len(draws) - 1, min(count, len(draws))).astype(int)]
-
-
 def _hmc_options(kernel: Any, example: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a kernel that was made for a model, as `numpyro.infer.hmc.hmc` takes them."""
     names = inspect.signature(hmc(lambda z: 0.0)[0]).parameters

@@ -36,6 +36,11 @@ def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.
     return apply
 
 
+def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
+    """``count`` evenly spaced rows, or all if they are fewer."""
+    return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
+
+
 # Factors of entries off the diagonal: with √2, Euclidean distances of packed vectors are those of matrices.
 OFF_DIAGONALS = {"scaled": math.sqrt(2.0), "once": 1.0}
 

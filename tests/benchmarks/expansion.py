@@ -33,9 +33,10 @@ from numpyro.infer import init_to_median
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch, category_sketches
 from ldpbayes.inference._expansion import SplitModel
-from ldpbayes.inference.chains import Chains, evenly_spaced
+from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates
+from ldpbayes.numerics.arrays import evenly_spaced
 
 ORDERS = (2, 3, 4)
 EVALUATED = 1000  # draws from the normal approximation at which expansions and records are compared

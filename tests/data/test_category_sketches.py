@@ -264,7 +264,7 @@ def test_what_an_expansion_cannot_do_is_said():
         one + sketch_of(values, ldp.SymmetricUnaryEncoding(1.0, 6), at=one)
     with pytest.raises(ValueError, match="no choice of method"):
         law_of_nodes(one, law, method="channel")
-    with pytest.raises(ValueError, match="a mask cannot leave some out"):
+    with pytest.raises(ValueError, match="a mask cannot leave out records of an expansion"):
         ldp.observe("z", law.mask(False), one)
     with numpyro.handlers.seed(rng_seed=0), numpyro.plate("people", 900), pytest.raises(ValueError, match="plates"):
         ldp.observe("z", law, one)
