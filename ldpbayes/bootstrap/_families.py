@@ -352,6 +352,8 @@ class NumberFamily(ParametricFamily):
         Two panels meet near the mode: nodes are closest together there.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
+        if record.support.is_discrete:
+            raise TypeError(f"{type(self).__name__} is of whole numbers: derive it from ldpbayes.bootstrap.Counts")
         bounds = [jnp.asarray(bound, float) for bound in (self.lower, self.upper)]
         low, high = map(forward, bounds)
         cuts = jnp.stack([jnp.asarray(cut, float) for cut in self.reach(record)])
@@ -493,7 +495,10 @@ class OneParameterFamily(NumberFamily):
 
 
 class Counts(OneParameterFamily):
-    """Whole numbers from 0 to ``upper``, to which larger ones are clamped."""
+    """Whole numbers from 0 to ``upper``, a static field, to which larger ones are clamped.
+
+    A subclass has its NumPyro law (`base`), the `ranges` of the parameter and, where it is not the mean, `of_mean`.
+    """
 
     record_range = (0.0, math.inf)
     lattice_step: ClassVar[float] = 1.0

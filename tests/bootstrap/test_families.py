@@ -201,6 +201,26 @@ def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
         forgetful(2.0).law({"scale": 1.5})
 
 
+@noise.pytree
+@dataclasses.dataclass(frozen=True)
+class Geometric(bootstrap.Counts):
+    upper: int = ldp.mechanisms.static(default=None)
+    base = dist.GeometricProbs
+    ranges = {"probs": (0.01, 0.99)}
+
+    def of_mean(self, mean):
+        return 1 / (1 + mean)
+
+
+def test_a_family_of_whole_numbers_of_ones_own_derives_from_counts():
+    law = stats.geom(0.3, loc=-1)
+    clamped = sum(min(k, 9) * law.pmf(k) for k in range(200))  # beyond which there is 0.7^200, 1e-31
+    assert float(moments_of(Geometric(9), {"probs": 0.3})[0][0]) == pytest.approx(clamped, rel=1e-12)
+    integrated = type("Integrated", (HalfNormal,), {"base": dist.GeometricProbs})
+    with pytest.raises(TypeError, match=r"Integrated is of whole numbers: derive it from .*Counts"):
+        integrated(9.0).law({"probs": 0.3})
+
+
 class Rayleigh(HalfNormal):
     """A law whose density is 0 at the bound, where its logarithm has no derivative."""
 
