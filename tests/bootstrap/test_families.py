@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate, optimize, special, stats
 
-from ldpbayes import bootstrap, noise
+from ldpbayes import bootstrap, mechanisms, noise
 from ldpbayes.bootstrap._clamped_sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
 from ldpbayes.bootstrap._families import free_parameters
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
@@ -204,7 +204,7 @@ def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
 @noise.pytree
 @dataclasses.dataclass(frozen=True)
 class Geometric(bootstrap.Counts):
-    upper: int = ldp.mechanisms.static(default=None)
+    upper: int = mechanisms.static(default=None)
     base = dist.GeometricProbs
     ranges = {"probs": (0.01, 0.99)}
 
