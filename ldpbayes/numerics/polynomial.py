@@ -71,6 +71,7 @@ class Polynomial:
     third: Array  # (..., r, r(r+1)/2): takes products y_i y_j, as of `numpy.triu_indices`, to the cubic part's gradient
     fourth: Array = None  # (..., r(r+1)/2, r(r+1)/2): the quartic part, a symmetric quadratic form in packed products
     order = property(lambda self: 3 if self.fourth is None else 4)  # of the highest terms that are kept, zero or not
+    size = property(lambda self: math.comb(self.slope.shape[-1] + self.order, self.order))  # different coefficients
 
     def __call__(self, x: Array) -> jax.Array:
         """Values (...) at points (..., n)."""

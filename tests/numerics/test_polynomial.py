@@ -116,7 +116,7 @@ def test_polynomials_add_where_they_were_made_at_one_point_only(x64, quartic):
     frame = Frame.of_draws(points)
     one, other = (polynomial_of_slopes(frame, points, k * values, k * slopes, 4) for k in (1.0, 2.0))
     assert np.allclose(evaluated(one.plus(other), points)[0], 3 * values)
-    assert one.order == 4
+    assert one.order == 4 and one.size == 70  # of C(4 + 4, 4) monomials
     elsewhere = Frame.of_draws(points[::2])
     with pytest.raises(ValueError, match="the same point"):
         one.plus(polynomial_of_slopes(elsewhere, points, values, slopes, 4))
