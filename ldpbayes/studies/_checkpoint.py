@@ -1,6 +1,7 @@
 """Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -26,6 +27,7 @@ except ImportError:  # on Windows, where two studies that use one file are not n
 
 FORMAT = 2
 PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
+_version = functools.cache(metadata.version)  # which reads files of the installed package
 
 
 class Checkpoint(dict):
@@ -60,7 +62,7 @@ class Checkpoint(dict):
                 if fcntl is not None:
                     stack.enter_context(_locked(self.path))
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-                versions = {name: metadata.version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
+                versions = {name: _version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
                 self._read(self.path)
                 self._lock = stack.pop_all()
