@@ -3,7 +3,7 @@
 Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
 sampling noise and the privacy noise. Importing the package changes no JAX setting. What an analyst types every day is
 here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`,
-`estimation`, `bootstrap`, `learning`, `models`, `studies` and `plots`.
+`estimation`, `bootstrap`, `tables`, `learning`, `models`, `studies` and `plots`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ldpbayes import data, estimation, inference, likelihood, mechanisms, noise, privacy
 from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.compiling import keep_compiled_code
-from ldpbayes.data import Release, Sketch
+from ldpbayes.data import NoisyTable, Release, Sketch
 from ldpbayes.estimation import frequencies, losses, m_estimate
 from ldpbayes.inference import expand, fit, observe, privatize
 from ldpbayes.likelihood import Privatized
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # editors and type checkers see the lazy names too
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
     from ldpbayes import plots as plots
     from ldpbayes import studies as studies
+    from ldpbayes import tables as tables
     from ldpbayes.bootstrap import parametric_bootstrap as parametric_bootstrap
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "LaplaceMechanism",
     "LdpBayesWarning",
     "LocalHashing",
+    "NoisyTable",
     "OptimalUnaryEncoding",
     "Privatized",
     "RPWithPrior",
@@ -78,7 +80,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _FOLDERS = (data, estimation, inference, likelihood, mechanisms, noise, privacy)
-_LAZY_FOLDERS = ("bootstrap", "learning", "models", "plots", "studies")
+_LAZY_FOLDERS = ("bootstrap", "learning", "models", "plots", "studies", "tables")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning"},
+    {"bootstrap", "learning", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},

@@ -5,11 +5,13 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning
+from ldpbayes.data.tables import NoisyTable
 
 __all__ = [
     "CountSketch",
     "ExpandedSketch",
     "MomentSketch",
+    "NoisyTable",
     "PanelSketch",
     "Release",
     "ReleaseWarning",
