@@ -1,11 +1,11 @@
 """What was released: releases, their files, and sketches of them; no likelihood."""
 
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
+from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning
-from ldpbayes.data.tables import NoisyTable
 
 __all__ = [
     "CountSketch",
