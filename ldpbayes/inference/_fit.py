@@ -24,6 +24,7 @@ from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference._tabulated import tabulated_records
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
@@ -191,7 +192,10 @@ def _surrogate_of(
         if isinstance(expand, Expansion):
             raise ValueError("the data are an expansion already, and expand= is given another one; pass the release")
         return ExpandedCategories(density, sampler, records) if expandable else records()
-    return (expanded_records(density, sites, sampler, expand, records) if expandable else None) or records()
+    if not expandable:
+        return records()
+    tables = tabulated_records(density, sites, sampler, records) if expand is None else None
+    return tables or expanded_records(density, sites, sampler, expand, records) or records()
 
 
 def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:

@@ -36,6 +36,7 @@ class Report:
     outside: float = np.nan  # share of the draws that are far from where an expansion was made
     error_sd_nats: float = np.nan
     error_nats: float = np.nan
+    certified_nats: float = np.nan  # largest possible error of tables, wherever draws lie between their ends
     tail_error: float = np.nan
     pareto_k: float = np.nan
     effective_share: float = np.nan

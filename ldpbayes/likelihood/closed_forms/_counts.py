@@ -150,17 +150,22 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
         raise ValueError(f"the sum over an unbounded {type(law).__name__} is not known: its base must be {kinds}")
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, z.dtype) for array in (z, noise.scale, *parameters)))
     if isinstance(noise, DiscreteLaplace):
-        width, function = TAIL_NODES, functools.partial(_under_laplace, count_law)
+        function: tuple = _under_laplace, count_law
+        width = TAIL_NODES
     else:
         if not is_concrete(noise.scale):
             raise ValueError("discrete Gaussian noise needs a scale that is known before tracing: close over the noise")
         half = math.ceil(REACH * np.max(noise.scale)) + 2
-        width, function = 3 * half, functools.partial(_under_gaussian, count_law, half)
-    log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel() for array in arrays)).reshape(arrays[0].shape)
+        width, function = 3 * half, (_under_gaussian, count_law, half)
+    log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel() for array in arrays)).reshape(arrays[0].shape)
     return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))  # outside of a trace, `by_rows` would be compiled at every call
+def _in_chunks(function: tuple, rows: int, *arrays: Array) -> jax.Array:
+    return by_rows(functools.partial(*function), rows)(*arrays)
+
+
 def _under_laplace(law: _CountLaw, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """Both sides of z, on each of which the noise's probabilities are exponential."""
     rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
@@ -177,7 +182,6 @@ def _under_laplace(law: _CountLaw, z: Array, scale: Array, *parameters: Array) -
     return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _under_gaussian(law: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
     """A window around the largest term, as log masses are concave. Those of a negative binomial need not be near 0,
     where their second derivative may exceed 1/k²: all counts up to the first window's end are then summed too.

@@ -1,0 +1,413 @@
+"""Tabulated likelihoods: where a released value sees the parameters through one number, such as the rate of its area,
+its log-likelihood is computed once as a function of that number, and looked up ever after.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import logit
+from numpy.polynomial import chebyshev
+from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
+
+from ldpbayes._core.pytrees import pytree_dataclass
+from ldpbayes._core.types import Array, Message, Params, PyTree
+from ldpbayes.inference.chains import Sampler
+from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
+from ldpbayes.inference.density import Density, Site, given
+from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
+from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized, law_of_records, unwrapped
+from ldpbayes.numerics.arrays import evenly_spaced
+
+LEAST_ROWS = 50  # values of a site, and latent numbers of a model, from which on tables are made
+LEAST_WORK = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
+DEGREE = 7  # of the polynomial on each piece of a table
+FIRST_PIECES, MOST_PIECES = 12, 12 << 7  # of a table; it has twice as many until it is exact
+DEPTH = 40.0  # nats below the largest log-likelihood at which a table ends; it goes on in a straight line
+TOLERANCE = 1e-4  # nats: sum of the largest errors of all tables
+CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
+DRAWS = 32  # posterior draws at which tables are compared with the likelihood
+ZOOM = 4  # points inside a bracket around the largest log-likelihood, which shrinks by 2/5 each time
+MAX_ROUNDS = 60  # of a search for the largest log-likelihood, or for an end of a table
+HALVINGS = 3  # of the distance in which a table ends
+
+_NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
+_TESTS = 0.5 * (_NODES[1:] + _NODES[:-1])  # between the nodes, where the error of a polynomial is largest
+_POWERS = np.stack([np.pad(chebyshev.cheb2poly(row), (0, DEGREE - k)) for k, row in enumerate(np.eye(DEGREE + 1))])
+_COEFFICIENTS = np.linalg.inv(chebyshev.chebvander(_NODES, DEGREE)).T @ _POWERS  # of powers, from values at the nodes
+
+
+class NoTable(ValueError):
+    """The likelihood is no function of one number a record that a table could hold; the message says why."""
+
+
+# --- the scale of a table -------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """Where a parameter of a law stands in a table: on a scale on which log-likelihoods are nearly parabolas."""
+
+    place: Callable[[Any, Any], Any]  # from the parameter and the variance of the noise
+    parameter: Callable[[Any, Any], Any]  # its inverse
+    sizes: np.ndarray  # parameters, in ascending order, among which the search for the largest log-likelihood begins
+
+
+def _share(place: Array, variance: Array) -> jax.Array:
+    return jnp.clip(jnp.square(jnp.sin(place)), 1e-15, 1 - 1e-15)
+
+
+_SIZES = 10.0 ** np.linspace(-3.0, 12.0, 31)
+_LOGITS = np.linspace(-20.0, 20.0, 21)
+_SCALES = {
+    # the variance of a count is its rate, that of a released one in addition that of the noise
+    (0.0, np.inf): _Scale(
+        lambda rate, variance: jnp.sqrt(rate + variance),
+        lambda place, variance: jnp.maximum(jnp.square(place) - variance, 1e-15),
+        np.append(1e-15, _SIZES),
+    ),
+    (0.0, 1.0): _Scale(lambda share, _: jnp.arctan(jnp.exp(logit(jnp.clip(share, 1e-15, 1 - 1e-15)) / 2)), _share, 1 / (1 + np.exp(-_LOGITS))),
+    "logits": _Scale(lambda x, _: jnp.arctan(jnp.exp(jnp.clip(x, -34.0, 34.0) / 2)), lambda place, _: logit(_share(place, _)), _LOGITS),
+    (-np.inf, np.inf): _Scale(lambda x, _: x, lambda place, _: place, np.concatenate([-_SIZES[::-1], [0.0], _SIZES])),
+}  # fmt: skip
+
+
+def _scale(law: Any, parameter: str) -> _Scale | None:
+    constraint = law.arg_constraints[parameter]
+    bounds = getattr(constraint, "lower_bound", -np.inf), getattr(constraint, "upper_bound", np.inf)
+    return _SCALES.get(parameter if parameter in _SCALES else bounds)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+@pytree_dataclass(eq=False)
+class Tables:
+    """Log-likelihoods of records as functions of a number each: polynomials on pieces of equal width from `low`."""
+
+    low: Array  # (kinds,)
+    width: Array  # (kinds,) of a piece
+    first: Array  # (kinds,) place of the first piece among those of all kinds
+    pieces: Array  # (kinds,) their number
+    slopes: Array  # (2, kinds) at the two ends, beyond which the log-likelihood goes on in a straight line
+    coefficients: Array  # (all pieces, DEGREE + 1), of powers of a place from −1 to 1 on a piece, the constant first
+    kinds: Array  # (records,) which table a record has
+
+    def __call__(self, x: Array) -> jax.Array:
+        """Log-likelihoods (records,) at numbers (records,)."""
+        low, width, count = (each[self.kinds] for each in (self.low, self.width, self.pieces))
+        inside = jnp.clip(x, low, low + width * count)
+        place = (inside - low) / width
+        piece = jnp.clip(jnp.floor(place), 0, count - 1)
+        coefficients = self.coefficients[self.first[self.kinds] + piece.astype(int)]
+        t, value = 2 * (place - piece) - 1, coefficients[:, DEGREE]
+        for power in range(DEGREE - 1, -1, -1):
+            value = value * t + coefficients[:, power]
+        below, above = self.slopes[:, self.kinds]
+        return value + jnp.where(x < low, below, above) * (x - inside)
+
+    @property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest number (records,) of each record's table."""
+        low, high = np.asarray(self.low), np.asarray(self.low + self.width * self.pieces)
+        return low[self.kinds], high[self.kinds]
+
+
+class LookedUp(dist.Distribution):
+    """The law of records whose log-likelihoods are looked up at their numbers; released values are in the tables."""
+
+    support = constraints.real_vector
+
+    def __init__(self, tables: Tables, numbers: Array, keep: Any) -> None:
+        self.tables, self.numbers, self.keep = tables, numbers, keep
+        super().__init__(batch_shape=jnp.shape(numbers))
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        return jnp.where(self.keep, self.tables(self.numbers), 0.0)
+
+
+class _LookUp(Messenger):
+    """A model in which tables by site stand for likelihoods."""
+
+    def __init__(self, model: Callable, sites: dict[str, "TabulatedSite"], tables: dict[str, Tables]) -> None:
+        self.sites, self.tables = sites, tables
+        super().__init__(model)
+
+    def process_message(self, msg: Message) -> None:
+        name = msg["name"]
+        if msg["type"] == "sample" and name in self.tables:
+            msg["fn"] = LookedUp(self.tables[name], self.sites[name].numbers(msg), unwrapped(msg["fn"])[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class TabulatedSite:
+    """An observed site whose records see the parameters through one number each: a parameter of their law."""
+
+    base: Any  # the law of the records, at any parameters
+    parameter: str  # the name of that parameter of the law
+    mechanism: Any
+    values: np.ndarray  # (records,)
+    weights: np.ndarray  # (records,)
+
+    @classmethod
+    def of(cls, density: Density, name: str, parameters: Params) -> "TabulatedSite":
+        """The site by its name; `NoTable` if its law is of another form."""
+
+        def message(parameters: Params) -> Message:
+            return density.trace(given(density.model, parameters, parameters))[name]
+
+        def depends(part: Callable[[Message, Any], PyTree]) -> bool:
+            def leaves(parameters: Params) -> list[Any]:
+                site = message(parameters)
+                return jax.tree.leaves(part(site, _law(site)))
+
+            return bool(inputs_in_use(leaves, parameters)[0])
+
+        site = message(parameters)
+        law, keep = unwrapped(site["fn"])
+        shape = np.shape(site["value"])
+        if not isinstance(law, Privatized) or len(shape) != 1 or site["fn"].batch_shape != shape or law.event_dim:
+            raise NoTable("the values are not privatized numbers, one a record")
+        if getattr(law.mechanism, "bounded", True):
+            raise NoTable("records are clipped to bounds")
+        base = _law(site)
+        varying = [each for each in base.arg_constraints if depends(lambda _, law, each=each: getattr(law, each))]
+        others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
+        if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
+            raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
+        (parameter,) = varying
+        if np.shape(getattr(base, parameter)) != shape or _scale(base, parameter) is None:
+            raise NoTable("records share a parameter of their law")
+        scale = 1.0 if site["scale"] is None else site["scale"]
+        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape)
+        return cls(base, parameter, law.mechanism, np.asarray(site["value"]), weights)
+
+    @property
+    def scale(self) -> _Scale:
+        return _scale(self.base, self.parameter)  # type: ignore[return-value]  # `of` has seen that it is there
+
+    @property
+    def variances(self) -> np.ndarray:
+        """Of the noise (records,)."""
+        deviations = getattr(getattr(self.mechanism, "noise", None), "standard_deviation", 1.0)
+        return np.broadcast_to(np.square(deviations), self.values.shape)
+
+    def numbers(self, message: Message) -> jax.Array:
+        """The numbers (records,) in a run of the model, on the scale of the tables."""
+        number = self.scale.place(getattr(_law(message), self.parameter), jnp.asarray(self.variances))
+        return jnp.clip(number, -1e30, 1e30)  # finite, since it is multiplied by slopes that may be 0
+
+    def law_of(self, numbers: Array, owners: np.ndarray) -> Privatized:
+        """The law of the values of some records at numbers on the scale of the tables."""
+        law = law_of_records(self.base, owners)
+        parameters = {name: getattr(law, name) for name in law.arg_constraints}
+        parameters[self.parameter] = self.scale.parameter(numbers, self.variances[owners])
+        base = type(law)(**parameters, validate_args=False)
+        return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
+
+    def tables(self, reach: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Tables, float]:
+        """Tables of the records, one for equal ones, and the sum of their largest errors; `NoTable` if one cannot be
+        made. A table ends where the likelihood is negligible, or not before numbers (low, high) of `reach`.
+        """
+        fixed = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
+        columns = [np.broadcast_to(leaf, self.values.shape) for leaf in (*fixed, *jax.tree.leaves(self.mechanism))]
+        rows = np.stack([self.values, *columns], axis=-1).astype(float)
+        _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        kinds, likelihood = kinds.ravel(), _Likelihood(self, first)
+        variances = self.variances[first]
+        low, high = _ends(likelihood, np.asarray(self.scale.place(self.scale.sizes[:, None], variances)))
+        if reach is not None:
+            np.minimum.at(low, kinds, reach[0])
+            np.maximum.at(high, kinds, reach[1])
+        return _interpolated(likelihood, low, high, np.bincount(kinds, np.abs(self.weights), len(first)), kinds)
+
+    def exact(self, numbers: np.ndarray) -> np.ndarray:
+        """Log-likelihoods (n, records) at numbers (n, records)."""
+        return _Likelihood(self, np.arange(len(self.values))).at(numbers)
+
+
+def _law(message: Message) -> Any:
+    """The law of the records of a privatized site."""
+    return unexpanded(unwrapped(message["fn"])[0].base_dist)
+
+
+class _Likelihood:
+    """The log-likelihoods of some records of a site as functions of their numbers, in chunks and threads."""
+
+    def __init__(self, site: TabulatedSite, records: np.ndarray) -> None:
+        self.site, self.records = site, records
+        # Sums over counts have windows for the widest noise: with it in every chunk, one window is compiled.
+        self._widest = int(np.argmax(site.variances))
+
+    def at(self, x: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
+        """Log-likelihoods of records, all or those at the places `which`, at numbers (..., records)."""
+        records = self.records if which is None else self.records[which]
+        flat, owners = x.ravel(), np.broadcast_to(records, x.shape).ravel()
+        starts = range(0, flat.size, CHUNK - 1)
+        with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
+            parts = pool.map(lambda start: self._chunk(flat[start:][: CHUNK - 1], owners[start:][: CHUNK - 1]), starts)
+            return np.concatenate([*parts]).reshape(x.shape)
+
+    def _chunk(self, x: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        size = len(x)
+        room = CHUNK if size > SMALL_CHUNK else SMALL_CHUNK
+        x = np.pad(x, (0, room - size), mode="edge")
+        owners = np.pad(owners, (0, room - size), constant_values=self._widest)
+        with jax.enable_x64(True):
+            values = np.asarray(self.site.law_of(jnp.asarray(x), owners).log_prob(self.site.values[owners]))
+        return np.where(np.isnan(values), -np.inf, values)[:size]
+
+
+def _ends(likelihood: _Likelihood, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (kinds,) below and above which log-likelihoods are lower by `DEPTH` than at their largest, or ends of the
+    grid (points, kinds) where they are not. `NoTable` for those that rise again beyond.
+    """
+    every, last = np.arange(grid.shape[1]), len(grid) - 1
+    values = likelihood.at(grid)
+    top = np.argmax(values, axis=0)
+    peak, highest = grid[top, every], values[top, every]
+    if not np.isfinite(highest).all():
+        raise NoTable("a value has no density at any parameter")
+    left, right = grid[np.maximum(top - 1, 0), every], grid[np.minimum(top + 1, last), every]
+    for _ in range(MAX_ROUNDS):
+        steps = np.arange(1, ZOOM + 1)[:, None] / (ZOOM + 1)
+        points = np.concatenate([left + (right - left) * steps, peak[None]])
+        inside = np.concatenate([likelihood.at(points[:-1]), highest[None]])
+        order = np.argsort(points, axis=0, kind="stable")
+        points, inside = np.take_along_axis(points, order, 0), np.take_along_axis(inside, order, 0)
+        best, before = np.argmax(inside, axis=0), highest
+        points = np.concatenate([left[None], points, right[None]])
+        peak, highest = points[best + 1, every], inside[best, every]
+        left, right = points[best, every], points[best + 2, every]
+        if np.all(highest - before < 0.1):
+            break
+    ends = []
+    for direction, outermost in ((-1, grid[0]), (1, grid[-1])):
+        step, inner, outer, going = right - left, peak.copy(), outermost.copy(), peak != outermost
+        for _ in range(MAX_ROUNDS):  # outwards, in steps twice as long each time
+            where = np.flatnonzero(going)
+            if not len(where):
+                break
+            trial = peak[where] + direction * step[where]
+            trial = direction * np.minimum(direction * trial, direction * outermost[where])
+            low = likelihood.at(trial, where) < highest[where] - DEPTH
+            outer[where[low]], inner[where[~low]] = trial[low], trial[~low]
+            going[where] = ~low & (trial != outermost[where])
+            step = 2 * step
+        for _ in range(HALVINGS):
+            middle = 0.5 * (inner + outer)
+            low = likelihood.at(middle) < highest - DEPTH
+            inner, outer = np.where(low, inner, middle), np.where(low, middle, outer)
+        ends.append(outer)
+        if np.any((direction * (grid - outer) > 0) & (values > highest - DEPTH)):
+            raise NoTable("a log-likelihood has several peaks")
+    return ends[0], ends[1]
+
+
+def _interpolated(
+    likelihood: _Likelihood, low: np.ndarray, high: np.ndarray, weights: np.ndarray, kinds: np.ndarray
+) -> tuple[Tables, float]:
+    """Tables between two ends (kinds,), each on as many pieces as it needs, and the sum of their errors by weight."""
+    count = len(low)
+    coefficients: list[Any] = [None] * count
+    errors, pieces, waiting = np.zeros(count), FIRST_PIECES, np.arange(count)
+    while len(waiting):
+        if pieces > MOST_PIECES:
+            raise NoTable(f"a log-likelihood is not a polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
+        offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
+        points = low[waiting] + (high - low)[waiting] * offset[:, None]
+        values = likelihood.at(points, waiting).reshape(pieces, -1, len(waiting))
+        made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
+        at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
+        worst = np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
+        good = weights[waiting] * worst <= TOLERANCE / count
+        for place in np.flatnonzero(good):
+            coefficients[waiting[place]] = made[place]
+        errors[waiting] = worst
+        waiting, pieces = waiting[~good], 2 * pieces
+    sizes = np.array([len(each) for each in coefficients])
+    width, powers = (high - low) / sizes, np.arange(DEGREE + 1)
+    slopes = np.array([[c[0] @ (powers * (-1.0) ** (powers + 1)), c[-1] @ powers] for c in coefficients])
+    arrays = low, width, np.cumsum(sizes) - sizes, sizes, slopes.T * 2 / width, np.concatenate(coefficients), kinds
+    return Tables(*map(jnp.asarray, arrays)), float(weights @ errors)
+
+
+# --- the surrogate --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(eq=False)
+class TabulatedRecords(Surrogate):
+    """A model in which likelihoods of records are looked up in tables, whose reference are the likelihoods."""
+
+    exact: Density
+    sites: dict[str, TabulatedSite]
+    records: Callable[..., Surrogate]
+    reach: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        made = {name: site.tables(self.reach.get(name)) for name, site in self.sites.items()}
+        self.tables, self.certified = {name: each[0] for name, each in made.items()}, sum(e for _, e in made.values())
+        self.density = dataclasses.replace(self.exact, model=_LookUp(self.exact.model, self.sites, self.tables))
+
+    def prepare(self, chains: Any) -> None:
+        super().prepare(chains)
+
+        def numbers(parameters: Params) -> dict[str, Array]:
+            trace = self.exact.trace(given(self.exact.model, parameters, parameters))
+            return {name: site.numbers(trace[name]) for name, site in self.sites.items()}
+
+        self._numbers = program_of("numbers", numbers, chains.example)
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
+        flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in positions.items()}
+        draws = len(next(iter(flat.values())))
+        rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
+        errors, reach = np.zeros(draws), {}
+        for name, site in self.sites.items():
+            numbers, tables = np.stack([row[name] for row in rows]), self.tables[name]
+            errors += (site.exact(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
+            low, high = tables.ends
+            if np.any((numbers < low) | (numbers > high)):
+                spread = np.ptp(numbers, axis=0)
+                reach[name] = numbers.min(axis=0) - spread, numbers.max(axis=0) + spread
+        error, count = float(np.max(np.abs(errors))), sum(len(site.values) for site in self.sites.values())
+        report = Report("tables", sites=(*self.sites,), count=count, error_nats=error, certified_nats=self.certified)
+        if error <= 10 * TOLERANCE:
+            return report
+        if reach and not self.reach:
+            return dataclasses.replace(self, reach=reach)
+        return self.records(f"tabulated likelihoods are off by {error:.2g} nats at posterior draws", report)
+
+
+def tabulated_records(
+    density: Density, sites: dict[str, Site], sampler: Sampler, records: Callable[..., Surrogate]
+) -> Surrogate | None:
+    """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
+    candidates = [name for name, site in sites.items() if site.rows >= LEAST_ROWS and not site.latent]
+    if not candidates or panel_sketches(density):
+        return None
+    parameters = jax.tree.map(np.asarray, density.start(sampler.key, sampler.kernel._init_strategy))
+    # A function of few parameters is better expanded in these: a look-up takes time for each record.
+    if sum(np.size(each) for each in parameters.values()) < LEAST_ROWS:
+        return None
+    tabulated = {}
+    for name in candidates:
+        traced, _ = trace(lambda _, u, name=name: density.log_likelihood(u, u, [name]), parameters)
+        if traced.work < LEAST_WORK * sites[name].rows:
+            continue
+        try:
+            tabulated[name] = TabulatedSite.of(density, name, parameters)
+        except NoTable:
+            continue
+    try:
+        return TabulatedRecords(density, tabulated, records) if tabulated else None
+    except NoTable:
+        return None
