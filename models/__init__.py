@@ -20,6 +20,7 @@ from ldpbayes.models._regression import (
     multivariate_normal,
     perturbed_covariates,
 )
+from ldpbayes.models._small_areas import small_areas
 
 __all__ = [
     "clipped_counts",
@@ -33,5 +34,6 @@ __all__ = [
     "oue_histogram",
     "perturbed_covariates",
     "regional_histograms",
+    "small_areas",
     "warner",
 ]

@@ -10,50 +10,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
-from numpyro.distributions import biject_to, constraints, transforms
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.models._factory import factory
-
-
-class Pooled(dist.Normal):
-    """A normal law, sampled in coordinates that are nearly standard normal a posteriori ([PRS]). Given an estimate
-    `center` ± error, precision = 1/error² (0 for none), the posterior is Normal(w center + (1 − w) loc, w error²), with
-    w = scale² / (scale² + error²), and the coordinate is the value less that mean, over that standard deviation: the
-    centred form where the estimate is sharp, the non-centred one where there is none.
-    """
-
-    pytree_data_fields = ("support",)
-
-    def __init__(self, loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> None:
-        informed = jnp.square(scale) * jnp.asarray(precision)
-        weight = informed / (1 + informed)
-        self.support = _ShiftedReals(loc + weight * (jnp.asarray(center) - loc), scale / jnp.sqrt(1 + informed))
-        super().__init__(loc, scale, validate_args=False)
-
-
-class _ShiftedReals(constraints.greater_than):
-    """The real line in the coordinates (x − center)/scale; NumPyro lets "greater than −∞" depend on other sites."""
-
-    def __init__(self, center: Any, scale: Any) -> None:
-        super().__init__(jnp.full(jnp.shape(center), -jnp.inf))
-        self.center, self.scale = center, scale
-
-    def feasible_like(self, prototype: Any) -> Any:
-        return jnp.zeros_like(prototype)
-
-    def tree_flatten(self) -> Any:
-        return (self.lower_bound, self.center, self.scale), (("lower_bound", "center", "scale"), {})
-
-    def eq(self, other: object, static: bool = False) -> Any:
-        return self is other
-
-
-@biject_to.register(_ShiftedReals)
-def _(support: _ShiftedReals) -> transforms.AffineTransform:
-    return transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
+from ldpbayes.models._pooled import Pooled
 
 
 def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 its log-likelihood is computed once as a function of that number, and looked up ever after.
 """
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax import nn
 from jax.scipy.special import logit
 from numpy.polynomial import chebyshev
 from numpyro.distributions import constraints
@@ -25,12 +27,13 @@ from ldpbayes.inference.density import Density, Site, given
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, law_of_records, unwrapped
+from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import evenly_spaced
 
 LEAST_ROWS = 50  # values of a site, and latent numbers of a model, from which on tables are made
 LEAST_WORK = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
 DEGREE = 7  # of the polynomial on each piece of a table
-FIRST_PIECES, MOST_PIECES = 12, 12 << 7  # of a table; it has twice as many until it is exact
+FIRST_PIECES, MOST_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
 DEPTH = 40.0  # nats below the largest log-likelihood at which a table ends; it goes on in a straight line
 TOLERANCE = 1e-4  # nats: sum of the largest errors of all tables
 CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
@@ -61,29 +64,38 @@ class _Scale:
     sizes: np.ndarray  # parameters, in ascending order, among which the search for the largest log-likelihood begins
 
 
-def _share(place: Array, variance: Array) -> jax.Array:
-    return jnp.clip(jnp.square(jnp.sin(place)), 1e-15, 1 - 1e-15)
+# Angles of which shares are the squared sines, by their logits: at 34 a share is 1 to rounding.
+def _angle(x: Any, variance: Any) -> jax.Array:
+    return jnp.arctan(jnp.exp(jnp.clip(x, -34.0, 34.0) / 2))
+
+
+def _logit(angle: Any, variance: Any) -> jax.Array:
+    return 2 * jnp.log(jnp.clip(jnp.tan(angle), 4e-8, 2e7))
 
 
 _SIZES = 10.0 ** np.linspace(-3.0, 12.0, 31)
 _LOGITS = np.linspace(-20.0, 20.0, 21)
-_SCALES = {
-    # the variance of a count is its rate, that of a released one in addition that of the noise
-    (0.0, np.inf): _Scale(
-        lambda rate, variance: jnp.sqrt(rate + variance),
-        lambda place, variance: jnp.maximum(jnp.square(place) - variance, 1e-15),
-        np.append(1e-15, _SIZES),
-    ),
-    (0.0, 1.0): _Scale(lambda share, _: jnp.arctan(jnp.exp(logit(jnp.clip(share, 1e-15, 1 - 1e-15)) / 2)), _share, 1 / (1 + np.exp(-_LOGITS))),
-    "logits": _Scale(lambda x, _: jnp.arctan(jnp.exp(jnp.clip(x, -34.0, 34.0) / 2)), lambda place, _: logit(_share(place, _)), _LOGITS),
-    (-np.inf, np.inf): _Scale(lambda x, _: x, lambda place, _: place, np.concatenate([-_SIZES[::-1], [0.0], _SIZES])),
-}  # fmt: skip
+# A logarithm that goes on to rates of 0: what is less than the variance of the noise looks alike.
+_OF_RATES = _Scale(
+    lambda rate, variance: jnp.log(rate + variance + 0.25),
+    lambda place, variance: jnp.maximum(jnp.exp(place) - variance - 0.25, 1e-15),
+    np.append(1e-15, _SIZES),
+)
+_OF_SHARES = _Scale(
+    lambda share, variance: _angle(logit(jnp.clip(share, 1e-15, 1 - 1e-15)), variance),
+    lambda angle, variance: nn.sigmoid(_logit(angle, variance)),
+    1 / (1 + np.exp(-_LOGITS)),
+)
+_OF_NUMBERS = _Scale(lambda x, _: x, lambda x, _: x, np.concatenate([-_SIZES[::-1], [0.0], _SIZES]))
+_BY_BOUNDS = {(0.0, np.inf): _OF_RATES, (0.0, 1.0): _OF_SHARES, (-np.inf, np.inf): _OF_NUMBERS}
 
 
 def _scale(law: Any, parameter: str) -> _Scale | None:
+    if parameter == "logits":
+        return _Scale(_angle, _logit, _LOGITS)
     constraint = law.arg_constraints[parameter]
     bounds = getattr(constraint, "lower_bound", -np.inf), getattr(constraint, "upper_bound", np.inf)
-    return _SCALES.get(parameter if parameter in _SCALES else bounds)
+    return _BY_BOUNDS.get(bounds) if constraint.event_dim == 0 and not constraint.is_discrete else None
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -176,10 +188,10 @@ class TabulatedSite:
         shape = np.shape(site["value"])
         if not isinstance(law, Privatized) or len(shape) != 1 or site["fn"].batch_shape != shape or law.event_dim:
             raise NoTable("the values are not privatized numbers, one a record")
-        if getattr(law.mechanism, "bounded", True):
-            raise NoTable("records are clipped to bounds")
         base = _law(site)
-        varying = [each for each in base.arg_constraints if depends(lambda _, law, each=each: getattr(law, each))]
+        if closed_form(base, law.mechanism) is None and getattr(law.mechanism, "bounded", True):
+            raise NoTable("a channel takes longer to build than tables save")
+        varying = [each for each in base.arg_constraints if depends(lambda _, law: getattr(law, each))]  # noqa: B023
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
@@ -222,8 +234,8 @@ class TabulatedSite:
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
         _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         kinds, likelihood = kinds.ravel(), _Likelihood(self, first)
-        variances = self.variances[first]
-        low, high = _ends(likelihood, np.asarray(self.scale.place(self.scale.sizes[:, None], variances)))
+        grid = np.asarray(self.scale.place(self.scale.sizes[:, None], self.variances[first]))
+        low, high = _ends(likelihood, np.broadcast_to(grid, (len(grid), len(first))))
         if reach is not None:
             np.minimum.at(low, kinds, reach[0])
             np.maximum.at(high, kinds, reach[1])
@@ -383,7 +395,8 @@ class TabulatedRecords(Surrogate):
         if error <= 10 * TOLERANCE:
             return report
         if reach and not self.reach:
-            return dataclasses.replace(self, reach=reach)
+            with contextlib.suppress(NoTable):
+                return dataclasses.replace(self, reach=reach)
         return self.records(f"tabulated likelihoods are off by {error:.2g} nats at posterior draws", report)
 
 

@@ -103,7 +103,14 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     return Columns(columns, ordered), np.array([selection.index(name) for name in ordered])
 
 
-_INTEGER = constraints.integer_greater_than(-math.inf)
+class _Integers(constraints.integer_greater_than):
+    """All whole numbers, of which NumPyro takes one in the place of a masked value."""
+
+    def feasible_like(self, prototype: Array) -> jax.Array:
+        return jnp.zeros_like(prototype)
+
+
+_INTEGER = _Integers(-math.inf)
 
 
 class Columnwise(Mechanism):

@@ -122,6 +122,18 @@ def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
     return jnp.where(positive, -deviance - _stirling_error(k) - 0.5 * jnp.log(2 * math.pi * k), -rate)
 
 
+def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
+    """Log mass of a binomial law of n trials with shares p and q = 1 − p at counts k; −inf beyond n."""
+    inside = (k > 0) & (k < n)
+    at = jnp.where(inside, k, 0.5 * n)
+    rest, excess = n - at, n * jnp.exp(log_p) - at
+    deviance = _deviance(at, excess, jnp.log(n / at) + log_p) + _deviance(rest, -excess, jnp.log(n / rest) + log_q)
+    errors = _stirling_error(n) - _stirling_error(at) - _stirling_error(rest)
+    lead = 0.5 * (jnp.log(n / (at * rest)) - math.log(2 * math.pi))
+    ends = jnp.where(k == n, n * log_p, jnp.where(k > n, -jnp.inf, n * log_q))
+    return jnp.where(inside, lead + errors - deviance, ends)
+
+
 def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
     """Log mass of a negative binomial law of concentration α, Γ(α + k)/(Γ(α) k!)·p^α q^k with p = 1 − q."""
     alpha, positive = concentration, k > 0

@@ -21,7 +21,13 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
-from ldpbayes.numerics.tails import negative_binomial_log_mass, negative_binomial_tail, poisson_log_mass, poisson_tail
+from ldpbayes.numerics.tails import (
+    binomial_log_mass,
+    negative_binomial_log_mass,
+    negative_binomial_tail,
+    poisson_log_mass,
+    poisson_tail,
+)
 
 
 @register_family(dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)
@@ -108,7 +114,7 @@ class _CountLaw(NamedTuple):
     log_mass: Callable  # of (k, *parameters)
     log_step: Callable  # log of the ratio of the masses at k and k − 1, for real k ≥ 1: of (k, *parameters)
     peak: Callable  # the masses fall beyond: of the parameters
-    tail: Callable  # a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side)
+    tail: Any  # a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side); not of finite laws
     log_concave: bool  # whether masses are, whatever the parameters
 
 
@@ -122,8 +128,16 @@ _NEGATIVE_BINOMIAL = _CountLaw(
     negative_binomial_tail,
     log_concave=False,  # it is not where the concentration is below 1
 )
+_BINOMIAL = _CountLaw(
+    binomial_log_mass,
+    lambda k, n, log_p, log_q: log_p - log_q + jnp.log(jnp.maximum(n + 1.0 - k, 0.0) / k),
+    lambda n, log_p, log_q: n * jnp.exp(log_p),
+    None,
+    log_concave=True,
+)
 
 
+@register_closed_form((dist.BinomialProbs, dist.BinomialLogits), DiscreteGaussian, bounded=False)
 @register_closed_form(
     (dist.Poisson, dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits, dist.discrete.ZeroInflatedProbs),
     (DiscreteLaplace, DiscreteGaussian),
@@ -134,14 +148,18 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     law = families.unexpanded(base)
     noise: Any = mechanism.noise
     z = jnp.asarray(z, jnp.result_type(z, float))
+    binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
     end = families.ends_of(law.support)[1]
-    if not (is_concrete(end) and np.any(np.isinf(end))):
+    if not binomial and not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
         inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
         # not logaddexp: where neither is possible, at a z that is no integer, its derivative is NaN
         return logsumexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
-    if isinstance(law, dist.Poisson):
+    if binomial:
+        odds = law.logits if isinstance(law, dist.BinomialLogits) else jnp.log(law.probs) - jnp.log1p(-law.probs)
+        count_law, parameters = _BINOMIAL, [law.total_count, -nn.softplus(-odds), -nn.softplus(odds)]
+    elif isinstance(law, dist.Poisson):
         count_law, parameters = _POISSON, [law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
         count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
@@ -150,7 +168,7 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
         raise ValueError(f"the sum over an unbounded {type(law).__name__} is not known: its base must be {kinds}")
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, z.dtype) for array in (z, noise.scale, *parameters)))
     if isinstance(noise, DiscreteLaplace):
-        function: tuple = _under_laplace, count_law
+        function: Any = _under_laplace, count_law
         width = TAIL_NODES
     else:
         if not is_concrete(noise.scale):
@@ -162,7 +180,7 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # outside of a trace, `by_rows` would be compiled at every call
-def _in_chunks(function: tuple, rows: int, *arrays: Array) -> jax.Array:
+def _in_chunks(function: Any, rows: int, *arrays: Array) -> jax.Array:
     return by_rows(functools.partial(*function), rows)(*arrays)
 
 

@@ -1,0 +1,153 @@
+"""Rates of small areas from a published table of noisy counts."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from ldpbayes import NoisyTable, Release, observe
+from ldpbayes.models._factory import factory
+from ldpbayes.models._pooled import FlatPositive, Pooled, PooledGamma
+
+ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
+
+
+@factory("numbers")
+def small_areas(
+    table: NoisyTable | Release,
+    exposure: Any = 1.0,
+    covariates: Any = None,
+    response: Literal["poisson", "negative_binomial", "binomial"] = "poisson",
+    intercept: dist.Distribution = dist.Normal(0, 5),
+    spread: dist.Distribution = dist.HalfNormal(1),
+    slope: dist.Distribution = dist.Normal(0, 1),
+    concentration: dist.Distribution = dist.Gamma(2, 0.1),
+) -> None:
+    """Posterior of the rates of areas, such as counties in states, whose counts were released with noise.
+
+    Returns model(table) with sites ``intercept``, ``slopes`` (with covariates), ``spread_KEY`` for each key of the
+    table (but ``concentration`` for the last key of a negative binomial response); ``effect_KEY``, a value an area (its
+    mean log rate, for binomial responses its mean logit), for each key but the last; ``effect`` (cells,), ``rate``
+    (cells,) and ``total`` (cells,), the expected count; and ``z``. Keys are nested in their order: an area is told by
+    its label and those of the keys before. A release without keys has one, "area".
+
+    ``rate`` and ``total`` are of the population from which the counts are a sample, and their uncertainty is larger
+    than that of what was counted, the true table (`ldpbayes.tables.true_table`). ValueError for exposures or covariates
+    of another number of cells, or that are not positive or finite.
+
+    Parameters
+    ----------
+    exposure : float, array (cells,) or Release
+        What rates are multiplied by: numbers of people, or of people times years; numbers of trials for a binomial
+        response. Or a release of it with noise, a cell each: it then has a flat prior and a site ``exposure``.
+    covariates : array (cells, d), optional
+        Of the cells; standardise them, since all slopes have one prior.
+    response : {"poisson", "negative_binomial", "binomial"}
+        Law of a count: Poisson around exposure × rate, with log-normal rates of the cells of an area, or with gamma
+        rates (counts are then negative binomial), or binomial with logit-normal shares of the exposure.
+    intercept, spread, slope, concentration : numpyro.distributions.Distribution
+        Priors: of the overall log rate or logit, by default normal with standard deviation 5; of the standard deviation
+        of areas within the area above, by default half-normal with scale 1; of each slope, by default standard normal;
+        of a negative binomial's concentration, by default gamma with shape 2 and rate 0.1 (mean 20).
+    """
+    if response not in ("poisson", "negative_binomial", "binomial"):
+        raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
+    binomial, count = response == "binomial", len(table)
+    keys = list(getattr(table, "keys", None) or {"area": np.arange(count)})
+    size, rough = _exposures(exposure, count, binomial)
+    center, precision = _rough_effects(table, rough, binomial)
+    matrix = _matrix(covariates, count)
+    mean = numpyro.sample("intercept", intercept)
+    slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
+    gamma = response == "negative_binomial"
+    spreads = [numpyro.sample(f"spread_{key}", spread) for key in (keys[:-1] if gamma else keys)]
+    for level, key in enumerate(keys[:-1]):
+        cells, above = _areas(table, level)
+        # Only coordinates depend on these rough means of areas, so that they need not know the spreads.
+        informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
+        total = np.bincount(cells, informed)
+        columns = np.stack([center, *matrix.T])
+        rough_mean, *rough_columns = (np.bincount(cells, informed * column) / total for column in columns)
+        estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
+        with numpyro.plate(key, len(total)):
+            mean = numpyro.sample(
+                f"effect_{key}", Pooled(mean[above] if level else mean, spreads[level], estimate, total)
+            )
+    mean = (mean[cells] if len(keys) > 1 else mean) + matrix @ slopes
+    # Within an area rates are log-normal or gamma, and the coordinates are those in which they are sampled well.
+    within = numpyro.sample("concentration", concentration) if gamma else spreads[-1]
+    with numpyro.plate(getattr(table, "dim", "area"), count):
+        law = (PooledGamma if gamma else Pooled)(mean, within, center, precision)
+        effect = numpyro.sample("effect", law)
+        rate = numpyro.deterministic("rate", jax.nn.sigmoid(effect) if binomial else jnp.exp(effect))
+        numpyro.deterministic("total", size * rate)
+    observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
+
+
+def _areas(table: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
+    """The area (cells,) of each cell on a level of keys, and the area above (areas,) of each area."""
+    cells = above = np.zeros(len(table), int)
+    for key in list(table.keys)[: level + 1]:
+        above = cells
+        _, first, areas = np.unique(
+            np.stack([above, table.levels(key)[1]]), axis=1, return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        cells = np.argsort(order)[areas.ravel()]
+    return cells, above[first[order]]
+
+
+def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarray]:
+    """Exposures (cells,), a site if they were released with noise, and estimates of them."""
+    noisy = isinstance(exposure, Release)
+    values = np.asarray(exposure.values if noisy else exposure, float)
+    if noisy and binomial:
+        raise ValueError("a binomial response needs the number of trials; with a noisy one take a Poisson response")
+    if values.shape not in ((), (count,)):
+        raise ValueError(f"exposure must be a number, or one a cell (here {count}), got shape {values.shape}")
+    if not noisy:
+        bad = ~(values > 0) | ~np.isfinite(values) | (binomial & (values != np.round(values)))
+        if bad.any():
+            allowed = "whole and positive, numbers of trials" if binomial else "positive and finite"
+            raise ValueError(f"exposure must be {allowed}, got {values[bad].flat[0]}")
+        return (values.astype(int) if binomial else values), values
+    error = np.broadcast_to(exposure.mechanism.noise.standard_deviation, values.shape)
+    rough = np.maximum(np.nan_to_num(values), error)
+    with numpyro.plate("exposed", count):
+        size = numpyro.sample("exposure", FlatPositive(rough, error / rough))
+    observe("exposure_z", dist.Delta(size), exposure)
+    return size, rough
+
+
+def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
+    if table.values is None:
+        return np.zeros(len(table)), np.zeros(len(table))
+    values = np.asarray(table.values, float)
+    known, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
+    overall = max(np.sum(values[known]), 1.0) / np.sum(exposure[known])
+    expected = exposure * (min(overall, 0.5) if binomial else overall)
+    variance = np.square(np.broadcast_to(table.mechanism.noise.standard_deviation, values.shape))
+    # A count below what is expected says little of a logarithm: it is drawn to it by the noise's share of the variance.
+    pull = variance / (variance + expected)
+    counts = np.maximum(np.where(known, values, expected), 0) * (1 - pull) + expected * pull
+    if binomial:
+        counts = np.clip(counts, 0.25, exposure - 0.25)
+        information = counts * (1 - counts / exposure)
+        center = np.log(counts / (exposure - counts))
+    else:
+        counts = np.maximum(counts, 0.25)
+        information, center = counts, np.log(counts / exposure)
+    return center, np.where(known, np.square(information) / (information + variance), 0.0)
+
+
+def _matrix(covariates: Any, count: int) -> np.ndarray:
+    """Covariates (cells, d), of which there may be none."""
+    matrix = np.empty((count, 0)) if covariates is None else np.asarray(covariates, float)
+    if matrix.ndim != 2 or len(matrix) != count or not np.isfinite(matrix).all():
+        allowed = f"finite numbers (cells, d), here of {count} cells"
+        raise ValueError(f"covariates must be {allowed}; got shape {matrix.shape}")
+    return matrix

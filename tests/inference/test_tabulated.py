@@ -1,0 +1,165 @@
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.inference import _tabulated
+from ldpbayes.inference.density import density_of
+from ldpbayes.inference.surrogates import Report
+
+AREAS = 60
+RNG = np.random.default_rng(5)
+EXPOSURE = np.rint(np.exp(RNG.normal(6.0, 1.0, AREAS)))
+COUNTS = RNG.poisson(EXPOSURE * np.exp(RNG.normal(-3.0, 0.4, AREAS)))
+Z = COUNTS + np.rint(RNG.normal(0, 6.0, AREAS)).astype(int)
+RELEASE = ldp.Release(Z, ldp.DiscreteGaussianMechanism(scale=6.0))
+
+
+def areas(release, exposure, law=lambda exposure, effect: dist.Poisson(exposure * jnp.exp(effect))):
+    mean, spread = numpyro.sample("mean", dist.Normal(-3, 1)), numpyro.sample("spread", dist.HalfNormal(1))
+    with numpyro.plate("area", len(exposure)):
+        effect = numpyro.sample("effect", dist.Normal(mean, spread))
+    ldp.observe("z", law(exposure, effect), release)
+
+
+def site_of(model, *args):
+    density = density_of(model, args, {})
+    parameters = jax.tree.map(np.asarray, density.start(jax.random.key(0)))
+    return density, _tabulated.TabulatedSite.of(density, "z", parameters)
+
+
+LAWS = {
+    "Poisson, discrete Gaussian": (lambda n, x: dist.Poisson(n * jnp.exp(x)), RELEASE.mechanism),
+    "Poisson, personal scales": (
+        lambda n, x: dist.Poisson(n * jnp.exp(x)),
+        ldp.DiscreteLaplaceMechanism(scale=np.linspace(1.0, 9.0, AREAS)),
+    ),
+    "binomial, logits": (lambda n, x: dist.BinomialLogits(x, n.astype(int)), RELEASE.mechanism),
+    "binomial, shares": (lambda n, x: dist.BinomialProbs(jax.nn.sigmoid(x), n.astype(int)), RELEASE.mechanism),
+    "normal, Laplace": (
+        lambda n, x: dist.Normal(10 * x, jnp.sqrt(n)),
+        ldp.LaplaceMechanism.from_scale(5.0, sensitivity=1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name):
+    law, mechanism = LAWS[name]
+    with jax.enable_x64(True):
+        _, site = site_of(lambda *data: areas(*data, law), ldp.Release(Z, mechanism), EXPOSURE)
+        tables, certified = site.tables()
+        low, high = tables.ends
+        x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
+        exact = site.exact(x)
+        errors = np.abs(np.stack([tables(row) for row in x]) - exact)
+    assert certified <= _tabulated.TOLERANCE
+    # The certificate looks at 7 places a piece, between which an error is at most twice as large.
+    assert errors.max(axis=0).sum() <= 2 * certified + 1e-12 * np.abs(exact).max() * AREAS
+    # A table ends where its likelihood is negligible, or where its parameter does.
+    ends = site.exact(np.stack([low, high]))
+    assert np.all(
+        (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH) | (np.stack([low, high]) == np.stack([low, high]))
+    )
+    assert len(tables.low) < AREAS or name != "Poisson, discrete Gaussian"  # equal values share a table
+
+
+def test_beyond_its_ends_a_table_is_a_straight_line_with_finite_slopes():
+    with jax.enable_x64(True):
+        _, site = site_of(areas, RELEASE, EXPOSURE)
+        tables, _ = site.tables()
+        low, high = tables.ends
+        for end, direction in ((low, -1), (high, 1)):
+            x = end + direction * np.array([[1.0], [2.0], [3.0]])
+            values = np.stack([tables(row) for row in x])
+            np.testing.assert_allclose(values[2] - values[1], values[1] - values[0], rtol=1e-9)
+        slope = jax.grad(lambda x: tables(x).sum())
+        assert np.isfinite(slope(jnp.full(AREAS, -1e30))).all() and np.isfinite(slope(jnp.full(AREAS, 1e30))).all()
+
+
+def test_the_model_with_tables_has_the_log_density_of_the_model():
+    with jax.enable_x64(True):
+        density, site = site_of(areas, RELEASE, EXPOSURE)
+        tabulated = _tabulated.TabulatedRecords(density, {"z": site}, None).density
+        for seed in range(3):
+            near = np.log((COUNTS + 0.5) / EXPOSURE)
+            effect = near + 0.2 * jax.random.normal(jax.random.key(seed), (AREAS,))
+            parameters = {"mean": jnp.array(-3.0), "spread": jnp.array(-0.7), "effect": effect}
+            exact, slope = jax.value_and_grad(density.potential)(parameters)
+            value, tabulated_slope = jax.value_and_grad(tabulated.potential)(parameters)
+            assert abs(value - exact) <= _tabulated.TOLERANCE
+            np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
+
+
+def test_masked_records_and_weights_count_as_in_the_model():
+    keep, weight = np.arange(AREAS) % 3 > 0, 2.5
+
+    def masked(release, exposure):
+        with numpyro.handlers.scale(scale=weight), numpyro.handlers.mask(mask=keep):
+            areas(release, exposure)
+
+    with jax.enable_x64(True):
+        density, site = site_of(masked, RELEASE, EXPOSURE)
+        np.testing.assert_array_equal(site.weights, weight * keep)
+        tabulated = _tabulated.TabulatedRecords(density, {"z": site}, None).density
+        parameters = density.start(jax.random.key(1)) | {"effect": jnp.log((COUNTS + 0.5) / EXPOSURE)}
+        assert abs(tabulated.potential(parameters) - density.potential(parameters)) <= _tabulated.TOLERANCE
+
+
+def latent_noise(release, exposure):
+    with numpyro.plate("area", AREAS):
+        effect = numpyro.sample("effect", dist.Normal(-3, 1))
+    scale = numpyro.sample("scale", dist.HalfNormal(5))
+    mechanism = ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(scale), sensitivity=1.0)
+    numpyro.sample("z", ldp.Privatized(dist.Poisson(exposure * jnp.exp(effect)), mechanism), obs=release.values)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        latent_noise,
+        lambda release, exposure: areas(release, exposure, lambda n, x: dist.Normal(x.mean(), 1.0)),
+        lambda release, exposure: areas(release, exposure, lambda n, x: dist.Normal(x, jnp.exp(x))),
+    ],
+    ids=["noise that is not known", "a common rate", "two numbers a record"],
+)
+def test_likelihoods_of_other_numbers_have_no_table(model):
+    release = ldp.Release(Z, ldp.GaussianMechanism.from_standard_deviation(6.0, sensitivity=1.0))
+    with jax.enable_x64(True), pytest.raises(_tabulated.NoTable):
+        site_of(model, release if model is not latent_noise else RELEASE, EXPOSURE)
+
+
+def test_fit_takes_tables_by_itself_and_says_how_far_off_they_are():
+    options = {"num_warmup": 150, "num_samples": 150, "num_chains": 2, "progress_bar": False}
+    with pytest.warns(ldp.inference.ConvergenceWarning):  # the chains are short
+        posterior = ldp.fit(areas, RELEASE, EXPOSURE, seed=1, **options)
+    report = json.loads(posterior.attrs["expansion"])
+    assert report["ran"] == "tables" and report["count"] == AREAS and report["sites"] == ["z"]
+    assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.TOLERANCE
+
+
+def test_tables_reach_the_draws_where_the_prior_contradicts_a_value():
+    """One count is 400 by its value, and 20 by a prior that is sure: its table is made again, out to the draws."""
+    with jax.enable_x64(True):
+        mechanism = RELEASE.mechanism
+        surprising = ldp.Release(np.where(np.arange(AREAS) == 0, 400, 20), mechanism)
+        density, site = site_of(areas, surprising, np.full(AREAS, 400.0))
+        given_up = []
+        surrogate = _tabulated.TabulatedRecords(density, {"z": site}, lambda *why: given_up.append(why))
+        positions = {
+            "mean": np.full((1, 8), -3.0),
+            "spread": np.full((1, 8), -5.0),
+            "effect": np.tile(np.linspace(-3.01, -2.99, 8)[:, None], AREAS)[None],
+        }
+        surrogate.prepare(dataclasses.make_dataclass("C", ["example"])({k: v[0, 0] for k, v in positions.items()}))
+        again = surrogate.judge(positions)
+        assert isinstance(again, _tabulated.TabulatedRecords) and not given_up
+        again.prepare(surrogate.chains)
+        report = again.judge(positions)
+        assert isinstance(report, Report) and report.error_nats <= _tabulated.TOLERANCE
