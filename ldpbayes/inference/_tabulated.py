@@ -105,32 +105,29 @@ def _scale(law: Any, parameter: str) -> _Scale | None:
 class Tables:
     """Log-likelihoods of records as functions of a number each: polynomials on pieces of equal width from `low`."""
 
-    low: Array  # (kinds,)
-    width: Array  # (kinds,) of a piece
-    first: Array  # (kinds,) place of the first piece among those of all kinds
-    pieces: Array  # (kinds,) their number
-    slopes: Array  # (2, kinds) at the two ends, beyond which the log-likelihood goes on in a straight line
+    low: Array  # (records,), as all that follow but the coefficients
+    width: Array  # of a piece
+    first: Array  # place of the first piece among those of all tables
+    pieces: Array  # their number
+    below: Array  # slopes at the two ends, beyond which the log-likelihood goes on in a straight line
+    above: Array
     coefficients: Array  # (all pieces, DEGREE + 1), of powers of a place from −1 to 1 on a piece, the constant first
-    kinds: Array  # (records,) which table a record has
 
     def __call__(self, x: Array) -> jax.Array:
         """Log-likelihoods (records,) at numbers (records,)."""
-        low, width, count = (each[self.kinds] for each in (self.low, self.width, self.pieces))
-        inside = jnp.clip(x, low, low + width * count)
-        place = (inside - low) / width
-        piece = jnp.clip(jnp.floor(place), 0, count - 1)
-        coefficients = self.coefficients[self.first[self.kinds] + piece.astype(int)]
+        inside = jnp.clip(x, *self.ends)
+        place = (inside - self.low) / self.width
+        piece = jnp.clip(jnp.floor(place), 0, self.pieces - 1)
+        coefficients = self.coefficients[self.first + piece.astype(int)]
         t, value = 2 * (place - piece) - 1, coefficients[:, DEGREE]
         for power in range(DEGREE - 1, -1, -1):
             value = value * t + coefficients[:, power]
-        below, above = self.slopes[:, self.kinds]
-        return value + jnp.where(x < low, below, above) * (x - inside)
+        return value + jnp.where(x < self.low, self.below, self.above) * (x - inside)
 
     @property
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+    def ends(self) -> tuple[Array, Array]:
         """Lowest and highest number (records,) of each record's table."""
-        low, high = np.asarray(self.low), np.asarray(self.low + self.width * self.pieces)
-        return low[self.kinds], high[self.kinds]
+        return self.low, self.low + self.width * self.pieces
 
 
 class LookedUp(dist.Distribution):
@@ -347,9 +344,13 @@ def _interpolated(
         waiting, pieces = waiting[~good], 2 * pieces
     sizes = np.array([len(each) for each in coefficients])
     width, powers = (high - low) / sizes, np.arange(DEGREE + 1)
-    slopes = np.array([[c[0] @ (powers * (-1.0) ** (powers + 1)), c[-1] @ powers] for c in coefficients])
-    arrays = low, width, np.cumsum(sizes) - sizes, sizes, slopes.T * 2 / width, np.concatenate(coefficients), kinds
-    return Tables(*map(jnp.asarray, arrays)), float(weights @ errors)
+    below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in coefficients]) * 2 / width
+    above = np.array([each[-1] @ powers for each in coefficients]) * 2 / width
+    rows = np.concatenate(coefficients)
+    # The number of rows is a power of two, so that what is compiled serves other data.
+    rows = np.pad(rows, ((0, (1 << (len(rows) - 1).bit_length()) - len(rows)), (0, 0)))
+    of_kinds = low, width, np.cumsum(sizes) - sizes, sizes, below, above
+    return Tables(*(jnp.asarray(each[kinds]) for each in of_kinds), jnp.asarray(rows)), float(weights @ errors)
 
 
 # --- the surrogate --------------------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ class TabulatedRecords(Surrogate):
         for name, site in self.sites.items():
             numbers, tables = np.stack([row[name] for row in rows]), self.tables[name]
             errors += (site.exact(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
-            low, high = tables.ends
+            low, high = map(np.asarray, tables.ends)
             if np.any((numbers < low) | (numbers > high)):
                 spread = np.ptp(numbers, axis=0)
                 reach[name] = numbers.min(axis=0) - spread, numbers.max(axis=0) + spread

@@ -55,7 +55,7 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
     with jax.enable_x64(True):
         _, site = site_of(lambda *data: areas(*data, law), ldp.Release(Z, mechanism), EXPOSURE)
         tables, certified = site.tables()
-        low, high = tables.ends
+        low, high = map(np.asarray, tables.ends)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
         exact = site.exact(x)
         errors = np.abs(np.stack([tables(row) for row in x]) - exact)
@@ -67,14 +67,14 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
     assert np.all(
         (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH) | (np.stack([low, high]) == np.stack([low, high]))
     )
-    assert len(tables.low) < AREAS or name != "Poisson, discrete Gaussian"  # equal values share a table
+    assert len(np.unique(tables.first)) < AREAS or name != "Poisson, discrete Gaussian"  # equal values share a table
 
 
 def test_beyond_its_ends_a_table_is_a_straight_line_with_finite_slopes():
     with jax.enable_x64(True):
         _, site = site_of(areas, RELEASE, EXPOSURE)
         tables, _ = site.tables()
-        low, high = tables.ends
+        low, high = map(np.asarray, tables.ends)
         for end, direction in ((low, -1), (high, 1)):
             x = end + direction * np.array([[1.0], [2.0], [3.0]])
             values = np.stack([tables(row) for row in x])
