@@ -22,6 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.chains import Sampler
@@ -148,8 +149,12 @@ def fit(
             warn(doubt, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
-        draws = sample(_surrogate_of(density, sites, sampler, expand), sampler)
-        groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | _data_groups(draws.density)
+        counted, own, equal = density, sites, dict[str, Any]()
+        if plain and not isinstance(expand, Expansion):  # whose points are of all records
+            counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
+        draws = sample(_surrogate_of(counted, own, sampler, expand), sampler)
+        observed = _data_groups(draws.density.whole or draws.density)
+        groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | observed
         if posterior_predictive:  # it is compared with released values, not with nodes
             records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
@@ -164,7 +169,7 @@ def fit(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
         certificates=json.dumps(certificates),
-        expansion=json.dumps(expansions[0] if expansions else None),
+        expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),

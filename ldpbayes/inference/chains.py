@@ -135,7 +135,7 @@ class Chains:
         key = self._starting.key, self._gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
 
-        constraining, self._constants = traced(Density.constrained, self.example)
+        constraining, self._constants = traced(Density.reported, self.example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
         vectorized = jax.vmap(constraining, (None, 0))
         self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
