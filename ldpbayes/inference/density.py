@@ -33,16 +33,12 @@ class Site(NamedTuple):
     dims: list[str]  # names of the plates that the first axes of its values belong to
     plain: bool  # whether a sampler of unconstrained parameters takes it as it is
     records: int = 0  # number of observed records: concrete weights of a sketch's nodes count
-    batch_shape: tuple[int, ...] = ()  # of observed values, each of which may stand for several records
+    rows: int = 0  # number of observed values, each of which may stand for several records
+    batch_shape: tuple[int, ...] = ()  # of the log-likelihoods of these values
     # whether an expansion uses its constrained values, in which likelihoods are smooth where a share or a scale is 0
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
-
-    @property
-    def rows(self) -> int:
-        """Number of observed values."""
-        return math.prod(self.batch_shape) if self.records else 0
 
 
 def _is_data(leaf: object) -> bool:
@@ -122,10 +118,6 @@ class Density:
         with RUNNING:
             return constrain_fn(self.model, self.args, self.kwargs, parameters, return_deterministic=True)
 
-    def reported(self, parameters: Params) -> Params:
-        """Values of these sites as a posterior has them: deterministic ones of all records."""
-        return (self.whole or self).constrained(parameters)
-
     def unconstrained(self, values: Params) -> Params:
         with RUNNING:
             return unconstrain_fn(self.model, self.args, self.kwargs, values)
@@ -190,6 +182,7 @@ def _described(name: str, site: Message) -> Site:
         dims=[frame.name for frame in frames] if fits else [],
         plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
         records=_record_count(site, batch_shape) if observed else 0,
+        rows=math.prod(batch_shape) if observed else 0,
         batch_shape=batch_shape,
         expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
         shape=shape,
