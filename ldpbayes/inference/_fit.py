@@ -67,7 +67,8 @@ def fit(
 ) -> Any:
     """Posterior of a NumPyro model, as ArviZ data that carry the mechanisms and their privacy statements.
 
-    A chain is compiled once for all data of one structure, and runs in double precision. A model needs no release.
+    A chain is compiled once for all data of one structure, and runs in double precision. Equal records count once, with
+    their number as weight, where that is the same density. A model needs no release.
 
     Parameters
     ----------
@@ -106,8 +107,8 @@ def fit(
         posterior_predictive its released values, if it has kept them), and on request posterior_predictive and
         log_likelihood (of evenly spaced draws, if all would take more than 256 MiB). Attributes: ``privacy``, what was
         promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest error of the sketches at posterior
-        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null), ``release_warnings``,
-        ``convergence_warnings``.
+        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null; of equal records how
+        many rows stood for how many), ``release_warnings``, ``convergence_warnings``.
 
     Warns
     -----
