@@ -34,7 +34,7 @@ def equal_rows_once(
     density: Density, sites: dict[str, Site], strategy: Callable, key: Key
 ) -> tuple[Density, dict[str, Site], dict[str, Any]]:
     """The density with equal rows of its arguments counted once, its sites, and a report. Unchanged and without a
-    report where few rows are equal, or where the model uses its data otherwise than row by row, as a mean of all.
+    report where few rows are equal, or where the model uses its data otherwise than row by row, say for a mean.
     """
     sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_RECORDS}
     # Sketches have counted their records, and cells of a table differ by their keys.
@@ -98,7 +98,8 @@ def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np
 def _words(column: np.ndarray) -> np.ndarray:
     """The bytes of each row as numbers (words, rows); TypeError for Python objects."""
     table = np.ascontiguousarray(column.reshape(len(column), -1)).view(np.uint8)
-    return np.pad(table, ((0, 0), (0, -table.shape[1] % 8))).view(np.uint64).T
+    missing = -table.shape[1] % 8
+    return (np.pad(table, ((0, 0), (0, missing))) if missing else table).view(np.uint64).T
 
 
 class _Weighted(Messenger):

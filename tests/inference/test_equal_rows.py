@@ -114,6 +114,15 @@ def test_the_log_density_of_kinds_and_their_numbers_is_that_of_all_records(case,
     assert abs(a - b) < 2 * N * N * 2**-53 * 10 and np.allclose(da, db, rtol=1e-10, atol=1e-9)
 
 
+def test_where_the_most_records_all_differ_others_are_counted(x64):
+    def model(numbers, x, y):
+        logistic(x, y)
+        numpyro.sample("number", dist.Normal(normal("mean"), 1), obs=numbers)
+
+    _, _, sites, report = collapsed(model, (RNG.normal(size=2 * N), X, YES))
+    assert report["records"] == N and (sites["number"].rows, sites["y"].rows) == (2 * N, 6)
+
+
 # --- models that use their data otherwise than row by row -------------------------------------------------------------
 
 
