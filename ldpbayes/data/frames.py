@@ -23,6 +23,7 @@ class Table:
 
     def __init__(self, columns: dict[Any, Any]) -> None:
         self._columns = columns
+        self._read = set[Any]()  # columns that a model has read so far
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, list):
@@ -32,6 +33,7 @@ class Table:
         if key not in self._columns:
             raise KeyError(f"there is no column {key!r}; the columns are {self.columns}")
         column = self._columns[key]
+        self._read.add(key)
         _refuse_missing(f"column {key!r}", column)
         return column
 
@@ -40,6 +42,11 @@ class Table:
         if name not in columns:
             raise AttributeError(f"a table has no column or attribute {name!r}; its columns are {list(columns)}")
         return self[name]
+
+    @property
+    def in_use(self) -> "Table":
+        """The table of the columns that have been read so far; of all, if none has."""
+        return Table({name: part for name, part in self._columns.items() if name in self._read} or self._columns)
 
     @property
     def values(self) -> Array:

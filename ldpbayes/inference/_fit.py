@@ -22,6 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference._tabulated import tabulated_records
@@ -67,7 +68,8 @@ def fit(
 ) -> Any:
     """Posterior of a NumPyro model, as ArviZ data that carry the mechanisms and their privacy statements.
 
-    A chain is compiled once for all data of one structure, and runs in double precision. A model needs no release.
+    A chain is compiled once for all data of one structure, and runs in double precision. Equal records count once, with
+    their number as weight, where that is the same density. A model needs no release.
 
     Parameters
     ----------
@@ -106,8 +108,8 @@ def fit(
         posterior_predictive its released values, if it has kept them), and on request posterior_predictive and
         log_likelihood (of evenly spaced draws, if all would take more than 256 MiB). Attributes: ``privacy``, what was
         promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest error of the sketches at posterior
-        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null), ``release_warnings``,
-        ``convergence_warnings``.
+        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null; of equal records how
+        many rows stood for how many), ``release_warnings``, ``convergence_warnings``.
 
     Warns
     -----
@@ -149,8 +151,12 @@ def fit(
             warn(doubt, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
-        draws = sample(_surrogate_of(density, sites, sampler, expand), sampler)
-        groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | _data_groups(draws.density)
+        counted, own, equal = density, sites, dict[str, Any]()
+        if plain and not isinstance(expand, Expansion):  # whose points are of all records
+            counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
+        draws = sample(_surrogate_of(counted, own, sampler, expand), sampler)
+        observed = _data_groups(draws.density.whole or draws.density)
+        groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | observed
         if posterior_predictive:  # it is compared with released values, not with nodes
             records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
@@ -165,7 +171,7 @@ def fit(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
         certificates=json.dumps(certificates),
-        expansion=json.dumps(expansions[0] if expansions else None),
+        expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),

@@ -135,7 +135,8 @@ class Chains:
         key = self._starting.key, self._gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
 
-        constraining, self._constants = traced(Density.constrained, self.example)
+        # Deterministic sites are those of all records.
+        constraining, self._constants = traced(lambda d, u: (d.whole or d).constrained(u), self.example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
         vectorized = jax.vmap(constraining, (None, 0))
         self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)

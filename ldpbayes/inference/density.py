@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,7 @@ class Site(NamedTuple):
     plain: bool  # whether a sampler of unconstrained parameters takes it as it is
     records: int = 0  # number of observed records: concrete weights of a sketch's nodes count
     rows: int = 0  # number of observed values, each of which may stand for several records
+    batch_shape: tuple[int, ...] = ()  # of the log-likelihoods of these values
     # whether an expansion uses its constrained values, in which likelihoods are smooth where a share or a scale is 0
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
@@ -71,6 +72,8 @@ class Density:
     model: Model
     args: tuple
     kwargs: dict[str, Any]
+    # the density of all records, if equal ones count once in this one
+    whole: "Density | None" = field(default=None, kw_only=True)
 
     @property
     def data(self) -> list[Any]:
@@ -81,7 +84,7 @@ class Density:
         """The density with ``function(data)`` in the place of each release and sketch."""
         parts, structure = jax.tree.flatten((self.args, self.kwargs), is_leaf=_is_data)
         replaced = [function(leaf) if _is_data(leaf) else leaf for leaf in parts]
-        return Density(self.model, *jax.tree.unflatten(structure, replaced))
+        return Density(self.model, *jax.tree.unflatten(structure, replaced), whole=self.whole)
 
     def trace(self, model: Model) -> dict[str, Message]:
         """Sites of one run of ``model``, a version of this model under further handlers."""
@@ -172,14 +175,15 @@ def _described(name: str, site: Message) -> Site:
     if latent and private:
         raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
-    records, rows = _record_count(site) if observed else (0, 0)
+    batch_shape = log_likelihood_shape(site) if observed else ()
     return Site(
         latent,
         discrete_base=private and fn.base_dist.support.is_discrete,
         dims=[frame.name for frame in frames] if fits else [],
         plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
-        records=records,
-        rows=rows,
+        records=_record_count(site, batch_shape) if observed else 0,
+        rows=math.prod(batch_shape) if observed else 0,
+        batch_shape=batch_shape,
         expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
         shape=shape,
         mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
@@ -192,14 +196,19 @@ def _has_numbers_or_shares(support: Any) -> bool:
     return support is constraints.simplex or support.event_dim == 0
 
 
-def _record_count(site: Message) -> tuple[int, int]:
-    """Number of records observed at a site, and number of values that they are observed in."""
-    name, values, laws = site["name"], np.shape(site["value"]), site["fn"].batch_shape
+def log_likelihood_shape(site: Message) -> tuple[int, ...]:
+    """Shape of an observed site's log-likelihood, a number a record; ValueError if values are not those of the laws."""
+    values, laws = np.shape(site["value"]), site["fn"].batch_shape
     try:
-        shape = np.broadcast_shapes(laws, values[: len(values) - site["fn"].event_dim])
+        return np.broadcast_shapes(laws, values[: len(values) - site["fn"].event_dim])
     except ValueError:
+        name = site["name"]
         raise ValueError(f"site {name!r}: observed values of shape {values} are not those of {laws} laws") from None
-    rows, weights = math.prod(shape), site["scale"]
+
+
+def _record_count(site: Message, shape: tuple[int, ...]) -> int:
+    """Number of records observed at a site."""
+    weights = site["scale"]
     if weights is None or not is_concrete(weights):
-        return rows, rows
-    return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights))))), rows
+        return math.prod(shape)
+    return int(np.sum(np.broadcast_to(weights, np.broadcast_shapes(shape, np.shape(weights)))))

@@ -179,7 +179,7 @@ class Records(Surrogate):
 
 def faster(density: Density) -> str:
     """Advice for a model with releases that can be sketched."""
-    mechanisms: list[Any] = [data.mechanism for data in density.data if isinstance(data, Release)]
+    mechanisms: list[Any] = [each.mechanism for each in density.data if isinstance(each, Release) and not density.whole]
     numbers = [m for m in mechanisms if not (m.record_shape or m.batch_shape)]
     discrete = any(m.support.is_discrete for m in mechanisms)
     return FASTER if discrete or any(m.released_range is not None for m in numbers) else ""

@@ -1,0 +1,147 @@
+"""Equal rows count once: a density of a few kinds of records, each with the number of its records as weight."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.primitives import Messenger
+
+from ldpbayes._core.pytrees import unchecked
+from ldpbayes._core.types import Array, Key, Message, Model, Params
+from ldpbayes.data import Release
+from ldpbayes.data.frames import Table
+from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference.compiled_programs import program_of
+from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+
+MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays
+MIN_COPIES = 2  # records a kind
+POINTS, MIN_POINTS = 6, 2  # at which both densities are compared; those of them that must have a density
+SPREAD = 0.1  # standard deviation of these points around the starts of chains, which may all be one point
+# Of the sum of a site's |log p|: n numbers of double precision add up to n 2^-53 of it, which this is for 9 million.
+TOLERANCE = 1e-9
+
+
+def equal_rows_once(
+    density: Density, sites: dict[str, Site], strategy: Callable, key: Key
+) -> tuple[Density, dict[str, Site], dict[str, Any]]:
+    """The density with equal rows of its arguments counted once, its sites, and a report. Unchanged and without a
+    report where few rows are equal, or where the model uses its data otherwise than row by row, say for a mean.
+    """
+    sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_RECORDS}
+    # Sketches have counted their records, and cells of a table differ by their keys.
+    if all(type(data) is Release for data in density.data):
+        for size in sorted(sizes, reverse=True):
+            # A model may do anything with its arguments, and fail or warn if these are fewer.
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                counted, rows = _counted(density, sites, size)
+                own = sites_of(counted)
+                fewer = any(own[name].rows < site.rows for name, site in sites.items())
+                same = all(own[name].shape == site.shape for name, site in sites.items() if site.latent)
+                if fewer and same and _agree(counted, density, strategy, key):
+                    report = {"ran": "equal rows counted once", "rows": rows, "records": size}
+                    return dataclasses.replace(counted, whole=density), own, report
+    return density, sites, {}
+
+
+def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
+    """The density with the distinct rows of all arrays (count, ...) as its data, and how many there are."""
+    private = density.model if isinstance(density.model, privatize) else None
+    arguments: Any = density.args, density.kwargs, private.mechanisms if private else {}
+    # Rows may differ in columns of a data frame that the model does not read.
+    in_use = functools.partial(jax.tree.map, lambda leaf: getattr(leaf, "in_use", leaf))
+    leaves, structure = jax.tree.flatten(in_use(arguments, is_leaf=lambda leaf: isinstance(leaf, Table)))
+    arrays = [isinstance(leaf, (np.ndarray, jax.Array)) and leaf.shape[:1] == (count,) for leaf in leaves]
+    index, weights, rows = distinct_rows([np.asarray(leaf) for leaf in itertools.compress(leaves, arrays)], count)
+    leaves = [leaf[index] if is_array else leaf for leaf, is_array in zip(leaves, arrays, strict=True)]
+    args, kwargs, mechanisms = jax.tree.unflatten(structure, leaves)
+    model = privatize(private.fn, mechanisms, **private.options) if private else density.model
+
+    def recounted(data: Release) -> Release:
+        return unchecked(Release, data.values, data.mechanism, len(data.values), data.doubts)
+
+    return Density(_Weighted(model, weights, sites), args, kwargs).replace_data(recounted), rows
+
+
+def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Positions (m,) of rows of arrays (count, ...), how many equal rows each stands for, and the number of different
+    rows; ValueError if these are too many. Some are there twice: few m then occur, each of which is compiled once.
+    """
+    words = [word for column in columns for word in _words(column)]
+    marks = np.zeros(count, np.uint64)
+    for word in words:
+        marks = (marks ^ word) * np.uint64(0x9E3779B97F4A7C15)
+        marks ^= marks >> np.uint64(32)
+    rows = 1 + int(np.sum(np.diff(np.sort(marks)) > 0))  # `np.unique` takes 50 times as long if all are different
+    if rows * MIN_COPIES > count:
+        raise ValueError(f"{rows} of {count} rows are different")
+    _, first, kinds, copies = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
+    if not all(np.array_equal(word, word[first][kinds]) for word in words):
+        raise ValueError("different rows have equal marks")
+    step = 1 << max(0, rows.bit_length() - 3)
+    again = np.delete(np.arange(count), first)[: -rows % step]
+    weights = np.ones(count)
+    weights[first] = copies - np.bincount(kinds[again], minlength=rows)
+    index = np.sort(np.concatenate([first, again]))  # a model may know how its data are sorted
+    return index, weights[index], rows
+
+
+def _words(column: np.ndarray) -> np.ndarray:
+    """The bytes of each row as numbers (words, rows); TypeError for Python objects."""
+    table = np.ascontiguousarray(column.reshape(len(column), -1)).view(np.uint8)
+    missing = -table.shape[1] % 8
+    return (np.pad(table, ((0, 0), (0, missing))) if missing else table).view(np.uint64).T
+
+
+class _Weighted(Messenger):
+    """Lets each row of observed sites count as often as its weight says, where they had more ``sites`` before."""
+
+    def __init__(self, model: Model, weights: np.ndarray, sites: dict[str, Site]) -> None:
+        self._weights, self._sites = weights, sites
+        super().__init__(model)
+
+    def process_message(self, msg: Message) -> None:
+        # NumPyro makes sites of its own for the parameters' Jacobians.
+        if msg["type"] != "sample" or not msg["is_observed"] or msg["name"] not in self._sites:
+            return
+        # Different rows are not what a mechanism has released, and may look as if it had not.
+        msg["infer"] = msg["infer"] | {"released": True}
+        shape, whole = log_likelihood_shape(msg), self._sites[msg["name"]].batch_shape
+        axes = [axis for axis, sizes in enumerate(zip(shape, whole, strict=True)) if sizes[0] != sizes[1]]
+        if axes:
+            (axis,) = axes
+            weights = np.expand_dims(self._weights, tuple(range(1, len(shape) - axis)))
+            msg["scale"] = weights if msg["scale"] is None else weights * msg["scale"]
+
+
+def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bool:
+    """Whether the log densities of all sites are equal up to rounding at some random parameters."""
+    example = whole.start(key, strategy)
+    programs = [program_of("terms", functools.partial(_terms, each), example) for each in (counted, whole)]
+    agreed = list[bool]()
+    for own in jax.random.split(key, POINTS):
+        flat, unravel = ravel_pytree(whole.start(own, strategy))
+        parameters = unravel(flat + SPREAD * jax.random.normal(own, flat.shape))
+        ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
+        if np.isfinite(theirs).all():
+            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= TOLERANCE * theirs[:, 1])))
+    return len(agreed) >= MIN_POINTS and all(agreed)
+
+
+def _terms(density: Density, parameters: Params) -> dict[str, Array]:
+    """Sums of log p and of |log p| by site, at unconstrained parameters."""
+    terms = {}
+    for name, site in density.trace(given(density.model, parameters, parameters)).items():
+        if site["type"] == "sample":
+            log_prob = site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"])
+            terms[name] = jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))])
+    return terms
