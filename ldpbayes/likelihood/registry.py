@@ -62,12 +62,6 @@ def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | N
     return _FORMS.find(_keys(base, mechanism))
 
 
-@register_closed_form(dist.Delta, (Additive, Reported))
-def noisy_number(base: dist.Delta, mechanism: Mechanism, z: Array) -> jax.Array:
-    """A number that is what it is, with noise."""
-    return mechanism.log_prob(z, base.v)
-
-
 def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
     return any(key in _FORMS.own for key in _keys(base, mechanism))
 

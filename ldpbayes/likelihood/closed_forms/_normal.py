@@ -162,7 +162,7 @@ def _in_interval(base: dist.Normal, noise: Noise, low: Array, high: Array) -> ja
         stacked(tilt, 0.0, tilt, -tilt, -tilt),
         stacked(first, 0.0, last, first, last),
     )
-    both = log_c + log1mexp(-tilt * (last - first) - step)
+    both = log_c + jnp.where(below & above, log1mexp(-tilt * (last - first) - step), 0.0)
     lost = logsumexp(jnp.where(above, up, -jnp.inf), jnp.where(below, down, -jnp.inf)) + log_c - step
     some = last > first
     inside += log1mexp(jnp.where(some, lost - jnp.where(some, inside, 0.0), -1.0))
