@@ -84,9 +84,8 @@ class Noise(abc.ABC):
             finite = start < jnp.inf
             return jnp.where(finite, self.log_tail(jnp.where(finite, start, 0.0)), -jnp.inf)
 
-        beyond, start = tail(far + step), tail(jnp.where(aside, near, 0.0))
-        outside = jnp.exp(beyond) + jnp.exp(tail(jnp.where(aside, step, step - near)))
-        around = jnp.log1p(-jnp.where(aside, 0.0, outside))
+        beyond, start = tail(far + step), tail(jnp.where(aside, near, step - near))
+        around = jnp.log1p(-jnp.where(aside, 0.0, jnp.exp(beyond) + jnp.exp(start)))
         return jnp.where(aside, start + log1mexp(beyond - start), around)
 
     @abc.abstractmethod

@@ -169,10 +169,14 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     else:
         if not is_concrete(scale):
             raise ValueError("Gaussian noise needs a scale that is known before tracing: close over the noise")
-        half = math.ceil((1.6 if longest else 1.0) * REACH * np.max(scale)) + 2
-        width, function = 3 * half + longest, functools.partial(_under_gaussian, law, half, longest, type(noise))
-    log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel() for array in arrays))
-    return log_prob.reshape(arrays[0].shape)
+        # where an interval takes curvature from the noise, it leaves more than a third
+        half = math.ceil((1.3 if longest else 1.0) * REACH * np.max(scale)) + 2 + longest
+        width, function = 3 * half, functools.partial(_under_gaussian, law, half, longest, type(noise))
+    shape, rows = arrays[0].shape, slice(None)
+    if longest and is_concrete(low, high):  # what is not in an interval is not asked for
+        rows = np.flatnonzero(np.broadcast_to(low < high, shape))
+    log_prob = by_rows(function, 8 * CHUNK // width)(*(array.ravel()[rows] for array in arrays))
+    return jnp.zeros(math.prod(shape), dtype).at[rows].set(log_prob).reshape(shape)
 
 
 def _log_noise(noise: Any, longest: int, low: Array, high: Array, counts: Array) -> jax.Array:
@@ -214,9 +218,9 @@ def _under_laplace(
 def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
-    """A window around the largest term, as log masses are concave, and around an interval near it, in which they may be
-    flat. Those of a negative binomial need not be concave near 0, where their second derivative may exceed 1/k²: all
-    counts up to the first window's end are then summed too.
+    """A window around the largest term, as log masses are concave, wider by an interval, in which they may be flat. Those
+    of a negative binomial need not be concave near 0, where their second derivative may exceed 1/k²: all counts up to
+    the first window's end are then summed too.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))
@@ -233,9 +237,7 @@ def _under_gaussian(
     least = jnp.full_like(stop, math.log(max(first, 1)))
     most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
     peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
-    beside = jnp.minimum(peak, jnp.maximum(start, 0.0)) if longest else peak
-    begin = jnp.maximum(jnp.where(peak > jnp.maximum(stop, 0.0) + half, peak, beside) - half, first)
-    counts = begin[:, None] + np.arange(longest + (3.0 if longest else 2.0) * half + 1)
+    counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
